@@ -88,6 +88,8 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 ROOT = 0
 # Mode of a report, less those bits that the umask takes.
 MODE = 0o666
+# Only root makes files in these folders: /dev/stdout is a link of root, and may lead to a pipe or a terminal.
+TRUSTED_FOLDERS = frozenset(map(Path, ("/dev", "/dev/fd", "/proc/self/fd")))
 
 COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED)
 PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -163,12 +165,17 @@ def _try(output: Path) -> None:
 
 def _is_special(output: Path) -> bool:
     """Return True for a pipe or a terminal, such as /dev/stdout."""
-    return os.path.lexists(output) and not os.path.isfile(output)
+    return not _is_suspect(output) and os.path.lexists(output) and not os.path.isfile(output)
+
+
+def _is_suspect(output: Path) -> bool:
+    """Return True if another user may have put something in the place of root's file."""
+    return os.geteuid() == ROOT and output.parent not in TRUSTED_FOLDERS
 
 
 def _open(output: Path, flags: int = 0) -> int:
-    """Open a file to write. Root uses no link and no file of another user, who may have put it there."""
-    if os.geteuid() == ROOT:
+    """Open a file to write. Root uses no link, no pipe and no file of another user, who may have put it there."""
+    if _is_suspect(output):
         return open_own(output, os.O_WRONLY | flags, MODE)
     return os.open(output, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, MODE)
 

@@ -206,6 +206,56 @@ def test_root_writes_no_report_through_a_link(tmp_path: Path) -> None:
     assert ('report", which cannot be written (is a link); use' in done.stderr) is CAN_SWITCH
 
 
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Path]:
+    """Yield a pipe that has a reader: to open it does not wait."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    yield tmp_path / "pipe"
+    os.close(reader)
+
+
+@pytest.mark.parametrize("target", ["missing", "pipe", ""], ids=["link to nothing", "link to a pipe", "pipe"])
+def test_root_writes_no_report_to_a_special_file_of_a_user(tmp_path: Path, pipe: Path, target: str) -> None:
+    """A user puts it into the own folder, where root wants the report. For users it is their own."""
+    output = tmp_path / "report"
+    if target:
+        output.symlink_to(tmp_path / target)
+    else:
+        pipe.rename(output)
+    done = memwatch("run", "--output", str(output), "--", "true", MEMWATCH_URL=f"http://{dead_address()}")
+
+    why = "is a link" if target else "is not a file"
+    assert done.returncode == (2 if CAN_SWITCH else 0)
+    assert (f'report", which cannot be written ({why}); use' in done.stderr) is CAN_SWITCH
+    assert (tmp_path / "missing").exists() is (target == "missing" and not CAN_SWITCH)
+
+
+@pytest.mark.parametrize("target", ["kept", "missing", "pipe"])
+@pytest.mark.usefixtures("pipe")
+def test_link_that_replaces_the_report_while_the_program_runs_is_not_followed(tmp_path: Path, target: str) -> None:
+    """The check before the start has passed. The report is printed."""
+    report = tmp_path / "report"
+    report.touch()
+    (tmp_path / "kept").write_text("kept")
+    swap = ["ln", "-sf", str(tmp_path / target), str(report)]
+    done = memwatch("run", "--output", str(report), "--", *swap, MEMWATCH_URL=f"http://{dead_address()}")
+
+    assert done.returncode == 0
+    assert ("report (is a link); the report is:" in done.stderr) is CAN_SWITCH
+    assert ((tmp_path / "kept").read_text() == "kept") is (CAN_SWITCH or target != "kept")
+    assert (tmp_path / "missing").exists() is (target == "missing" and not CAN_SWITCH)
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/stderr", "/dev/fd/1", "/proc/self/fd/2", "/dev/null"])
+def test_report_goes_to_a_descriptor_of_the_command_also_for_root(name: str) -> None:
+    """Only root makes links in these folders."""
+    done = memwatch("run", "--output", name, "--", "true", MEMWATCH_URL=f"http://{dead_address()}")
+
+    assert done.returncode == 0
+    assert ("true: exit code 0" in done.stdout + done.stderr) is (name != "/dev/null")
+
+
 def test_report_that_cannot_be_written_is_printed(tmp_path: Path) -> None:
     """Neither the report nor the program's exit code is lost."""
     (tmp_path / "folder").mkdir()
