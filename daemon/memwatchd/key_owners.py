@@ -6,9 +6,10 @@ import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from memwatch.core.linux.key_owner import MAX_OWNERS, KnownOwners
 from memwatchd.state_dir import read_state_file, write_state_file
@@ -20,12 +21,15 @@ VERSION = 1
 MAX_BYTES = 512 * 1024
 UNUSABLE = "%s in the state folder is not used (%s): keys and tokens go to the users who listen now; set user"
 
+# A user id has 32 bits; the kernel uses none of the largest value, which is -1 there (setresuid(2)). -1 here: see Kept.
+Owner = Annotated[int, Meta(ge=-1, lt=(1 << 32) - 1)]
+
 
 class Kept(Struct, frozen=True):
     """The file. `owners`: user ids by the setting and the URL, the oldest first. -1 is a container's network."""
 
     version: int
-    owners: Mapping[str, int]
+    owners: Mapping[str, Owner]
 
 
 def open_key_owners(folder: Path | None) -> KnownOwners:
