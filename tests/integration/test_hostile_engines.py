@@ -87,3 +87,32 @@ def test_good_server_is_shown_beside_fifteen_bad_ones(host: EngineHost, bad: Bad
         assert rounds[-1][GOOD].version == "0.11.0"
         assert all(site.requests for site in sites)
         bad.released.set()
+
+
+BYTES = 160_000
+ROUNDS = 12
+
+
+def answer_in_single_bytes(handler: Handler) -> None:
+    """Send good figures in chunks of one byte. They are below the limit of bytes, and take 0.1 s to receive."""
+    body = texts.vllm_metrics().ljust(BYTES, b"#")
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    handler.wfile.write(b"".join(b"1\r\n%c\r\n" % one for one in body) + b"0\r\n\r\n")
+
+
+def test_server_that_answers_in_single_bytes_is_asked_less_often(host: EngineHost) -> None:
+    """For a minute. Another server is asked in each round, every 5 s."""
+    with ExitStack() as stack:
+        costly, usual = start(stack, host, 500, answer_in_single_bytes), start(stack, host, GOOD, None)
+        now = [0.0]
+        collector = Collector(host.roots, True, (), None, host.net, lambda: now[0])
+        for _ in range(ROUNDS):
+            found = {one.pid: one for one in collector.collect().engines}
+            now[0] += 5.0
+        asked, expected = [sum(path == "/metrics" for _, path in site.requests) for site in (costly, usual)]
+
+    assert expected == ROUNDS
+    assert asked <= ROUNDS // 2
+    assert found[500].model == "Qwen/Qwen3-32B"

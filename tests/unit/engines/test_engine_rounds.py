@@ -202,11 +202,28 @@ def test_server_with_expensive_answers_is_asked_less_often(cost: float, asked: i
     assert sum(costly.ask()[0] for _ in range(60)) == asked
 
 
+@pytest.mark.parametrize(("cost", "asked"), [(0.002, 10), (0.5, 3), (9.0, 1)])
+def test_server_whose_failure_is_expensive_to_receive_is_asked_less_often(cost: float, asked: int) -> None:
+    """For 300 s. After a failure without an answer, the next request is 30 s later anyway."""
+    clock, cpu = 0.0, iter(float(number) * cost for number in range(1000))
+    server = EngineServer(
+        VLLM, Address("nowhere", 1), None, lambda: clock, None, lambda *_, **__: [], lambda: next(cpu)
+    )
+    times = 0
+    while clock < 300:
+        if (begun := server.begin(NONE, NONE, FAR)) is not None:
+            begun.run()
+            server.take(begun, NONE, NONE)
+            times += 1
+        clock += 5
+    assert times == asked
+
+
 def test_figures_between_expensive_answers_are_stale() -> None:
     costly = CostlyAnswers(0.09)
     rounds = [costly.ask()[1] for _ in range(5)]
     assert [one.requests_running for one in rounds] == [3, *[Absent.STALE] * 3, 3]
-    assert rounds[1].notes == ("Its answers take 0.09 s to parse, so that it is asked every 18 s.",)
+    assert rounds[1].notes == ("Its answers take 0.09 s of CPU time, so that it is asked every 18 s.",)
     assert rounds[1].model == "Qwen/Qwen3-32B"
 
 

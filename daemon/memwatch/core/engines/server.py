@@ -32,10 +32,11 @@ SILENT_SECONDS = 30.0
 # time, up to the second value.
 MAX_TIMES_USED_UP = 2
 MAX_SILENT_SECONDS = 300.0
-# Fraction of a core for the answers of one server, and CPU time that is below it in every round.
+# Fraction of a core for the answers of one server, and CPU time that is below it in every round. An answer that comes
+# in chunks of one byte takes 0.1 s to receive, for 160 kB.
 MAX_CPU_RATIO = 0.005
 MAX_CHEAP_SECONDS = 0.025
-COSTLY = "Its answers take {seconds:.2f} s to parse, so that it is asked every {pause:.0f} s."
+COSTLY = "Its answers take {seconds:.2f} s of CPU time, so that it is asked every {pause:.0f} s."
 NO_ANSWER = "no answer"
 DEFECT = "its answers could not be parsed; the log has the reason"
 
@@ -95,6 +96,7 @@ class EngineServer:
         self._reading: EngineReading | None = None
         self._is_fresh = False
         self._costly = ""
+        self._fetch_seconds = 0.0
         self._has_defect = False
         self._rates = Rates()
         self._oddities: tuple[str, ...] = ()
@@ -123,6 +125,7 @@ class EngineServer:
         now, self._is_fresh = self._monotonic(), False
         if now < self._waits_until or (self._exchange is not None and not self._exchange.is_done):
             return None
+        self._fetch_seconds = 0.0
         asks_rare = now - self._rare_at >= RARE_SECONDS
         self._exchange = Exchange(self.kind, self._fetch, self._bodies, command, inner, asks_rare, deadline)
         return self._exchange
@@ -136,7 +139,7 @@ class EngineServer:
             return
         began, self._is_fresh = self._cpu_time(), True
         reading = self._parse(answers, command, inner)
-        self._limit_cost(self._cpu_time() - began, now)
+        self._limit_cost(self._fetch_seconds + self._cpu_time() - began, now)
         self._reading = reading
         if reading is None:
             self._before, self._failure = None, GetError(DEFECT)
@@ -159,7 +162,7 @@ class EngineServer:
 
     def _limit_cost(self, seconds: float, now: float) -> None:
         """Let a server wait whose answers are expensive: 1 MiB of JSON takes 0.1 s, those of real servers 2 ms."""
-        pause = min(seconds / MAX_CPU_RATIO, MAX_SILENT_SECONDS) if seconds > MAX_CHEAP_SECONDS else 0.0
+        pause = choose_pause_for(seconds)
         self._waits_until = now + pause
         self._costly = COSTLY.format(seconds=seconds, pause=pause)
 
@@ -184,7 +187,8 @@ class EngineServer:
             self._failure, self._times_used_up = None, 0
             return answers
         self._failure = (exchange.failure if is_done else GetTimeoutError(OVERDUE)) or GetError(NO_ANSWER)
-        self._waits_until = now + self._choose_pause(isinstance(self._failure, GetTimeoutError))
+        pause = self._choose_pause(isinstance(self._failure, GetTimeoutError))
+        self._waits_until = now + max(pause, choose_pause_for(self._fetch_seconds))
         return {}
 
     def _choose_pause(self, is_used_up: bool) -> float:
@@ -207,17 +211,13 @@ class EngineServer:
             import ssl  # takes 2 MiB, and is needed for a server on another machine only
 
             self._tls = ssl.create_default_context()
-        return get(
-            at.host,
-            at.port,
-            at.prefix + path,
-            deadline,
-            max_bytes,
-            at.token,
-            self._tls,
-            self._admit,
-            self._resolve,
-        )
+        began, url_path = self._cpu_time(), at.prefix + path
+        try:
+            return get(
+                at.host, at.port, url_path, deadline, max_bytes, at.token, self._tls, self._admit, self._resolve
+            )
+        finally:
+            self._fetch_seconds += self._cpu_time() - began
 
     def _size(self, reading: EngineReading, now: float) -> ModelSizes:
         """Return the sizes that follow from the model's files, read once for each model and capacity.
@@ -238,6 +238,11 @@ class EngineServer:
             return ModelSizes(note=NOT_YET)
         self._sizes, self._sized = sizes, query
         return sizes
+
+
+def choose_pause_for(cpu_seconds: float) -> float:
+    """Return the pause after a round that took so much CPU time."""
+    return min(cpu_seconds / MAX_CPU_RATIO, MAX_SILENT_SECONDS) if cpu_seconds > MAX_CHEAP_SECONDS else 0.0
 
 
 def is_needed(reading: EngineReading) -> bool:
