@@ -21,7 +21,7 @@ VERSION = 1
 MAX_BYTES = 512 * 1024
 UNUSABLE = "%s in the state folder is not used (%s): keys and tokens go to the users who listen now; set user"
 
-# A user id has 32 bits; the kernel uses none of the largest value, which is -1 there (setresuid(2)). -1 here: see Kept.
+# A user id has 32 bits, and the largest value is none: it is -1 of setresuid(2). -1 here: see Kept.
 Owner = Annotated[int, Meta(ge=-1, lt=(1 << 32) - 1)]
 
 

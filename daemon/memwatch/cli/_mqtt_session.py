@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ Json = dict[str, Any]
 PASSWORD_VARIABLE = "MEMWATCH_MQTT_PASSWORD"  # noqa: S105  a name
 ONLINE, OFFLINE = "online", "offline"
 CONNECT_SECONDS = 10.0
+# Received bytes of one connection, at its start and for each second. The command subscribes to nothing: a broker
+# sends 4 bytes for the connection and for each message, 2 for a ping. The library would read 256 MiB into memory.
+MAX_START_BYTES, MAX_BYTES_PER_SECOND = 4096, 256
 
 
 class Broker(Struct, frozen=True):
@@ -44,6 +48,26 @@ class ForeignBrokerError(OSError):
     """Another user listens, or no process has accepted the connection. The library tries again after an OSError."""
 
 
+class BoundedClient(Client):
+    """Client that drops a broker which sends more than answers. The library then connects again, with a pause."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(CallbackAPIVersion.VERSION2, name)
+        self._opened_at, self._received_bytes = time.monotonic(), 0
+
+    def start_counting(self) -> None:
+        """Begin with a new connection."""
+        self._opened_at, self._received_bytes = time.monotonic(), 0
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        data = super()._sock_recv(bufsize)
+        self._received_bytes += len(data)
+        seconds = time.monotonic() - self._opened_at
+        if self._received_bytes > MAX_START_BYTES + MAX_BYTES_PER_SECOND * seconds:
+            raise ConnectionError("the broker sends more than answers")
+        return data
+
+
 class MqttSession:
     """Connection that the library restores. The broker reports the machine as offline when it is lost.
 
@@ -54,7 +78,7 @@ class MqttSession:
         self._broker, self._topics = broker, topics
         self._retained: dict[str, str] = {}
         self._answered, self._refusal = threading.Event(), ""
-        self._client = Client(CallbackAPIVersion.VERSION2, f"memwatch-{topics.node}")
+        self._client = BoundedClient(f"memwatch-{topics.node}")
         self._client.username_pw_set(broker.user, broker.password)
         if broker.tls:
             self._client.tls_set()
@@ -99,7 +123,8 @@ class MqttSession:
 
     def close(self) -> None:
         if self._client.is_connected() and not self._refusal:
-            self._publish(self._topics.availability, OFFLINE).wait_for_publish(CONNECT_SECONDS)
+            with suppress(RuntimeError, ValueError):  # the connection was lost since
+                self._publish(self._topics.availability, OFFLINE).wait_for_publish(CONNECT_SECONDS)
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -114,6 +139,7 @@ class MqttSession:
 
     def _on_socket_open(self, _client: Client, _data: object, connected: Any) -> None:  # noqa: ANN401  paho's own
         """Close a connection whose listener may not have the password, before the library sends it."""
+        self._client.start_counting()
         if self._broker.password is None:
             return
         try:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from support.daemon_process import clean_environment, running_daemon
 from support.dead_address import dead_address
 from support.mosquitto import PASSWORD, USER, MqttBroker, mosquitto, watch
 from support.shared_daemons import SharedDaemons
-from support.waiting import MAX_WAIT_SECONDS
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 STATE, AVAILABILITY = "memwatch/spark_1a2b/state", "memwatch/spark_1a2b/availability"
 CONFIG = "homeassistant/device/memwatch_spark_1a2b/config"
@@ -181,3 +183,57 @@ def test_wrong_password_is_reported_without_it(tmp_path: Path, broker: MqttBroke
     assert done.returncode == 1
     assert "refuses the login: Not authorized" in done.stderr
     assert "wrong-secret" not in done.stderr
+
+
+CONNACK = b"\x20\x02\x00\x00"
+LENGTH_256_MIB = b"\xff\xff\xff\x7f"
+FLOODS = {
+    "connack": (b"\x20" + LENGTH_256_MIB, b"x" * 65_536),
+    "message": (CONNACK + b"\x30" + LENGTH_256_MIB + b"\x00\x01a", b"x" * 65_536),
+    "messages": (CONNACK, b"\x30\x05\x00\x01abc" * 9000),
+    "messages to confirm": (CONNACK, b"\x34\x07\x00\x01a\x00\x07bc" * 9000),
+}
+# The buffers of the kernel hold up to 10 MiB of a connection that is not read.
+MAX_SENT_BYTES = 32 << 20
+
+
+class FloodingBroker:
+    """A server that answers the first bytes of each connection, and then sends without end."""
+
+    def __init__(self, start: bytes, more: bytes) -> None:
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.sent: list[int] = []
+        self._start, self._more = start, more
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://127.0.0.1:{self.listening.getsockname()[1]}"
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                connected, _ = self.listening.accept()
+                with connected:
+                    self.sent.append(self._flood(connected))
+
+    def _flood(self, connected: socket.socket) -> int:
+        sent = 0
+        with suppress(OSError):
+            connected.recv(4096)
+            connected.sendall(self._start)
+            while sent < 2 * MAX_SENT_BYTES:
+                sent += connected.send(self._more)
+        return sent
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_broker_that_sends_without_end_is_disconnected(shared_daemons: SharedDaemons, kind: str) -> None:
+    """Each time, after a few kilobytes. The command ends with SIGTERM."""
+    broker = FloodingBroker(*FLOODS[kind])
+    with publishing(shared_daemons.demo("dgx-spark").url, broker.url) as process:
+        wait_until(lambda: len(broker.sent) >= 2)
+    broker.listening.close()
+
+    assert max(broker.sent) < MAX_SENT_BYTES
+    assert process.returncode in (0, 130)

@@ -32,8 +32,8 @@ SILENT_SECONDS = 30.0
 # time, up to the second value.
 MAX_TIMES_USED_UP = 2
 MAX_SILENT_SECONDS = 300.0
-# Fraction of a core for the answers of one server, and CPU time that is below it in every round. An answer that comes
-# in chunks of one byte takes 0.1 s to receive, for 160 kB.
+# Fraction of a core for the answers of one server, and CPU time that is below it in every round. An answer of
+# 160 kB that comes in chunks of one byte takes 0.1 s to receive.
 MAX_CPU_RATIO = 0.005
 MAX_CHEAP_SECONDS = 0.025
 COSTLY = "Its answers take {seconds:.2f} s of CPU time, so that it is asked every {pause:.0f} s."
@@ -241,7 +241,7 @@ class EngineServer:
 
 
 def choose_pause_for(cpu_seconds: float) -> float:
-    """Return the pause after a round that took so much CPU time."""
+    """Return the pause after a round by its CPU time."""
     return min(cpu_seconds / MAX_CPU_RATIO, MAX_SILENT_SECONDS) if cpu_seconds > MAX_CHEAP_SECONDS else 0.0
 
 
