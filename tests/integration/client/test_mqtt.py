@@ -227,6 +227,7 @@ class FloodingBroker:
         return sent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FLOODS)
 def test_broker_that_sends_without_end_is_disconnected(shared_daemons: SharedDaemons, kind: str) -> None:
     """Each time, after a few kilobytes. The command ends with SIGTERM."""
