@@ -24,6 +24,7 @@ from memwatch.cli.errors import CommandError
 from memwatch.cli.http import RequestDeclinedError, ask
 from memwatch.cli.record import Recorded, record
 from memwatch.core.linux.files import Roots, read_once
+from memwatch.core.linux.user_files import folder_to_write
 from memwatch.core.reading.identity import read_identity
 from memwatch.core.reading.machine import DirectReading
 from memwatch.core.runtime.file_remedies import remedy_to_write
@@ -101,9 +102,13 @@ def check_writable(file: Path, overwrite: bool) -> None:
     """Raise CommandError if a report cannot be written to the file. Call before the recording, which takes long."""
     if os.path.lexists(file) and not overwrite:
         raise CommandError(f"{file} exists; name another file, or replace it with --overwrite")
-    if os.access(file.parent, os.W_OK):
-        return
     why = "no permission for its folder" if os.path.exists(file.parent) else "its folder does not exist"
+    if os.access(file.parent, os.W_OK):
+        try:
+            with folder_to_write(file):
+                return
+        except OSError as error:
+            why = f"its folder {error.strerror}"
     raise CommandError(f"cannot write {file}: {why}; name a file in another one")
 
 

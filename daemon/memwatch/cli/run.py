@@ -31,6 +31,7 @@ from memwatch.cli.peak_cgroup import PeakCgroup, peak_cgroup
 from memwatch.cli.process_tree import MAX_PROCESSES, Peaks, read_children_peak, read_tree
 from memwatch.cli.tables import columns
 from memwatch.cli.times import clock
+from memwatch.core.linux.user_files import folder_to_write
 from memwatch.core.printable import printable
 from memwatch.core.runtime.own_files import open_own
 from memwatch.library.host import host
@@ -159,8 +160,8 @@ def _try(output: Path) -> None:
             "writable folder, for example --output report.txt"
         ) from None
     if not is_there:
-        with suppress(OSError):
-            output.unlink()
+        with suppress(OSError), folder_to_write(output) as (folder, name):
+            os.unlink(name, dir_fd=folder)
 
 
 def _is_special(output: Path) -> bool:
@@ -174,9 +175,13 @@ def _is_suspect(output: Path) -> bool:
 
 
 def _open(output: Path, flags: int = 0) -> int:
-    """Open a file to write. Root uses no link, no pipe and no file of another user, who may have put it there."""
+    """Open a file to write. Root uses no link, no pipe and no file of another user, who may have put it there.
+
+    Nor is a folder on the way such a link.
+    """
     if _is_suspect(output):
-        return open_own(output, os.O_WRONLY | flags, MODE)
+        with folder_to_write(output) as (folder, name):
+            return open_own(name, os.O_WRONLY | flags, MODE, folder)
     return os.open(output, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, MODE)
 
 

@@ -28,7 +28,7 @@ from support.client_process import SCRIPT, memwatch
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon
 from support.dead_address import dead_address
 from support.library_process import roots_environment
-from support.other_user import CAN_SWITCH
+from support.other_user import CAN_SWITCH, OTHER_UID
 from support.sample_snapshots import critical_gb10
 from support.waiting import MAX_WAIT_SECONDS
 
@@ -204,6 +204,28 @@ def test_root_writes_no_report_through_a_link(tmp_path: Path) -> None:
     assert (target.read_text() == "kept") is CAN_SWITCH
     assert done.returncode == (2 if CAN_SWITCH else 0)
     assert ('report", which cannot be written (is a link); use' in done.stderr) is CAN_SWITCH
+
+
+@pytest.mark.parametrize("is_root", [True, False], ids=["of root", "of a user"])
+@pytest.mark.parametrize("command", ["run", "doctor"])
+def test_root_writes_no_report_through_a_folder_that_is_a_link_of_a_user(
+    tmp_path: Path, is_root: bool, command: str
+) -> None:
+    """The user exchanges a folder on the way for it. A link of root is root's wish."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "work").symlink_to(tmp_path / "elsewhere")
+    if CAN_SWITCH and not is_root:
+        os.lchown(tmp_path / "work", OTHER_UID, OTHER_UID)
+    report = str(tmp_path / "work/report")
+    arguments = {
+        "run": ["run", "--output", report, "--", "true"],
+        "doctor": ["doctor", "--report", report, "--for", "1s"],
+    }
+    done = memwatch(*arguments[command], MEMWATCH_URL=f"http://{dead_address()}")
+
+    is_refused = CAN_SWITCH and not is_root
+    assert (tmp_path / "elsewhere/report").exists() is not is_refused
+    assert ("leads through a link of another user" in done.stderr) is is_refused
 
 
 @pytest.fixture

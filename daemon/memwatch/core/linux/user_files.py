@@ -72,6 +72,14 @@ class UserFiles:
         except OSError:
             return False
 
+    @contextmanager
+    def folder(self, path: PurePosixPath) -> Iterator[int]:
+        """Yield the descriptor of a folder. Raises OSError."""
+        with self._walk(path) as (folder, name):
+            if name:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+            yield folder
+
     def _open(self, path: PurePosixPath) -> int:
         found = open_in_root(self._root, str(path), READ) if self._kernel_checks else None
         if found is None:
@@ -109,7 +117,9 @@ class UserFiles:
                     _close_all(folders, max(1, len(folders) - 1))
                 elif stat.S_ISLNK(mode := (status := self._status(folders[-1], part)).st_mode):
                     links += 1
-                    if links > MAX_LINKS or self._links_of not in (None, status.st_uid):
+                    if self._links_of not in (None, status.st_uid):
+                        raise OSError(errno.ELOOP, "leads through a link of another user", str(path))
+                    if links > MAX_LINKS:
                         raise _missing(path)
                     left += reversed(PurePosixPath(os.readlink(part, dir_fd=folders[-1])).parts)
                 elif stat.S_ISDIR(mode):
@@ -202,10 +212,31 @@ def as_owner(path: Path) -> Iterator[Path | UserPath]:
     if owner == ROOT and not is_shared:
         yield path
         return
-    root = os.open("/", getattr(os, "O_PATH", os.O_RDONLY) | _FOLDER)
-    try:
+    with _root_folder() as root:
         files = UserFiles(root, None, links_of=ROOT) if owner == ROOT else UserFiles(root, owner)
         yield files.path(str(path.absolute()))
+
+
+@contextmanager
+def folder_to_write(path: Path) -> Iterator[tuple[int | None, Path]]:
+    """Yield the folder in which a command writes a file, and the path of that file in it.
+
+    For root, no link of another user leads there: a folder on the way may be exchanged for one at any time. Raises
+    OSError. The folder is None for other users, who write nowhere else than they may.
+    """
+    if os.geteuid() != ROOT:
+        yield None, path
+        return
+    way = PurePosixPath(path.absolute())
+    with _root_folder() as root, UserFiles(root, None, links_of=ROOT).folder(way.parent) as folder:
+        yield folder, Path(way.name)
+
+
+@contextmanager
+def _root_folder() -> Iterator[int]:
+    root = os.open("/", getattr(os, "O_PATH", os.O_RDONLY) | _FOLDER)
+    try:
+        yield root
     finally:
         os.close(root)
 

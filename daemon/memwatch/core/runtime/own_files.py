@@ -15,10 +15,13 @@ class ForeignFileError(OSError):
     """The path is not a regular file of this user or root with a single name. `strerror` completes "FILE …"."""
 
 
-def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
-    """Open a file, or create it. Raise ForeignFileError for a link, a device, or a file of another user."""
+def open_own(path: Path, flags: int, mode: int = 0o600, folder: int | None = None) -> int:
+    """Open a file, or create it. Raise ForeignFileError for a link, a device, or a file of another user.
+
+    `folder`: descriptor of the folder that the path begins in, if it is not that of this process.
+    """
     try:
-        descriptor = _open(path, flags, mode)
+        descriptor = _open(path, flags, mode, folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             why = "is a link" if error.errno == errno.ELOOP else "is not a file"
@@ -31,11 +34,11 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
     raise ForeignFileError(errno.EPERM, why, str(path))
 
 
-def _open(path: Path, flags: int, mode: int) -> int:
+def _open(path: Path, flags: int, mode: int, folder: int | None) -> int:
     try:
-        return os.open(path, flags | _FLAGS)
+        return os.open(path, flags | _FLAGS, dir_fd=folder)
     except FileNotFoundError:
-        return os.open(path, flags | _FLAGS | os.O_CREAT | os.O_EXCL, mode)
+        return os.open(path, flags | _FLAGS | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
 
 
 def why_foreign(found: os.stat_result) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import secrets
 import tarfile
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+from memwatch.core.linux.user_files import folder_to_write
 
 FOLDER = "memwatch-report"
 MODE = 0o600
@@ -31,26 +33,19 @@ def build_archive(members: Mapping[str, bytes], unix: int) -> bytes:
 def write_archive(path: Path, data: bytes, overwrite: bool) -> None:
     """Write a file that only its owner can read. Raises FileExistsError if it exists, unless `overwrite` is set.
 
-    A link is never followed: with `overwrite`, the new file replaces it.
+    A link is never followed: with `overwrite`, the new file replaces it. Root goes through no folder that is a link
+    of another user.
     """
-    if overwrite:
-        _replace(path, data)
-        return
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-    except OSError:
-        path.unlink()
-        raise
-
-
-def _replace(path: Path, data: bytes) -> None:
-    descriptor, fresh = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(fresh, path)
-    except OSError:
-        os.unlink(fresh)
-        raise
+    with folder_to_write(path) as (folder, place):
+        fresh = place.with_name(f".{place.name}.{secrets.token_hex(8)}") if overwrite else place
+        descriptor = os.open(
+            fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE, dir_fd=folder
+        )
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(data)
+            if overwrite:
+                os.replace(fresh, place, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            os.unlink(fresh, dir_fd=folder)
+            raise
