@@ -46,7 +46,7 @@ def test_hog_is_critical_before_the_oom_kill(tmp_path: Path) -> None:
             daemon.wait_for("/api/v1/events", lambda found: any(event["kind"] == "oom_kill" for event in found))
             if any((one["name"], one["state"]) == ("kmsg", "ok") for one in daemon.get("/api/v1/collectors").json):
                 # Other programs of this machine may be killed as well.
-                words = f"({hog.pid}), ", f"/{cgroup.folder.name} reached)"
+                words = f"({hog.pid}), ", f"/{cgroup.folder.name} reached its limit of 128.0 MiB)"
                 wait_until(
                     lambda: any(all(word in one["text"] for word in words) for one in events(daemon, "oom_kill"))
                 )

@@ -259,7 +259,8 @@ def test_reading_without_a_daemon_loads_no_loop_and_no_collector_in_vain() -> No
         "import json, sys, memwatch; memwatch.machine(); memwatch.memory_info(); print(json.dumps([*sys.modules]))"
     )
 
-    loaded = run_json(program)
+    with installed_programs(True):
+        loaded = run_json(program)
 
     assert "memwatch.core.reading.machine" in loaded
     assert [name for name in loaded if name.startswith("memwatch.monitor")] == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from simulators.nvml_state_file import FUNCTIONS, state_file
 from simulators.sample_nvml import EIGHT_H100, H200_MIG, RTX_4090
 from simulators.sample_nvml_integrated import GB10
 from support.daemon_process import clean_environment
-from support.waiting import MAX_WAIT_SECONDS
+from support.waiting import MAX_WAIT_SECONDS, wait_readable
 
 MEMORY = "nvmlDeviceGetMemoryInfo(gpu({}), version=nvmlMemory_v2).used"
 COMPUTE = "[[p.pid, p.usedGpuMemory] for p in nvmlDeviceGetComputeRunningProcesses(gpu(0))]"
@@ -209,7 +208,7 @@ def test_hanging_call_ignores_sigterm_and_dies_by_sigkill(tmp_path: Path) -> Non
         asked.begin(MEMORY.format(0))
         asked.process.send_signal(signal.SIGTERM)
         assert asked.process.stdout is not None
-        assert not select.select([asked.process.stdout], [], [], 0.3)[0]
+        assert not wait_readable(asked.process.stdout, 0.3)
         asked.process.kill()
         assert asked.process.wait(MAX_WAIT_SECONDS) == -signal.SIGKILL
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import stat
 import time
@@ -17,6 +16,7 @@ from memwatchd.systemd.pressure_sockets import KEEP_SECONDS, MAX_CLIENTS, MAX_KE
 from support.daemon_process import MEMWATCHD, RunningDaemon, descriptors, run_program, running_daemon
 from support.mutable_machine import MutableMachine
 from support.passed_socket import passed_socket
+from support.waiting import wait_readable
 
 CONFIG = "[systemd]\npressure_sockets = true\nsocket_dir = '{}'\n[pressure]\nclear_after = '0s'\n"
 
@@ -41,7 +41,7 @@ def connect(path: Path, request: bytes = b"") -> socket.socket:
 
 def is_notified(client: socket.socket, seconds: float) -> bytes:
     """Return what arrives in this time; empty if nothing does."""
-    return client.recv(100) if select.select([client], [], [], seconds)[0] else b""
+    return client.recv(100) if wait_readable(client, seconds) else b""
 
 
 def wait_for_stored(manager: socket.socket, name: str, messages: list[str] | None = None) -> socket.socket:
@@ -99,7 +99,7 @@ def test_malformed_request_is_logged_and_the_connection_stays_open(tmp_path: Pat
         daemon.wait_for_log("waits for gpu7, which is not a target now; targets are ram")
         machine.use(0.9)
         assert is_notified(wrong, 20.0) == b"ram high\n"
-        assert not select.select([other], [], [], 0.2)[0]
+        assert not wait_readable(other, 0.2)
 
 
 def test_flood_is_closed(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_clients_beyond_the_limit_wait_and_memwatchd_serves(tmp_path: Path) -> N
         machine.use(0.9)
 
         assert is_notified(many[0], 20.0) == b"ram high\n"
-        assert not select.select(many[-1:], [], [], 0.2)[0]
+        assert not wait_readable(many[-1], 0.2)
         assert descriptors(daemon.pid) <= before + MAX_CLIENTS
         assert daemon.get("/healthz").status == 200
         for one in many[:100]:
@@ -157,7 +157,7 @@ def test_service_manager_keeps_connections_over_a_restart(tmp_path: Path) -> Non
             name = "pressure 1 ram medium common"
             stored = opened.enter_context(wait_for_stored(manager, name))
             daemon.terminate()
-        is_open = not select.select([client], [], [], 0.5)[0]
+        is_open = not wait_readable(client, 0.5)
         starter = opened.enter_context(passed_socket(tmp_path, stored, name))
         with running_daemon(tmp_path, *arguments, config=config, through=starter):
             machine.use(0.7)

@@ -102,7 +102,9 @@ class ForkedProcess:
         return code
 
     def _reap(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+        from support.waiting import wait_readable  # the server and its children do without psutil
+
+        if self.returncode is None and wait_readable(self._status, timeout):
             self.returncode = int(self._receive())
             self._status.close()
         return self.returncode

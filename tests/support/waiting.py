@@ -8,10 +8,12 @@ only the time in which its machine ran.
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -19,6 +21,10 @@ MAX_WAIT_SECONDS = 60.0
 FIRST_PAUSE_SECONDS = 0.0005
 # A pure test may not sleep longer.
 MAX_PAUSE_SECONDS = 0.02
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
 
 
 def wait_until(
@@ -31,6 +37,16 @@ def wait_until(
         time.sleep(pause)
         pause = min(2 * pause, MAX_PAUSE_SECONDS)
     return time.monotonic() - began
+
+
+def wait_readable(file: int | HasFileno, seconds: float | None = 0.0) -> bool:
+    """Return whether there is something to read within this time; None waits for ever.
+
+    select() refuses descriptors from 1,024 on, which the process of many tests may have.
+    """
+    waiting = select.poll()
+    waiting.register(file, select.POLLIN)
+    return bool(waiting.poll(None if seconds is None else seconds * 1000))
 
 
 def steal_seconds() -> float:

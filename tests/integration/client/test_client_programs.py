@@ -8,7 +8,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -30,7 +29,7 @@ from support.dead_address import dead_address
 from support.library_process import roots_environment
 from support.other_user import CAN_SWITCH, OTHER_UID
 from support.sample_snapshots import critical_gb10
-from support.waiting import MAX_WAIT_SECONDS
+from support.waiting import MAX_WAIT_SECONDS, wait_readable
 
 MIB = 1 << 20
 
@@ -120,8 +119,9 @@ def test_top_restores_the_terminal(spark: RunningDaemon) -> None:
 def read_until(descriptor: int, is_enough: Callable[[bytes], bool], seconds: float = MAX_WAIT_SECONDS) -> bytes:
     seen, until = b"", time.monotonic() + seconds
     while not is_enough(seen):
-        ready, _, _ = select.select([descriptor], [], [], max(0.0, until - time.monotonic()))
-        assert ready, f"nothing more within {seconds:g} s after {seen[-200:]!r}"
+        assert wait_readable(descriptor, max(0.0, until - time.monotonic())), (
+            f"nothing more within {seconds:g} s after {seen[-200:]!r}"
+        )
         seen += os.read(descriptor, 65536)
     return seen
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ import pytest
 from memwatchd.logging_setup import MAX_BYTES, MAX_LINES, LogWriter
 from support.thread_limit import no_threads
 from support.unread_log import fill, pipe
-from support.waiting import MAX_WAIT_SECONDS, wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_readable, wait_until
 
 PUT = 1500
 REPORT = re.compile(rb"memwatchd: log lines dropped: (\d+)\n")
@@ -43,7 +42,7 @@ def read_lines(reader: int, skip: int, last: bytes) -> list[bytes]:
 def read_until(reader: int, is_complete: Callable[[bytes], object]) -> bytes:
     data, until = b"", time.monotonic() + MAX_WAIT_SECONDS
     while not is_complete(data) and (seconds := until - time.monotonic()) > 0:
-        if select.select([reader], [], [], seconds)[0]:
+        if wait_readable(reader, seconds):
             data += os.read(reader, 1 << 16)
     return data
 
