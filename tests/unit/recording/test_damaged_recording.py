@@ -148,6 +148,20 @@ def test_recording_through_a_prepared_link_is_refused(
     assert victim.read_text() == text
 
 
+def test_root_records_through_no_folder_that_is_a_link_of_another_user(tmp_path: Path) -> None:
+    """Only root can give a link away here. A link of this user is followed."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "work").symlink_to(tmp_path / "elsewhere")
+    RecordingFile(tmp_path / "work/own.memwatch", host="spark").close()
+
+    assert (tmp_path / "elsewhere/own.memwatch").exists()
+    if os.geteuid() == 0:
+        os.lchown(tmp_path / "work", 54321, 54321)
+        with pytest.raises(RecordingError, match="leads through a link of another user"):
+            RecordingFile(tmp_path / "work/box.memwatch", host="spark")
+    assert not (tmp_path / "elsewhere/box.memwatch").exists()
+
+
 def test_recording_to_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
     """Only root can create one here. A file of this user is appended to."""
     path = tmp_path / "box.memwatch"

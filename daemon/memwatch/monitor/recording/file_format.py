@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, cast
 from msgspec import Struct
 
 from memwatch.build_info import __version__
+from memwatch.core.linux.user_files import folder_to_write
 from memwatch.core.runtime.file_remedies import remedy_to_read, remedy_to_write
 from memwatch.core.runtime.own_files import ForeignFileError, open_own
 from memwatch.core.runtime.regular_file import open_regular
@@ -75,9 +76,10 @@ class RecordingFile:
 def _open(path: Path) -> BinaryIO:
     """Open a recording of this user to append to it, or create it.
 
-    Root may record into a folder such as /tmp, where another user may have prepared a link to a file.
+    Root may record into a folder such as /tmp, where another user may have prepared a link to a file or a folder.
     """
-    file = os.fdopen(open_own(path, os.O_RDWR | os.O_APPEND, 0o666), "ab+")
+    with folder_to_write(path) as (folder, name):
+        file = os.fdopen(open_own(name, os.O_RDWR | os.O_APPEND, 0o666, folder), "ab+")
     try:
         if os.fstat(file.fileno()).st_size:
             file.seek(0)
