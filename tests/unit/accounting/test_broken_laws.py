@@ -223,6 +223,15 @@ def test_instances_of_unknown_size_are_no_pool_of_0_bytes() -> None:
     assert found.devices[0].headroom_bytes == 18000 << 20
 
 
+def test_process_on_a_card_of_which_nothing_is_used_does_not_hold_0_bytes() -> None:
+    """The card's free memory is all of it, and the driver says that a process has 16 GiB there."""
+    empty = gpu(
+        "NVIDIA RTX 4090", memory=GpuMemory(2, 24 * GIB, 1, 24 * GIB, 1), processes=(GpuProcess(7, 16 * GIB),)
+    )
+
+    assert compose(nvml(empty)).processes[0].device_bytes == {"gpu0": INCONSISTENT}
+
+
 def test_use_that_contradictory_figures_leave_is_not_0() -> None:
     """The driver's "used" is above the total, and free and reserved memory leave nothing of it."""
     wrong = plausible_memory(GpuMemory(2, 20 * GIB, 1 << 63, 20 * GIB, GIB))

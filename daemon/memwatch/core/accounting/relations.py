@@ -288,7 +288,9 @@ def _bounded(
     def bounded(place: str, figure: Bytes) -> Bytes:
         if isinstance(figure, Absent):
             return figure
-        return Absent.INCONSISTENT if figure > sizes.get(place, figure) else min(figure, used.get(place, figure))
+        if figure > sizes.get(place, figure) or (figure and used.get(place) == 0):
+            return Absent.INCONSISTENT  # a card of which nothing is used refutes it, and is no reading of 0
+        return min(figure, used.get(place, figure))
 
     return {
         pid: {place: bounded(place, figure) for place, figure in places.items()} for pid, places in held.items()
