@@ -64,6 +64,7 @@ def of(*cases: tuple[int, tuple[str, ...], float]) -> pytest.MarkDecorator:
     (7500, SLEEPY, IDLE_SECONDS),
     (9760, SLEEPY, IDLE_SECONDS),
     (9760, ("llama", "serve", "--sleep-idle-seconds=12"), IDLE_SECONDS),
+    (9760, ("llama-server", "--sleep_idle_seconds", "12", "--metrics"), IDLE_SECONDS),
     (10700, SLEEPY, IDLE_SECONDS),
     (9760, (), IDLE_SECONDS),
     (10700, (), IDLE_SECONDS),

@@ -193,8 +193,9 @@ def test_lm_studio_without_a_state_is_not_said_to_be_empty(body: bytes) -> None:
     ("text", "arguments"),
     [
         ("model: Qwen/Qwen3-32B\nport: 6379\n", ("--model", "Qwen/Qwen3-32B", "--port", "6379")),
-        ("tensor-parallel-size: 2  # two GPUs\n", ("--tensor-parallel-size", "2", "--tensor_parallel_size", "2")),
-        ("enable_attention_dp: true\n", ("--enable-attention-dp", "--enable_attention_dp")),
+        ("tensor-parallel-size: 2  # two GPUs\n", ("--tensor-parallel-size", "2")),
+        ("gpu_memory_utilization: 0.8\n", ("--gpu-memory-utilization", "0.8")),
+        ("enable_attention_dp: true\n", ("--enable-attention-dp",)),
         ("port: '81'\nport: \"82\"\n", ("--port", "81", "--port", "82")),
         ("enable-attention-dp: false\nmodel: [a]\nmodel: {b: c}\nmodel: |\n", ()),
         ("api-key: secret\nhost: 0.0.0.0\n", ()),
@@ -213,6 +214,28 @@ def test_command_line_comes_before_the_file_of_options() -> None:
     assert (command.number("--port"), command.number("--tensor-parallel-size", "-tp")) == (80, 2)
     found = vllm.parse(Answers(texts.vllm(root=""), command))
     assert (found.cache and found.cache.parallel, found.model_path) == (2, "b")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Command(("vllm", "serve", "m", "--tensor_parallel_size", "4", "--gpu_memory_utilization=0.8")),
+        Command(("vllm", "serve", "m", "-tp=4"), parse_options(b"gpu-memory-utilization: 0.8\n")),
+        Command(("vllm", "serve", "m"), parse_options(b"gpu_memory_utilization: 0.8\ntensor_parallel_size: 4\n")),
+    ],
+)
+def test_options_of_vllm_have_dashes_or_underscores(command: Command) -> None:
+    """The fraction of a server that does not report it is that of its options."""
+    metrics = b'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="9"} 1.0\n'
+    found = vllm.parse(Answers({"/metrics": metrics}, command))
+    assert (found.gpu_fraction, found.cache and found.cache.parallel) == (0.8, 4)
+
+
+def test_underscores_of_values_and_of_short_options_are_theirs() -> None:
+    command = Command(("llama-server", "--alias", "a_b", "--ctx_size=4096", "-c_x", "1"))
+    assert (command.option("--alias"), command.number("--ctx-size", "-c")) == ("a_b", 4096)
+    assert command.has("-c_x")
+    assert not command.has("-c-x")
 
 
 def test_file_of_options_decides_on_attention_dp() -> None:

@@ -16,6 +16,9 @@ class Command(Struct, frozen=True):
     """The arguments of a process, the program first. Empty if they may not be read.
 
     `from_file`: options in a file that the arguments name. Those of the command line come before them.
+
+    Long options are found by their names with `-`: vLLM (FlexibleArgumentParser), llama.cpp (common/arg.cpp) and
+    TensorRT-LLM take `_` for it as well.
     """
 
     argv: tuple[str, ...] = ()
@@ -48,11 +51,11 @@ class Command(Struct, frozen=True):
         return self._after("-m", self.argv[:6]) if INTERPRETER.fullmatch(self.program) else ""
 
     def has(self, *names: str) -> bool:
-        return any(one in names for one in self._options)
+        return any(_with_dashes(one) in names for one in self._options)
 
     def has_option(self, name: str) -> bool:
         """Return True if an option is given, as `--option VALUE` or `--option=VALUE`."""
-        return any(one.partition("=")[0] == name for one in self._options)
+        return any(_with_dashes(one.partition("=")[0]) == name for one in self._options)
 
     def option(self, *names: str) -> str:
         """Return the value of the last of these options, written as two arguments or with `=`; empty without."""
@@ -60,7 +63,7 @@ class Command(Struct, frozen=True):
         options = self._options
         for at, argument in enumerate(options):
             name, equals, value = argument.partition("=")
-            if name in names:
+            if _with_dashes(name) in names:
                 found = value if equals else next(iter(options[at + 1 : at + 2]), "")
         return found
 
@@ -79,6 +82,11 @@ class Command(Struct, frozen=True):
 
     def _after(self, word: str, argv: Sequence[str]) -> str:
         return argv[argv.index(word) + 1] if word in argv[:-1] else ""
+
+
+def _with_dashes(option: str) -> str:
+    """Return the name of a long option with `-` for `_`."""
+    return option.replace("_", "-") if option.startswith("--") else option
 
 
 def base_name(path: str) -> str:

@@ -20,6 +20,7 @@ WANTED = frozenset(
         "pipeline-parallel-size",
         "enable-expert-parallel",
         "enable-attention-dp",
+        "gpu-memory-utilization",
     }
 )
 MAX_BYTES = 64 << 10
@@ -32,18 +33,16 @@ def parse_options(data: bytes) -> tuple[str, ...]:
     """Return the arguments that mean the same as a file of options; the last value of an option counts."""
     found: list[str] = []
     for line in data[:MAX_BYTES].decode("utf-8", "replace").splitlines():
-        if (pair := _LINE.fullmatch(line.rstrip())) and pair[1].replace("_", "-") in WANTED:
-            found += _arguments(pair[1], _COMMENT.sub("", pair[2]).strip())
+        if (pair := _LINE.fullmatch(line.rstrip())) and (name := pair[1].replace("_", "-")) in WANTED:
+            found += _arguments(name, _COMMENT.sub("", pair[2]).strip())
     return tuple(found)
 
 
 def _arguments(name: str, value: str) -> Iterator[str]:
-    """Yield an option in both spellings: some servers have _ in its name, others -."""
     if value[:1] in ("'", '"') and value[-1:] == value[:1] and len(value) > 1:
         value = value[1:-1]
     elif value.lower() in _FALSE or value[:1] in "[{|>&*!%@`#":
         return
-    for one in sorted({name.replace("_", "-"), name.replace("-", "_")}):
-        yield f"--{one}"
-        if value.lower() not in _TRUE:
-            yield value
+    yield f"--{name}"
+    if value.lower() not in _TRUE:
+        yield value

@@ -49,7 +49,7 @@ MAYBE_FIRST_RANK = (
     "The size of its KV cache is not known: if its file of options enables attention DP, the figures are those of "
     "the first of {count} ranks."
 )
-OPTIONS_FILES = ("--extra_llm_api_options", "--extra_options", "--config")
+OPTIONS_FILES = ("--extra-llm-api-options", "--extra-options", "--config")
 
 
 def matches_serve(command: Command) -> bool:
@@ -108,12 +108,12 @@ def count_ranks(metrics: Exposition, command: Command) -> int:
     """Return the ranks of tensor parallelism. The server reports them since PR #12545 (March 2026)."""
     info = next(iter(metrics.infos(PARALLEL, TRTLLM_ENGINE)), b"")
     told = number_in(label(info, "tensor_parallel_size"))
-    return told or command.number("--tp_size", "--tensor_parallel_size") or 1
+    return told or command.number("--tp-size", "--tensor-parallel-size") or 1
 
 
 def has_cache_per_rank(command: Command) -> bool | None:
     """Return True with attention DP, None if a file of options decides that, and nothing of it was read."""
-    if command.has("--enable_attention_dp"):
+    if command.has("--enable-attention-dp"):
         return True
     is_unread = not command.from_file and any(command.has_option(name) for name in OPTIONS_FILES)
     return None if is_unread else False

@@ -38,6 +38,7 @@ REQUESTS = (
 USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 CONFIG = "vllm:cache_config_info"
 PREFIX = "vllm:"
+FRACTION = "--gpu-memory-utilization"
 SLEEP = "vllm:engine_sleep_state"
 OFFLOADED = "It sleeps: its weights are in System RAM, and its KV cache is released."
 RELEASED = "It sleeps: its KV cache is released."
@@ -73,7 +74,7 @@ def parse(answers: Answers) -> EngineReading:
             metrics.total("vllm:time_to_first_token_seconds_sum", EVERY_LABEL),
             metrics.total("vllm:time_to_first_token_seconds_count", EVERY_LABEL),
         ),
-        gpu_fraction=parse_fraction(label(info, "gpu_memory_utilization")),
+        gpu_fraction=parse_fraction(label(info, "gpu_memory_utilization") or command.option(FRACTION)),
         notes=(*note_impossible(pools, impossible), *note_missing(answers)),
     )
     return with_sleep(with_cache(found, metrics, command), metrics)
