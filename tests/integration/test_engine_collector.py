@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.collectors.base import Host
-from memwatch.core.collectors.engines import Collector, EngineAddress, EngineAddresses, Options
+from memwatch.core.collectors.engines import (
+    SEARCH_TURNS,
+    SERVER_OFF,
+    Collector,
+    EngineAddress,
+    EngineAddresses,
+    Options,
+)
 from memwatch.core.engines.exchange import MAX_ANSWER_BYTES
 from memwatch.core.engines.options_file import parse_options
 from memwatch.core.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
@@ -242,6 +249,20 @@ def test_lm_studio_without_a_desktop_is_found_with_its_workers(host: EngineHost)
     assert (engine.kind, engine.model, engine.pids) == ("lm-studio", "qwen3-8b", (500, 501))
     assert (engine.weights_bytes, engine.context_tokens) == (5 * GIB, 8192)
     assert site.requests == [("GET", "/api/v1/models")]
+
+
+def test_lm_studio_is_asked_at_the_port_of_its_server(host: EngineHost) -> None:
+    """Any port may be set. Another is open for its commands while the server is off (bug-tracker#1158)."""
+    host.add(500, ("/opt/LM Studio/lm-studio",))
+    host.listen(500, 16141)
+    collector = collector_of(host)
+    (off,) = collector.collect().engines
+    assert (off.url, off.notes) == (Absent.NOT_AVAILABLE, (SERVER_OFF,))
+    with engine_site(texts.lm_studio("qwen3-8b")) as site:
+        host.listen(500, site.port)
+        for _ in range(SEARCH_TURNS):
+            (on,) = collector.collect().engines
+    assert (on.url, on.model) == (f"http://127.0.0.1:{site.port}", "qwen3-8b")
 
 
 def test_socket_of_a_started_process_is_asked_if_the_launcher_has_none(host: EngineHost) -> None:

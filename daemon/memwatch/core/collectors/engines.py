@@ -42,6 +42,7 @@ SEARCH_TURNS = 3
 OPTIONS_TURNS = 12
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 NO_SOCKET = "It does not listen on a TCP port yet."
+SERVER_OFF = "Its server is off: it listens for its own programs only."
 ELSEWHERE = "It listens in the network of a container. Name its address under [[engines]] to ask it."
 UNCOUNTED = "The memory of {count} more of its processes is not counted."
 NOT_LOOPBACK = "It listens on {host} only, and memwatchd asks on loopback. Name its address under [[engines]]."
@@ -236,13 +237,14 @@ class Collector(BaseCollector):
     def _locate(self, process: ServerProcess, command: Command, before: Found | None) -> Found:
         """Find the socket of a server. One that listens where it did before is kept, with its counters."""
         kind = process.kind
-        listeners = find_listeners(self._roots.procfs, process, self._tables)
         preferred = next((n for n in (command.number(name) for name in kind.port_options) if n), kind.port)
-        listeners.sort(key=lambda one: (one.port != preferred, one.port))
-        if not listeners:
-            return Found(None, NO_SOCKET, self._turn)
+        listeners = find_listeners(self._roots.procfs, process, self._tables)
+        asked = [one for one in listeners if one.port not in kind.inner_ports]
+        asked.sort(key=lambda one: (one.port != preferred, one.port))
+        if not asked:
+            return Found(None, SERVER_OFF if listeners else NO_SOCKET, self._turn)
         ours = self._tables.read(self._net)
-        first = next((one for one in listeners if one.inode in ours), None)
+        first = next((one for one in asked if one.inode in ours), None)
         host = first.loopback if first else None
         if first is None:
             address = self._published_address(kind.name)

@@ -17,7 +17,8 @@ from memwatch.core.engines.requests import Frequency, Request
 class EngineKind(Struct, frozen=True):
     """`requests` in the order of sending. `port`: the default one. `port_options`: options that set it.
 
-    `options_files`: options that name a file with further ones.
+    `options_files`: options that name a file with further ones. `inner_ports`: ports at which its program listens
+    for its own parts; they are not asked.
     """
 
     name: EngineName
@@ -28,6 +29,7 @@ class EngineKind(Struct, frozen=True):
     parse: Callable[[Answers], EngineReading]
     port_options: tuple[str, ...] = ("--port",)
     options_files: tuple[str, ...] = ()
+    inner_ports: frozenset[int] = frozenset()
 
     def requests_of(self, asked: Frequency) -> tuple[Request, ...]:
         return tuple(one for one in self.requests if one.asked == asked)
@@ -48,7 +50,15 @@ KINDS = (
     ),
     EngineKind("llama.cpp", "llama.cpp", llama_cpp.PORT, llama_cpp.REQUESTS, llama_cpp.matches, llama_cpp.parse),
     EngineKind("ollama", "Ollama", ollama.PORT, ollama.REQUESTS, ollama.matches, ollama.parse),
-    EngineKind("lm-studio", "LM Studio", lm_studio.PORT, lm_studio.REQUESTS, lm_studio.matches, lm_studio.parse),
+    EngineKind(
+        "lm-studio",
+        "LM Studio",
+        lm_studio.PORT,
+        lm_studio.REQUESTS,
+        lm_studio.matches,
+        lm_studio.parse,
+        inner_ports=lm_studio.INNER_PORTS,
+    ),
     EngineKind("tgi", "TGI", tgi.PORT, tgi.REQUESTS, tgi.matches, tgi.parse, ("--port", "-p")),
     EngineKind(
         "tensorrt-llm",

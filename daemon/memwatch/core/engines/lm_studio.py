@@ -17,6 +17,9 @@ from memwatch.core.listing import some_of
 from memwatch.core.model import Absent, Bytes, Quality, Words
 
 PORT, MAX_NAMES = 1234, 16
+# Websockets of its commands and libraries, one of which is open while its server is off: lmstudio-bug-tracker#1158,
+# and default_api_ports of the Python library. The port of the server is a setting of the program.
+INNER_PORTS = frozenset({41343, 52993, 16141, 39414, 22931})
 NO, UNKNOWN = Absent.NOT_SUPPORTED, Absent.NOT_AVAILABLE
 MODELS = "/api/v1/models|/api/v0/models"
 LOADED = "loaded"
