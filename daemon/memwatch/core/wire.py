@@ -12,6 +12,7 @@ from contextlib import suppress
 from enum import Enum
 from functools import cached_property
 from itertools import chain
+from math import isfinite
 from types import EllipsisType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -124,13 +125,22 @@ def known(**values: Any) -> Json:  # noqa: ANN401
     return {**values, **dict.fromkeys(reasons), ABSENT: reasons} if reasons else values
 
 
+def in_place(value: Any) -> Any:  # noqa: ANN401
+    """Return a record, or an absent value, for a JSON encoder that keeps each reason in place of its value."""
+    if value.__class__ is Absent:
+        return {ABSENT: value.value}
+    return {name: getattr(value, name) for name in value.__struct_fields__}
+
+
 class Wire:
     """Encoder, decoder and description of records with the shapes that some of them have.
 
     Of several shapes of a record, the first is that inside other records. A record without one is shown as it is.
+    Integers from `too_many` are refused.
     """
 
-    def __init__(self, shapes: Iterable[Shape] = (), base: Wire | None = None) -> None:
+    def __init__(self, shapes: Iterable[Shape] = (), base: Wire | None = None, too_many: float = TOO_MANY) -> None:
+        self._too_many = too_many
         self._shapes: dict[Any, Shape] = dict(base._shapes) if base else {}
         for shape in shapes:
             self._shapes.setdefault(shape.record, shape)
@@ -218,15 +228,21 @@ class Wire:
             return self._record_builder(kind)
         if isinstance(kind, type) and issubclass(kind, Enum):
             return _choice_builder(_members(kind), kind)
-        return _plain_builder(kind)
+        return self._build_int if kind is int else _plain_builder(kind)
+
+    def _build_int(self, value: Any) -> int:  # noqa: ANN401
+        return value if type(value) is int and abs(value) < self._too_many else refuse(value, int)
 
     def _union_builder(self, kinds: Sequence[Any]) -> Callable[[Any], Any]:
         builders = [self._builder(kind) for kind in kinds if kind is not Absent]
-        has_reasons = Absent in kinds and type(None) not in kinds
+        may_be_absent = Absent in kinds
+        has_reasons = may_be_absent and type(None) not in kinds
 
         def build(value: Any) -> Any:  # noqa: ANN401
             if value is None and has_reasons:  # an older version gave no reason
                 return Absent.NOT_AVAILABLE
+            if type(value) is dict and type(value.get(ABSENT)) is str and may_be_absent:  # see `in_place`
+                return Absent(value[ABSENT])
             for one in builders[:-1]:
                 with suppress(TypeError, KeyError, ValueError):
                     return one(value)
@@ -241,6 +257,8 @@ class Wire:
         def build(value: Any) -> Any:  # noqa: ANN401
             if type(value) is not dict:
                 refuse(value, kind)
+            if type(value.get(ABSENT)) is not dict:
+                return {printable(name): part(one) for name, one in value.items()}
             reasons = reasons_in(value)
             plain = {name: part(one) for name, one in value.items() if name not in reasons and name != ABSENT}
             return {printable(name): one for name, one in (plain | reasons).items()}
@@ -253,10 +271,13 @@ class Wire:
             (one, (one.name in forms and forms[one.name].read) or self._builder(hints[one.name]))
             for one in fields(kind)
         ]
+        known_parts = {part.encode_name: build_part for part, build_part in parts}
 
         def build(value: Any) -> Any:  # noqa: ANN401
             if type(value) is not dict:
                 refuse(value, kind)
+            if value.keys() == known_parts.keys():  # of the same version: 3.5 µs for 5 fields, 5 µs by name
+                return kind(*[build_part(value[name]) for name, build_part in known_parts.items()])
             reasons, found = reasons_in(value), {}
             for part, build_part in parts:
                 name = part.encode_name
@@ -290,10 +311,10 @@ def _members(kind: Any) -> dict[str, Any]:  # noqa: ANN401  an enumeration
 
 
 def _plain_builder(kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401
-    if kind is float:
-        return lambda value: float(value) if type(value) in (int, float) else refuse(value, kind)
-    if kind is int:
-        return lambda value: value if type(value) is int and abs(value) < TOO_MANY else refuse(value, kind)
+    if kind is float:  # JSON has neither NaN nor infinity, but Python's parser accepts both
+        return lambda value: (
+            float(value) if type(value) in (int, float) and isfinite(value) else refuse(value, kind)
+        )
     if kind is str:
         return lambda value: printable(value) if type(value) is str else refuse(value, kind)
     if kind is type(None):

@@ -138,6 +138,14 @@ def test_figure_without_a_reason_is_absent() -> None:
     assert dict(from_line(Holder, json.dumps(line).encode()).device_bytes) == {"gpu0": Absent.NOT_AVAILABLE}
 
 
+def test_absent_word_of_a_field_that_may_be_null_survives_a_round_trip() -> None:
+    """A process may have no unit, and its unit may be unknown."""
+    for unit in (None, "a.service", Absent.NOT_PERMITTED):
+        holder = Holder(1, "a", Absent.STALE, unit, None, 5, 5)
+
+        assert from_line(Holder, to_line(holder)) == holder
+
+
 def test_absent_value_in_a_mapping_survives_a_round_trip() -> None:
     """A process's part of one share may be known and that of another absent."""
     holder = Holder(1, "a", "root", None, None, 5, 5, {"cuda0": Absent.NOT_PERMITTED, "gpu0": 7})
