@@ -48,7 +48,7 @@ def advise(for_units: bool, url: Address | None, as_json: bool) -> int:
 
 
 def _print_unit_files(context: ClientContext, response: DaemonResponse) -> int:
-    from memwatch.monitor.render.json_decode import build_snapshot
+    from memwatch.core.snapshot_json import build_snapshot
     from memwatch.planning.unit_files import build_unit_files, find_other_holders
 
     with check_shape(context.address):

@@ -103,8 +103,8 @@ class ClientContext(Struct, frozen=True):
     def _fit_from_snapshot(
         self, answer: Callable[[Snapshot], FitAnswer], declined: RequestDeclinedError
     ) -> DaemonResponse:
+        from memwatch.core.snapshot_json import SnapshotDecodeError, build_snapshot
         from memwatch.monitor.render.fit_json import fit_json
-        from memwatch.monitor.render.json_decode import SnapshotDecodeError, build_snapshot
 
         response = ask(self.address, "/api/v1/snapshot")
         try:

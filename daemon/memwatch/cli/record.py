@@ -13,9 +13,9 @@ from memwatch.cli.context import check_shape
 from memwatch.cli.errors import CommandError
 from memwatch.cli.http import DaemonResponse, DaemonUnreachableError, ask
 from memwatch.core.runtime.file_remedies import remedy_to_write
+from memwatch.core.snapshot_json import MAX_INTERVAL, MIN_INTERVAL
 from memwatch.monitor.recording.file_format import RecordingError, RecordingFile
 from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.json_decode import MAX_INTERVAL, MIN_INTERVAL
 
 # Time to wait for a daemon that restarts.
 RECONNECT_SECONDS = 30.0

@@ -83,7 +83,7 @@ def _read_daemon() -> Snapshot | None:
     found = daemon.get("/api/v1/snapshot")
     if found is None:
         return None
-    from memwatch.monitor.render.json_decode import SnapshotDecodeError, build_snapshot
+    from memwatch.core.snapshot_json import SnapshotDecodeError, build_snapshot
 
     try:
         return build_snapshot(found)

@@ -9,7 +9,8 @@ from typing import Any
 
 from memwatch.core.model import Absent, Bytes, Pool, Share
 from memwatch.core.printable import printable
-from memwatch.core.wire import known
+from memwatch.core.snapshot_json import RECORDS
+from memwatch.core.wire import Shape, known
 from memwatch.library.cgroup_limit import own_limit
 from memwatch.library.device_names import CUDA, HIP, MPS, XPU, DeviceError
 from memwatch.library.device_selection import hidden_devices
@@ -18,12 +19,24 @@ from memwatch.library.guard import limit_bytes
 from memwatch.library.host import rss_bytes
 from memwatch.library.machine import machine
 from memwatch.library.machine_record import Machine
-from memwatch.library.memory_pool import MemoryPool
+from memwatch.library.memory_pool import MemoryPool, PoolStats
 from memwatch.library.never_raise import never_raise
 from memwatch.library.visible_gpus import find_visible_gpus
-from memwatch.monitor.render.json import record_json
 
 Json = dict[str, Any]
+
+
+@never_raise(Absent.NOT_AVAILABLE)
+def total_bytes(_: PoolStats, pool: MemoryPool) -> Bytes:
+    return pool.total()
+
+
+@never_raise(Absent.NOT_AVAILABLE)
+def free_bytes(_: PoolStats, pool: MemoryPool) -> Bytes:
+    return pool.free()
+
+
+STATS = Shape(PoolStats, further=(PoolStats.hit_rate, total_bytes, free_bytes))
 
 
 def memory_tree() -> Json:
@@ -57,26 +70,25 @@ def build_tree(here: Machine) -> Json:
     }
     rest = {share.id: share for among in inside.values() for share in among}
     if rest:  # inside something that was not reported
-        tree["shares"] = [record_json(share) for share in rest.values()]
+        tree["shares"] = RECORDS.encode_all(rest.values())
     found: Json = json.loads(json.dumps(tree))  # only plain types, also of keys
     return found
 
 
 def _pool_json(pool: Pool, inside: dict[str, list[Share]]) -> Json:
-    contents = {f"{part.kind}_bytes": part.size_bytes for part in pool.contents}
-    return {**record_json(pool), "contents": contents, "shares": _nest(pool.id, inside)}
+    return {**RECORDS.encode(pool), "shares": _nest(pool.id, inside)}
 
 
 def _nest(place: str, inside: dict[str, list[Share]]) -> list[Json]:
     """Return the shares inside a place. Each is taken once, so that a circle ends."""
-    return [{**record_json(share), "shares": _nest(share.id, inside)} for share in inside.pop(place, ())]
+    return [{**RECORDS.encode(share), "shares": _nest(share.id, inside)} for share in inside.pop(place, ())]
 
 
 def _devices_json(here: Machine, inside: dict[str, list[Share]]) -> list[Json]:
     hidden, names = hidden_devices(here.devices, here.program), name_gpus(here)
     return [
         {
-            **record_json(device),
+            **RECORDS.encode(device),
             "names": names.get(device.id, []),
             "hidden_by": hidden.get(device.id),
             "shares": _nest(device.id, inside),
@@ -113,17 +125,8 @@ def process_json() -> Json:
 
 def allocators_json(found: Iterable[MemoryPool]) -> Iterable[Json]:
     for pool in found:
-        stats = read_stats(pool)
         yield {
             "name": printable(pool.backend_name[:80]),
             "device": printable(pool.device[:80]),
-            **record_json(
-                stats, hit_rate=stats.hit_rate, total_bytes=_read(pool, "total"), free_bytes=_read(pool, "free")
-            ),
+            **RECORDS.encode(read_stats(pool), pool, STATS),
         }
-
-
-@never_raise(Absent.NOT_AVAILABLE)
-def _read(pool: MemoryPool, name: str) -> Bytes:
-    value: Bytes = getattr(pool, name)()
-    return value

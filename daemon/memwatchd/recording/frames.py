@@ -8,8 +8,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.snapshot_json import SnapshotDecodeError, snapshot_from
 from memwatch.monitor.recording.file_format import KEY, DamagedPart, RecordingError, first_line, read_lines
-from memwatch.monitor.render.json_decode import SnapshotDecodeError, snapshot_from
 
 HEADER = f'{{"{KEY}"'.encode()
 

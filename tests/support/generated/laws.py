@@ -24,8 +24,8 @@ from memwatch.core.model import (
     sum_figures,
 )
 from memwatch.core.snapshot import Machine, Node, Snapshot
+from memwatch.core.snapshot_json import build_snapshot
 from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch.monitor.render.json_decode import build_snapshot
 from memwatch.monitor.render.owners_json import owners_json
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.metrics.samples import PREFIX

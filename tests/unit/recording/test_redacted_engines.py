@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memwatch.core.engines.records import Engine
+from memwatch.core.snapshot_json import RECORDS
 from memwatch.monitor.recording.redact import Redactor
-from memwatch.monitor.render.json import record_json
 
 
 def test_redacted_server_keeps_its_sizes_and_no_names() -> None:
@@ -20,7 +20,7 @@ def test_redacted_server_keeps_its_sizes_and_no_names() -> None:
         weights_bytes=1 << 34,
         notes=("The files of its model (/home/ada/secret-model) are not readable here.",),
     )
-    redacted = Redactor().redact({"engines": [record_json(engine)]})
+    redacted = Redactor().redact({"engines": [RECORDS.encode(engine)]})
     (found,) = redacted["engines"]
     assert (found["pid"], found["pids"], found["weights_bytes"]) == (1, [1, 2], 1 << 34)
     assert (found["id"], found["user"], found["model"], found["url"]) == ("engine-1", "user-1", "model-1", "url-1")
@@ -30,5 +30,5 @@ def test_redacted_server_keeps_its_sizes_and_no_names() -> None:
 
 def test_redacted_server_without_a_process_stays_without() -> None:
     engine = Engine("chat", "vllm", "vLLM", "http://127.0.0.1:8000")
-    (found,) = Redactor().redact({"engines": [record_json(engine)]})["engines"]
+    (found,) = Redactor().redact({"engines": [RECORDS.encode(engine)]})["engines"]
     assert (found["pid"], found["pids"]) == (None, [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -16,11 +16,11 @@ from memwatch.core.doc import Doc
 from memwatch.core.engines.records import Engine
 from memwatch.core.events import Event
 from memwatch.core.leases import Lease
-from memwatch.core.model import Content, Device, Pool, Process, Share
-from memwatch.core.printable import printable
+from memwatch.core.model import Device, Pool, Process, Share
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import LEVEL_WORDS, CollectorStatus, LevelWord, Node, Pressure, Reason, Snapshot
-from memwatch.core.wire import ABSENT, Form, Json, Shape, Wire, known
+from memwatch.core.snapshot_json import CONTENTS
+from memwatch.core.wire import ABSENT, Form, Json, Shape, Wire
 from memwatch.monitor.doctor.model import Examination
 from memwatch.monitor.history.disk.last_run import Sample, UncleanShutdown
 from memwatch.monitor.history.notable_ticks import Holder, PoolUse, TargetPressure, Tick
@@ -115,14 +115,6 @@ def advice(
     return advise(engine, snapshot)
 
 
-def _write_contents(contents: Iterable[Content]) -> dict[str, int]:
-    return {f"{part.kind}_bytes": part.size_bytes for part in contents}
-
-
-def _read_contents(found: Mapping[str, int]) -> tuple[Content, ...]:
-    return tuple(Content(printable(name.removesuffix("_bytes")), size) for name, size in found.items())
-
-
 SILENCE = Shape(
     Silence,
     "SilenceInForce",
@@ -130,7 +122,6 @@ SILENCE = Shape(
     without=("until_boottime",),
     order=("id", "event", "target", "until", "until_unix", ...),
 )
-CONTENTS = {"contents": Form(Mapping[str, int], _write_contents, _read_contents)}
 # Records of a snapshot of which JSON has more or less than their fields.
 WIRE = Wire(
     (
@@ -180,11 +171,6 @@ WIRE = Wire(
         ),
     )
 )  # fmt: skip
-
-
-def record_json(record: Struct, **further: Any) -> Json:  # noqa: ANN401
-    """Return a record of the model. JSON has the same field names."""
-    return known(**{name: WIRE.plain(getattr(record, name)) for name in record.__struct_fields__}, **further)
 
 
 def snapshot_json(snapshot: Snapshot) -> Json:

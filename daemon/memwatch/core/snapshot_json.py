@@ -1,20 +1,20 @@
 """Decode a snapshot from its JSON, for recordings. Anything else raises SnapshotDecodeError.
 
-A recording comes from another machine: its texts are made printable.
+A recording comes from another machine: its texts are made printable. `RECORDS` has the forms that differ in JSON.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import json
 from msgspec.structs import replace
 
-from memwatch.core.model import Absent, Process
+from memwatch.core.model import Absent, Content, Pool, Process
 from memwatch.core.printable import printable
-from memwatch.core.snapshot import Snapshot
-from memwatch.core.wire import reasons_in
-from memwatch.monitor.render.json import WIRE
+from memwatch.core.snapshot import Node, Snapshot
+from memwatch.core.wire import Form, Shape, Wire, reasons_in
 
 LAST_UNIX = 253_402_300_800.0
 MIN_INTERVAL, MAX_INTERVAL = 0.001, 86_400.0
@@ -26,6 +26,18 @@ RENAMED = {
     "free_4mib_bytes": "free_large_blocks_bytes",
 }
 RENAMED_COLLECTORS = {"memory": "meminfo", "squeezed": "cgroup_pressure"}
+
+
+def _write_contents(contents: Iterable[Content]) -> dict[str, int]:
+    return {f"{part.kind}_bytes": part.size_bytes for part in contents}
+
+
+def _read_contents(found: Mapping[str, int]) -> tuple[Content, ...]:
+    return tuple(Content(printable(name.removesuffix("_bytes")), size) for name, size in found.items())
+
+
+CONTENTS: Mapping[str, Form] = {"contents": Form(Mapping[str, int], _write_contents, _read_contents)}
+RECORDS: Wire = Wire((Shape(Pool, forms=CONTENTS), Shape(Node, forms=CONTENTS)))
 
 
 class SnapshotDecodeError(ValueError):
@@ -47,7 +59,7 @@ def build_snapshot(found: Any) -> Snapshot:  # noqa: ANN401  JSON
             raise SnapshotDecodeError("it has no schema 1")
         found["monotonic"] = found.get("unix")
         _use_current_names(found)
-        snapshot: Snapshot = WIRE.decode(Snapshot, found)
+        snapshot: Snapshot = RECORDS.decode(Snapshot, found)
         _refuse_impossible_times(snapshot)
         return _with_derived(snapshot, found.get("processes") or [])
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError, AttributeError) as error:
