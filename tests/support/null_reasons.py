@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, get_args, get_origin
 
-from memwatch.core.wire import ABSENT, Json
+from memwatch.core.doc import Doc
+from memwatch.core.wire import ABSENT, Json, Wire
 
 # Words for which null is an answer: there is no such thing, or the setting that adds them is off. A figure never is
 # one of them.
@@ -13,6 +14,7 @@ NO_SUCH_THING = frozenset(
     {
         "advice",
         "cgroup_note",
+        "command",
         "container",
         "container_name",
         "device",
@@ -26,9 +28,6 @@ NO_SUCH_THING = frozenset(
     }
 )
 
-# Words that are null by a setting. The schema has to say by which.
-DESCRIBED = frozenset({"command"})
-
 
 def unexplained_nulls(value: Any) -> Iterator[str]:
     """Yield the names of nulls without a reason, at any depth."""
@@ -39,10 +38,29 @@ def unexplained_nulls(value: Any) -> Iterator[str]:
         yield from unexplained_nulls(part)
 
 
+def undescribed_optionals(wires: Iterable[Wire]) -> list[str]:
+    """Return the fields of all shapes that may be null without a reason and do not say when, as `Record.field`."""
+    fields = {
+        (shape.record.__name__, name): hint
+        for wire in wires
+        for shape in tuple(wire.shapes)
+        for name, hint in shape.hints.items()
+        if name in shape.columns
+    }
+    return sorted(f"{record}.{name}" for (record, name), hint in fields.items() if not says_when_null(hint))
+
+
+def says_when_null(hint: Any) -> bool:
+    """Return True for a type without None, and for one whose `Doc` names null."""
+    parts = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    texts = [one.text.lower() for one in parts[1:] if isinstance(one, Doc)]
+    return type(None) not in get_args(parts[0]) or any("null" in text for text in texts)
+
+
 def undescribed_nulls(schemas: Json) -> list[str]:
     """Return the fields of schemas by name that may be null and do not say when, as `Schema.field`.
 
-    Objects with `absent` have a reason for each null beside it, except for words.
+    Objects with `absent` have a reason for each null beside it, or `undescribed_optionals` has the field.
     """
     return sorted(
         f"{title}.{name}"
@@ -50,7 +68,7 @@ def undescribed_nulls(schemas: Json) -> list[str]:
         for name, field in schema["properties"].items()
         if may_be_null(field)
         and "null" not in field.get("description", "").lower()
-        and (ABSENT not in schema["properties"] or name in DESCRIBED)
+        and ABSENT not in schema["properties"]
     )
 
 
@@ -62,4 +80,4 @@ def may_be_null(schema: Json) -> bool:
 
 def figures_without_a_reason(value: Any) -> list[str]:
     """Return the nulls without a reason that are no words."""
-    return sorted(set(unexplained_nulls(value)) - NO_SUCH_THING - DESCRIBED)
+    return sorted(set(unexplained_nulls(value)) - NO_SUCH_THING)

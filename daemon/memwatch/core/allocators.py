@@ -18,7 +18,7 @@ class AllocatorReport(Struct, frozen=True):
 
     pid: int
     name: str
-    device: Annotated[str | None, Doc("The program's own name of a GPU.")]
+    device: Annotated[str | None, Doc("The program's own name of a GPU; null if it gave none.")]
     allocated_bytes: Annotated[Bytes, Doc("Part of the reserved bytes that is in use.")]
     reserved_bytes: Bytes
     active_bytes: Annotated[Bytes, Doc("Bytes that cannot be released yet.")] = Absent.NOT_SUPPORTED
@@ -26,7 +26,7 @@ class AllocatorReport(Struct, frozen=True):
     limit_bytes: Bytes = Absent.NOT_SUPPORTED
     retries: int | Absent = Absent.NOT_SUPPORTED
     ooms: int | Absent = Absent.NOT_SUPPORTED
-    gpu: Annotated[str | None, Doc("Id of the device in the snapshot.")] = None
+    gpu: Annotated[str | None, Doc("Id of the device in the snapshot; null if it is not known which.")] = None
 
     def __post_init__(self) -> None:
         names = ("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "limit_bytes")

@@ -203,8 +203,8 @@ class Share(Struct, frozen=True):
     source: str
     quality: Quality
     limit_bytes: Bytes = Absent.NOT_SUPPORTED
-    device: str | None = None
-    note: str | None = None
+    device: Annotated[str | None, Doc("Device that it belongs to; null for memory of no device.")] = None
+    note: Annotated[str | None, Doc("Explains the figures; null if there is nothing to explain.")] = None
     peak_bytes: Annotated[Bytes, Doc("Highest use since the cgroup was created, of a limit on GPU memory.")] = (
         Absent.NOT_SUPPORTED
     )
@@ -363,14 +363,17 @@ class Process(Struct, frozen=True):
     ]
     footprint_basis: str
     user: Words = Absent.NOT_AVAILABLE
-    unit: Words | None = Absent.NOT_AVAILABLE
-    container: Words | None = Absent.NOT_AVAILABLE
+    unit: Annotated[Words | None, Doc("Systemd unit; null without one.")] = Absent.NOT_AVAILABLE
+    container: Annotated[Words | None, Doc("Container id; null without one.")] = Absent.NOT_AVAILABLE
     device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
     swap_bytes: Bytes = Absent.NOT_AVAILABLE
-    pod: Annotated[Words | None, Doc("UID of the Kubernetes pod.")] = None
+    pod: Annotated[Words | None, Doc("UID of the Kubernetes pod; null without one.")] = None
     job: Annotated[
         Words | None,
-        Doc("Job of Slurm (its SLUID since 26.05), PBS, Torque or LSF by number, of HTCondor by slot."),
+        Doc(
+            "Job of Slurm (its SLUID since 26.05), PBS, Torque or LSF by number, of HTCondor by slot; "
+            "null without one."
+        ),
     ] = None
     command: Annotated[Words | None, Doc("Null unless command_lines is set.")] = None
     footprint_range: tuple[int, Bytes] | None = None
@@ -380,7 +383,7 @@ class Process(Struct, frozen=True):
     orphan: Annotated[
         bool, Doc("True if its parent has ended, nothing supervises it, and it holds at least 10% of a pool.")
     ] = False
-    note: Annotated[str | None, Doc("Explains a process that is not visible or an orphan.")] = None
+    note: Annotated[str | None, Doc("Explains a process that is not visible or an orphan; null for others.")] = None
 
     @property
     def title(self) -> str:

@@ -90,7 +90,13 @@ class OwnerTotal(Struct, frozen=True):
     cgroup_bytes: Annotated[
         Bytes | None, Doc("memory.current of the owner's cgroup, page cache included; null if it has none.")
     ] = None
-    cgroup_note: Annotated[str | None, Doc(examples=("does not include GPU memory",))] = None
+    cgroup_note: Annotated[
+        str | None,
+        Doc(
+            "How cgroup_bytes relates to GPU memory; null without either.",
+            examples=("does not include GPU memory",),
+        ),
+    ] = None
     cgroup_device_bytes: Annotated[
         Mapping[str, Bytes],
         Doc("Device memory that the kernel charges to the owner's cgroup, by pool or share (dmem)."),

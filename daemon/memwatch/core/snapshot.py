@@ -308,8 +308,8 @@ class EndedProcess(Struct, frozen=True):
     pid: int
     name: str
     held_bytes: Annotated[int, Doc("Memory of the pool that it held last.")]
-    unit: Words | None = None
-    container: Words | None = None
+    unit: Annotated[Words | None, Doc("Systemd unit; null without one.")] = None
+    container: Annotated[Words | None, Doc("Container id; null without one.")] = None
 
 
 class NotReturned(Struct, frozen=True):
@@ -330,7 +330,7 @@ class CollectorStatus(Struct, frozen=True):
     age_seconds: float | Absent = Absent.NOT_AVAILABLE
     duration_seconds: float | Absent = Absent.NOT_AVAILABLE
     last_success_unix: float | Absent = Absent.NOT_AVAILABLE
-    error: str | None = None
+    error: Annotated[str | None, Doc("Why it failed last; null if it did not fail.")] = None
     errors: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -10,15 +10,16 @@ import pytest
 from msgspec import Struct
 
 from memwatch.core.doc import Doc
-from memwatch.core.model import Bytes, Words
+from memwatch.core.model import Bytes, Process, Share, Words
 from memwatch.core.owners import OWNER_KINDS
 from memwatch.core.wire import Description, Shape, Wire
+from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatch.monitor.render.owners_json import owners_json
-from memwatch_web.api.openapi import SHAPES, define
+from memwatch_web.api.openapi import SHAPES, WIRES, define
 from memwatchd.recording.demos import DESCRIPTIONS, path_of
 from memwatchd.recording.frames import read_frames
-from support.null_reasons import figures_without_a_reason, undescribed_nulls
+from support.null_reasons import figures_without_a_reason, undescribed_nulls, undescribed_optionals
 
 
 @pytest.mark.parametrize("name", DESCRIPTIONS)
@@ -30,11 +31,26 @@ def test_every_null_of_a_demo_has_a_reason(name: str) -> None:
 
 
 def test_schema_says_when_a_field_without_a_reason_is_null() -> None:
-    """Alerts, history, incidents and fit have no `absent`; the command line of a process is null by a setting."""
+    """Alerts, history, incidents and fit have no `absent`."""
     schemas = define(SHAPES.keys())
 
     assert schemas.keys() >= {"Alert", "Series", "Incident", "Fit", "Process"}
     assert undescribed_nulls(schemas) == []
+
+
+def test_every_optional_field_of_every_shape_says_when_it_is_null() -> None:
+    """A null that is no absent value has no reason beside it, such as the unit of a process without one."""
+    define(SHAPES.keys())  # adds the records inside the shapes
+
+    assert {Process, Share, Incident} <= {shape.record for wire in WIRES for shape in wire.shapes}
+    assert undescribed_optionals(WIRES) == []
+
+
+def test_optional_field_that_does_not_say_when_it_is_null_is_found() -> None:
+    assert undescribed_optionals([Wire((Shape(Plain), Shape(WithReasons)))]) == [
+        "WithReasons.command",
+        "WithReasons.unit",
+    ]
 
 
 class Plain(Struct):
@@ -59,7 +75,7 @@ def test_undescribed_null_of_a_schema_is_found() -> None:
     description.add(Shape(Plain))
     description.add(Shape(WithReasons))
 
-    assert undescribed_nulls(description.definitions) == ["Plain.gaps", "Plain.parts", "WithReasons.command"]
+    assert undescribed_nulls(description.definitions) == ["Plain.gaps", "Plain.parts"]
 
 
 def test_null_without_a_reason_is_found() -> None:

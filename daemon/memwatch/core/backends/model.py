@@ -21,7 +21,7 @@ class BackendDevice(Struct, frozen=True):
     size_bytes: Annotated[Bytes, Doc("Maximum memory that it can use.")]
     headroom_bytes: Annotated[Bytes, Doc("Memory that can be allocated now.")]
     unified: Annotated[bool | Absent, Doc("True if it shares memory with the CPU.")]
-    note: str | None = None
+    note: Annotated[str | None, Doc("Explains its state or its figures; null without anything to explain.")] = None
     state: Annotated[str, Doc("As in the snapshot: ok, lost, stalled, missing, needs_reset.")] = "ok"
     own_headroom_bytes: Annotated[
         Bytes | None, Doc("Limit on that by this backend's own rule; null and not absent if it has none.")

@@ -6,9 +6,11 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Mapping
+from typing import Annotated
 
 from msgspec import Struct, field
 
+from memwatch.core.doc import Doc
 from memwatch.core.helper.codec import DecodeError, from_line, to_line
 from memwatch.core.model import Absent, Bytes, Device, Process, Words
 from memwatch.core.snapshot import Level, LevelWord, Snapshot
@@ -26,8 +28,8 @@ class Holder(Struct, frozen=True):
     pid: int
     name: str
     user: Words
-    unit: Words | None
-    container: Words | None
+    unit: Annotated[Words | None, Doc("Systemd unit; null without one.")]
+    container: Annotated[Words | None, Doc("Container id; null without one.")]
     rss_bytes: Bytes
     footprint_bytes: Bytes
     device_bytes: Mapping[str, Bytes] = field(default_factory=dict)

@@ -103,13 +103,15 @@ def container_name(
 
 def pod_name(
     process: Process, snapshot: Snapshot
-) -> Annotated[str | None, Doc("Namespace and name of the pod, from the kubelet's links to logs.")]:
+) -> Annotated[
+    str | None, Doc("Namespace and name of the pod, from the kubelet's links to logs; null without one.")
+]:
     return snapshot.pod_names.get(str(process.pod))
 
 
 def advice(
     engine: Engine, snapshot: Snapshot
-) -> Annotated[str | None, Doc("A lower limit for the server while memory is short.")]:
+) -> Annotated[str | None, Doc("A lower limit for the server while memory is short; null otherwise.")]:
     from memwatch.planning.engine_advice import advise  # the planner is loaded only if a server runs
 
     return advise(engine, snapshot)

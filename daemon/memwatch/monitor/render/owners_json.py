@@ -29,7 +29,7 @@ class Owners(Struct, frozen=True):
 
     by: OwnerKind
     process_list: ProcessList | Absent
-    note: str | None
+    note: Annotated[str | None, Doc("Why the list is partial; null if it is complete.")]
     owners: tuple[OwnerTotal, ...]
     pools: tuple[Pool, ...]
     shares: tuple[Share, ...]
@@ -61,14 +61,17 @@ class Growth(Struct, frozen=True):
 def container_name(
     total: OwnerTotal, snapshot: Snapshot
 ) -> Annotated[
-    str | None, Doc("Name of the container if a container runtime is configured, or on a Kubernetes node.")
+    str | None,
+    Doc("Name, if a container runtime is configured or on a Kubernetes node; null for owners of another kind."),
 ]:
     return snapshot.container_names.get(str(total.name))
 
 
 def pod_name(
     total: OwnerTotal, snapshot: Snapshot
-) -> Annotated[str | None, Doc("Namespace and name of the pod on a Kubernetes node.")]:
+) -> Annotated[
+    str | None, Doc("Namespace and name of the pod on a Kubernetes node; null for owners of another kind.")
+]:
     return snapshot.pod_names.get(str(total.name))
 
 
