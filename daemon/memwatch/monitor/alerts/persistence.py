@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
-from msgspec.structs import asdict
+from msgspec.structs import replace
 
 from memwatch.core.clock import Moment
 from memwatch.core.printable import printable
 from memwatch.core.silences import MAX_SECONDS, MAX_SILENCES, Silence, in_force
 from memwatch.core.snapshot import UNKNOWN_BOOT, Level, Reason
+from memwatch.core.wire import Form, Shape, Wire
 from memwatch.monitor.alerts.rules import COLLECTOR_FAILED, EVENTS, FACTS
 from memwatch.monitor.alerts.state import MAX_ROUNDS, AlertState, Key
 
@@ -31,8 +32,24 @@ MAX_TIME = 1e11
 UNREAD = "unread"
 MAX_UNREAD = 100
 Entry = dict[str, Any]
-# The names of times in what is written, and their fields.
-TIMES = {"since": "since", "fired_at": "fired_at", "said_at": "notified_at", "ended_at": "ended_at"}
+TIMES = ("since", "fired_at", "notified_at", "ended_at")
+
+
+# Earlier versions read pairs, so the levels of reasons are apart.
+REASONS = Form(
+    list[list[str]],
+    lambda reasons: [[why.signal, why.text] for why in reasons],
+    lambda pairs: tuple(Reason(printable(str(signal)), printable(str(text))) for signal, text in pairs),
+)
+SAVED = Wire(
+    (
+        Shape(
+            AlertState,
+            without=("seen_at", "grouped_seconds"),
+            forms={"before": Form(int, int, Level), "reasons": REASONS, "news": REASONS},
+        ),
+    )
+)
 
 
 class StateDecodeError(ValueError):
@@ -47,7 +64,7 @@ def encode_alert_states(
     Times count from boot, including suspend, so changes of the wall clock do not affect them.
     """
     asleep = moment.asleep_seconds
-    kept = [_state_json(key, state, asleep) for key, state in states.items() if is_worth_keeping(key, state)]
+    kept = [_encode_state(key, state, asleep) for key, state in states.items() if is_worth_keeping(key, state)]
     return _encode({"boot_id": boot_id, "watches": kept}, unread)
 
 
@@ -70,7 +87,7 @@ def decode_alert_states(
 
 
 def encode_silences(silences: Iterable[Silence], boot_id: str, unread: Sequence[Entry] = ()) -> bytes:
-    return _encode({"boot_id": boot_id, "silences": [asdict(one) for one in silences]}, unread)
+    return _encode({"boot_id": boot_id, "silences": SAVED.encode_all(silences)}, unread)
 
 
 def decode_silences(
@@ -148,63 +165,52 @@ def _load_object(data: bytes) -> dict[str, Any]:
     return state
 
 
-def _state_json(key: Key, state: AlertState, asleep: float) -> dict[str, Any]:
-    times = {name: getattr(state, field) for name, field in TIMES.items()}
+def _encode_state(key: Key, state: AlertState, asleep: float) -> dict[str, Any]:
+    times = {name: time + asleep for name in TIMES if (time := getattr(state, name)) is not None}
     return {
         "rule": key[0],
         "target": key[1],
-        "firing": state.firing,
-        "told": state.notified,
-        "before": int(state.before),
-        "started_unix": state.started_unix,
-        "reasons": [[why.signal, why.text] for why in state.reasons],
-        "levels": [why.level for why in state.reasons],  # apart: earlier versions read pairs
-        "said": dict(state.said),
-        "news": [[why.signal, why.text] for why in state.news],
-        "news_levels": [why.level for why in state.news],
-        "returned": state.returned,
-        "source": state.source,
-        "wait": state.wait_seconds,
-        "left_out": state.left_out,
-        "rounds": state.rounds,
-        **{name: None if time is None else time + asleep for name, time in times.items()},
+        "levels": _levels_of(state.reasons),
+        "news_levels": _levels_of(state.news),
+        **SAVED.encode(replace(state, **times)),
     }
 
 
+def _levels_of(reasons: Iterable[Reason]) -> list[int | None]:
+    return [None if why.level is None else int(why.level) for why in reasons]
+
+
 def _parse_state(one: dict[str, Any], moment: Moment, same_boot: bool) -> tuple[Key, AlertState]:
-    if one["rule"] not in EVENTS:
-        raise ValueError("not a rule of this version")
-    firing = bool(one["firing"])
-    told = bool(one.get("told", False))
-    since, fired_at, said_at, ended_at = (_monotonic(one.get(name), moment, same_boot) for name in TIMES)
-    if one["rule"] in FACTS and one.get("since") is not None and since is None:
-        since = moment.monotonic  # an event that waited when the machine restarted
-    state = AlertState(
-        firing=firing,
-        since=since,
-        before=Level(one.get("before", Level.LOW)) if same_boot or firing else Level.LOW,
-        fired_at=moment.monotonic if firing and fired_at is None else fired_at,
-        notified_at=moment.monotonic if told and said_at is None else said_at,
-        notified=told,
-        seen_at=moment.monotonic if firing or since is not None else None,
-        started_unix=_unix(one.get("started_unix", 0.0)),
-        reasons=_parse_reasons(one.get("reasons", ()), one.get("levels", ())),
-        said={printable(str(signal)): int(Level(level)) for signal, level in one.get("said", {}).items()},
-        news=_parse_reasons(one.get("news", ()), one.get("news_levels", ())),
-        ended_at=ended_at,
-        returned=bool(one.get("returned", False)),
-        source=printable(str(one.get("source", ""))),
-        wait_seconds=_number(one.get("wait", 0.0)),
-        left_out=min(MAX_ALERTS, max(0, int(one.get("left_out", 0)))),
-        rounds=min(MAX_ROUNDS, max(0, int(one.get("rounds", 0)))),
+    if one["rule"] not in EVENTS or "firing" not in one:
+        raise ValueError("not an alert of this version")
+    saved: AlertState = SAVED.decode(AlertState, one)
+    times = {name: _monotonic(getattr(saved, name), moment, same_boot) for name in TIMES}
+    starts_now = {  # times of an earlier boot, and those that were not written
+        "since": saved.since is not None and one["rule"] in FACTS,  # an event that waited
+        "fired_at": saved.firing,
+        "notified_at": saved.notified,
+    }
+    times |= {name: moment.monotonic for name, holds in starts_now.items() if holds and times[name] is None}
+    state = replace(
+        saved,
+        before=saved.before if same_boot or saved.firing else Level.LOW,
+        seen_at=moment.monotonic if saved.firing or times["since"] is not None else None,
+        started_unix=_unix(saved.started_unix),
+        reasons=_with_levels(saved.reasons, one.get("levels", ())),
+        said={signal: int(Level(level)) for signal, level in saved.said.items()},
+        news=_with_levels(saved.news, one.get("news_levels", ())),
+        wait_seconds=_number(saved.wait_seconds),
+        left_out=min(MAX_ALERTS, max(0, saved.left_out)),
+        rounds=min(MAX_ROUNDS, max(0, saved.rounds)),
+        **times,
     )
-    return (str(one["rule"]), printable(str(one["target"]))), state
+    return (one["rule"], printable(str(one["target"]))), state
 
 
-def _parse_reasons(texts: Iterable[Sequence[object]], levels: Iterable[int | None]) -> tuple[Reason, ...]:
+def _with_levels(reasons: tuple[Reason, ...], levels: Iterable[int | None]) -> tuple[Reason, ...]:
     return tuple(
-        Reason(printable(str(signal)), printable(str(text)), None if level is None else Level(level))
-        for (signal, text), level in zip(texts, chain(levels, repeat(None)), strict=False)
+        replace(reason, level=None if level is None else Level(level))
+        for reason, level in zip(reasons, chain(levels, repeat(None)), strict=False)
     )
 
 
@@ -230,26 +236,18 @@ def _unix(value: float) -> float:
 
 
 def _parse_silence(one: dict[str, Any], moment: Moment, same_boot: bool) -> Silence:
-    def text(name: str) -> str | None:
-        return None if one.get(name) is None else printable(str(one[name]))
-
-    until, created = _unix(one["until_unix"]), _unix(one["created_unix"])
-    comment, made_by = (printable(str(one.get(name, ""))) for name in ("comment", "made_by"))
-    return Silence(
-        id=printable(str(one["id"])),
-        until_unix=until,
-        created_unix=created,
-        until_boottime=_end_of_silence(one, moment, same_boot),
-        event=text("event"),
-        target=text("target"),
-        comment=comment,
-        made_by=made_by,
+    saved: Silence = SAVED.decode(Silence, {"until_boottime": 0.0, **one})
+    return replace(
+        saved,
+        until_unix=_unix(saved.until_unix),
+        created_unix=_unix(saved.created_unix),
+        until_boottime=_end_of_silence(saved, "until_boottime" in one, moment, same_boot),
     )
 
 
-def _end_of_silence(one: dict[str, Any], moment: Moment, same_boot: bool) -> float:
+def _end_of_silence(saved: Silence, has_boottime: bool, moment: Moment, same_boot: bool) -> float:
     """Return the boot time at which a silence ends."""
-    duration = min(_unix(one["until_unix"]) - _unix(one["created_unix"]), MAX_SECONDS)
-    if same_boot and "until_boottime" in one:  # not written by earlier versions
-        return min(_number(one["until_boottime"]), moment.boottime + duration)
-    return moment.boottime + min(_unix(one["until_unix"]) - moment.wall, duration)
+    duration = min(saved.until_unix - saved.created_unix, MAX_SECONDS)
+    if same_boot and has_boottime:  # not written by earlier versions
+        return min(_number(saved.until_boottime), moment.boottime + duration)
+    return moment.boottime + min(saved.until_unix - moment.wall, duration)

@@ -95,15 +95,16 @@ class AlertState(Struct, frozen=True):
     `said`: signals of the notifications since it fires, with their levels. `news`: reasons that none of them had.
     `ended_at`: when it resolved. `returned`: it fired again soon after that. `source` and `wait_seconds`: those of
     its last true condition. `left_out`: number of pending events that `reasons` has no room for. `rounds`:
-    notifications of events that keep coming; `grouped_seconds`: time between the last two of them.
+    notifications of events that keep coming; `grouped_seconds`: time between the last two of them. Three fields
+    have another name in files, which all versions read.
     """
 
     firing: bool = False
     since: float | None = None
     before: Level = Level.LOW
     fired_at: float | None = None
-    notified_at: float | None = None
-    notified: bool = False
+    notified_at: float | None = field(default=None, name="said_at")
+    notified: bool = field(default=False, name="told")
     seen_at: float | None = None
     started_unix: float = 0.0
     reasons: tuple[Reason, ...] = ()
@@ -112,7 +113,7 @@ class AlertState(Struct, frozen=True):
     ended_at: float | None = None
     returned: bool = False
     source: str = ""
-    wait_seconds: float = 0.0
+    wait_seconds: float = field(default=0.0, name="wait")
     left_out: int = 0
     rounds: int = 0
     grouped_seconds: float = 0.0
