@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from memwatch.core.listing import some_of
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.printable import printable
+from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.units import size
 from memwatch.library.cgroup_limit import own_limit
 from memwatch.library.frameworks import pools, read_stats
@@ -208,14 +208,5 @@ def save(found: Autopsy) -> None:
     assert found.file is not None  # noqa: S101  name_files has set it
     target = Path(found.file)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(to_json(found), indent=1) + "\n", encoding="utf-8")
-
-
-def to_json(found: Autopsy) -> dict[str, Any]:
-    holders = None if isinstance(found.holders, Absent) else [asdict(one) for one in found.holders]
-    rows = [without_absent(asdict(one)) for one in found.pools]
-    return {"schema": 1, **without_absent(asdict(found)), "pools": rows, "holders": holders}
-
-
-def without_absent(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if isinstance(value, Absent) else value for name, value in record.items()}
+    written = {"schema": 1, **RECORDS.encode(found)}
+    target.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")

@@ -7,12 +7,9 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import Any
-
-from msgspec import Struct
-from msgspec.structs import asdict
 
 from memwatch.core.model import Absent, Bytes
+from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.units import size
 from memwatch.library.samples import Peak, Sample
 
@@ -31,18 +28,11 @@ def as_json(interval: float, peaks: Sequence[Peak], samples: Rows) -> str:
         {
             "schema": 1,
             "interval_seconds": interval,
-            "peaks": [_record(peak) for peak in peaks],
-            "samples": [{"stage": stage, **_record(sample)} for stage, sample in samples],
+            "peaks": RECORDS.encode_all(peaks),
+            "samples": [{"stage": stage, **RECORDS.encode(sample)} for stage, sample in samples],
         },
         indent=1,
     )
-
-
-def _record(found: Struct) -> dict[str, Any]:
-    """Render a record. An absent value is null, and `absent` has its reason."""
-    values = asdict(found)
-    absent = {name: value.value for name, value in values.items() if isinstance(value, Absent)}
-    return {**values, **dict.fromkeys(absent), **({"absent": absent} if absent else {})}
 
 
 def as_csv(_interval: float, _peaks: Sequence[Peak], samples: Rows) -> str:

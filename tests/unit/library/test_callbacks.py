@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 import memwatch
 from support.library_process import run_json
+from support.null_reasons import figures_without_a_reason
 
 CUDA_ERROR = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
@@ -135,7 +137,10 @@ def test_error_that_ends_a_run_gets_an_autopsy(
     callback.on_train_begin(None, None, None)
     sys.excepthook(RuntimeError, CUDA_ERROR, None)
     assert (printed, sys.excepthook) == ([CUDA_ERROR], before)
-    assert len(list(tmp_path.glob("autopsy-*.json"))) == 1
+    (saved,) = tmp_path.glob("autopsy-*.json")
+    written = json.loads(saved.read_text())
+    assert (written["schema"], written["wanted_bytes"]) == (1, 2 << 30)
+    assert set(figures_without_a_reason(written)) <= {"snapshot_file"}
     assert any(line.startswith("out of memory for 2.0 GiB") for line in caplog.messages)
     assert read_stages(caplog) == ["train"]
 
