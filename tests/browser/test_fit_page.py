@@ -15,7 +15,7 @@ from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_weights
 from memwatch.planning.number_formats import parse_format
-from memwatch.planning.query import shape_fields
+from memwatch.planning.request import write_shape
 from memwatch_web.pages.fit_page import EXAMPLES, build_bars
 from scripts.published_models import MODELS, Published
 from simulators import sample_nvml
@@ -25,7 +25,7 @@ from support.daemon_process import RunningDaemon, running_daemon
 from support.waiting import MAX_WAIT_SECONDS
 
 GIB = 1 << 30
-LLAMA_70B = urlencode(shape_fields(dict(EXAMPLES)["Llama 3 70B"]))
+LLAMA_70B = urlencode(write_shape(dict(EXAMPLES)["Llama 3 70B"]))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_api_returns_parts_and_change(daemon: RunningDaemon) -> None:
 
 def test_training_includes_optimizer_states(daemon: RunningDaemon) -> None:
     """Full training of 8 billion parameters does not fit. A fitting change is shown."""
-    shape = urlencode(shape_fields(dict(EXAMPLES)["Llama 3 8B"]) | {"train": "true", "context": "2048"})
+    shape = urlencode(write_shape(dict(EXAMPLES)["Llama 3 8B"]) | {"train": "true", "context": "2048"})
 
     text = text_of(daemon, f"/fit?{shape}")
 
@@ -199,7 +199,7 @@ def test_config_file_is_opened_and_answered_in_a_browser(
 
 def test_launch_line_is_copied_as_it_is_shown(browser: SharedBrowser, daemon: RunningDaemon) -> None:
     """The button is there only with JavaScript. A long line scrolls inside its box."""
-    shape = urlencode(shape_fields(dict(EXAMPLES)["Llama 3 8B"]))
+    shape = urlencode(write_shape(dict(EXAMPLES)["Llama 3 8B"]))
     clipboard = ["clipboard-read", "clipboard-write"]
     phone = {"width": 360, "height": 800}
     with opened(browser, f"{daemon.url}/fit?{shape}", viewport=phone, permissions=clipboard) as page:

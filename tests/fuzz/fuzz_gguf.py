@@ -7,7 +7,8 @@ from contextlib import suppress
 from fuzz.oracle import as_file
 from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.gguf import read_head
-from memwatch.planning.request import Use, compute_checkpoint_need, list_reductions
+from memwatch.planning.need import compute_checkpoint_need, list_reductions
+from memwatch.planning.request import Use
 from memwatch.planning.sizes import InvalidInputError
 
 

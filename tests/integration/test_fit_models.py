@@ -17,8 +17,7 @@ from memwatch.planning.checkpoint import describe_config, read_checkpoint
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.launch import ENGINES
 from memwatch.planning.pipeline import ImageUse
-from memwatch.planning.query import model_fields
-from memwatch.planning.request import Use
+from memwatch.planning.request import Use, write_request
 from memwatch.planning.training import TrainingPlan
 from memwatch_web.pages.fit_page import EXAMPLE_QUERIES
 from scripts.golden import roots_arguments
@@ -129,7 +128,7 @@ def ask(daemon: RunningDaemon, path: Path, *options: str) -> dict[str, Any]:
 def test_command_and_api_agree_on_every_machine(case: Case, daemons: Daemons, tmp_path: Path) -> None:
     """The verdict, its bytes and its reason, for plans whose need is known."""
     daemon, path = daemons[case.machine], folder_of(tmp_path, case.model)
-    asked = daemon.get(f"/api/v1/fit?{urlencode(model_fields(read_checkpoint(path), case.use))}").json
+    asked = daemon.get(f"/api/v1/fit?{urlencode(write_request(read_checkpoint(path), case.use))}").json
     found = ask(daemon, path, *case.options.split())
     first = asked["verdicts"][0]
 
@@ -174,7 +173,7 @@ def test_flux_gets_the_same_answer_everywhere(
 ) -> None:
     """In bfloat16 it does not fit on 24 GiB. The page has the options that were asked for."""
     daemon, path = daemons["rtx-4090"], diffusers_folders.flux(tmp_path / "flux")
-    query = urlencode(model_fields(read_checkpoint(path), use))
+    query = urlencode(write_request(read_checkpoint(path), use))
     asked, found = daemon.get(f"/api/v1/fit?{query}").json, ask(daemon, path, *options.split())
     page = daemon.get(f"/fit?{query}").text
 
@@ -192,7 +191,7 @@ def test_example_pipelines_of_the_page_are_those_of_the_files(tmp_path: Path) ->
             continue
         folder = getattr(diffusers_folders, name.split(".")[0].lower())(tmp_path / name)
         own = dict(parse_qsl(query))
-        written = model_fields(read_checkpoint(folder), Use())
+        written = write_request(read_checkpoint(folder), Use())
         differing = {key for key in own | written if own.get(key) != written.get(key)}
 
         assert differing == {"largest_tensor_bytes", "lora_per_rank"}
@@ -216,7 +215,7 @@ def test_options_for_images_need_a_diffusion_model(daemons: Daemons, tmp_path: P
 def test_eight_idle_h100_hold_llama_3_70b(daemons: Daemons, tmp_path: Path) -> None:
     """The smallest number of GPUs, and what is left on the fullest, in all three places."""
     daemon, path = daemons["8x-h100"], folder_of(tmp_path, "Llama 3 70B")
-    query = urlencode(model_fields(read_checkpoint(path), Use()))
+    query = urlencode(write_request(read_checkpoint(path), Use()))
 
     printed = call_memwatch("--url", daemon.url, "fit", str(path))
     answer = daemon.get(f"/api/v1/fit?{query}").json
@@ -243,7 +242,7 @@ def test_command_and_api_give_the_same_answer(daemons: Daemons, tmp_path: Path) 
             ),
             (Use(reserve_bytes=4 << 30, cpu_layers=4), ["--reserve", "4GiB", "--cpu-layers", "4"]),
         ):
-            query = urlencode(model_fields(read_checkpoint(path), use))
+            query = urlencode(write_request(read_checkpoint(path), use))
             asked, found = daemon.get(f"/api/v1/fit?{query}").json, ask(daemon, path, *options)
 
             assert {name: found[name] for name in ("bytes", "parts", "moves", "split", "best")} == {
@@ -298,7 +297,7 @@ def test_invalid_options_are_refused(arguments: list[str], words: str) -> None:
 def test_command_api_and_page_have_the_same_launch_lines(daemons: Daemons, tmp_path: Path) -> None:
     """The path of the model reaches the daemon, which gives the lines ready to copy."""
     daemon, path = daemons["8x-h100"], folder_of(tmp_path, "Llama 3 70B")
-    query = model_fields(read_checkpoint(path), Use(), "all")
+    query = write_request(read_checkpoint(path), Use(), "all")
     answer, page = daemon.get(f"/api/v1/fit?{urlencode(query)}").json, daemon.get(f"/fit?{urlencode(query)}").text
     found, printed = (
         ask(daemon, path, "--launch"),
@@ -337,7 +336,7 @@ def test_api_refuses_an_unknown_engine(daemons: Daemons) -> None:
 
 
 def test_page_without_a_model_has_placeholders(daemons: Daemons) -> None:
-    page = daemons["gb10"].get("/fit?" + urlencode(model_fields(describe_config(LLAMA_8B_CONFIG), Use()))).text
+    page = daemons["gb10"].get("/fit?" + urlencode(write_request(describe_config(LLAMA_8B_CONFIG), Use()))).text
     size = daemons["gb10"].get("/fit?bytes=1GiB").text
 
     assert "vllm serve MODEL " in page
@@ -357,7 +356,7 @@ print(json.dumps([fit_json(answer), answer.fits]))
 def test_library_gives_the_answer_of_the_api(name: str, daemons: Daemons, tmp_path: Path) -> None:
     """Also of several GPUs, and with launch lines."""
     daemon, path = daemons[name], folder_of(tmp_path, "Llama 3 70B")
-    query = model_fields(read_checkpoint(path), Use(context=4096), "all")
+    query = write_request(read_checkpoint(path), Use(context=4096), "all")
     asked = daemon.get(f"/api/v1/fit?{urlencode(query)}").json
     found, fits = run_json(LIBRARY.format(path=str(path)), daemon.url)
 

@@ -21,8 +21,7 @@ from memwatch.cli.errors import CommandError
 from memwatch.cli.fit import fit_lines, prepare
 from memwatch.cli.http import ask
 from memwatch.cli.status import verdict_lines
-from memwatch.planning.number_formats import bits_per_weight
-from memwatch.planning.request import Use
+from memwatch.planning.request import PARAMETERS, Use
 from memwatch.planning.sizes import InvalidInputError
 
 Json = dict[str, Any]
@@ -35,6 +34,7 @@ READ_ONLY = ToolAnnotations(
 )
 
 MAX_ROWS, MAX_POINTS = 50, 120
+MAX_CONTEXT = PARAMETERS["context"].limits.le
 GROWTH_RANGE = "10m"
 PLACE_FIELDS = ("id", "kind", "label", "within", "size_bytes", "limit_bytes", "used_bytes", "available_bytes")
 DEVICE_FIELDS = (
@@ -115,7 +115,7 @@ class Tools:
     def will_it_fit(
         self,
         subject: Annotated[str, Field(description="20GiB, or the path of a model's folder or file")],
-        context_tokens: Annotated[int, Field(ge=0, le=1 << 30, description="0: the model's")] = 0,
+        context_tokens: Annotated[int, Field(ge=0, le=MAX_CONTEXT, description="0: the model's")] = 0,
         dtype: Annotated[str, Field(description="of the weights: q4_k, …; empty: the file's")] = "",
     ) -> Json:
         """Tell if a model or a size fits now, on which device, and the cheapest change to make it fit.
@@ -123,8 +123,6 @@ class Tools:
         Only headers of model files are read.
         """
         try:
-            if dtype:
-                bits_per_weight(dtype)
             query, note, answer = prepare(subject, Use(context=context_tokens, dtype=dtype), "")
         except InvalidInputError as error:
             raise ToolError(str(error)) from None

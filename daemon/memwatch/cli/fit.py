@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,7 +12,7 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from memwatch.cli.address import Address
-from memwatch.cli.context import EXIT_OK, Number, build_context, check_shape, common, print_errors
+from memwatch.cli.context import EXIT_OK, Command, Number, build_context, check_shape, common, print_errors
 from memwatch.cli.errors import EXIT_FAILURE, EXIT_UNKNOWN
 from memwatch.cli.figures import Json, certain_headroom, figure, size
 from memwatch.cli.http import ask
@@ -23,12 +23,14 @@ from memwatch.monitor.render import words as wording
 from memwatch.planning.answer import FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
 from memwatch.planning.fit import CPU
 from memwatch.planning.launch import ALL, ENGINES, select_engines
-from memwatch.planning.number_formats import bits_per_cached_number, bits_per_weight
-from memwatch.planning.pipeline import ATTENTIONS, OFFLOADS, ImageUse
-from memwatch.planning.query import TRAINING, model_fields
-from memwatch.planning.request import PARTS, Use, compute_checkpoint_need, is_size, read_subject
+from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size, read_subject
+from memwatch.planning.parameters import build, walk_parameters
+from memwatch.planning.pipeline import ImageUse
+from memwatch.planning.request import IMAGES, TRAINING, Use, write_request
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
-from memwatch.planning.training import TrainingPlan
+
+# `runtime` is measured by --measure.
+OPTIONS = [one for one in walk_parameters(Use) if one.name != "runtime"]
 
 
 def check_engine(_ctx: click.Context, _option: click.Parameter, value: str) -> str:
@@ -39,34 +41,30 @@ def check_engine(_ctx: click.Context, _option: click.Parameter, value: str) -> s
     return value
 
 
+def flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def use_options(command: Command) -> Command:
+    """Add an option for each parameter of a use."""
+    for one in reversed(OPTIONS):
+        text = one.describe(flag)
+        if one.kind is bool:
+            command = click.option(flag(one.name), is_flag=True, help=text)(command)
+            continue
+        kind: click.ParamType[Any] | None = None
+        if one.kind is int:
+            kind = Number(int(one.limits.ge or 0), int(one.limits.le or 0), one.doc.examples[0])
+        elif one.choices:
+            kind = click.Choice(one.choices)
+        default = f"  [default: {one.default}]" if one.default else ""
+        command = click.option(flag(one.name), type=kind, help=f"{text}{default}")(command)
+    return command
+
+
 @click.command(short_help="Check if a model or a size fits, and where.")
 @click.argument("subject", metavar="MODEL_OR_BYTES")
-@click.option("--context", type=Number(1, 1 << 30, 8192), help="Context length in tokens.")
-@click.option("--batch", type=Number(1, 1 << 20, 1), default=1, help="Batch size.  [default: 1]")
-@click.option("--dtype", default="", help="Weight dtype: bfloat16, int8, nf4, q4_k, …")
-@click.option("--kv-dtype", default="", help="KV cache dtype.")
-@click.option("--train", is_flag=True, help="Training instead of inference.")
-@click.option("--optimizer", default="adamw", help="With --train: adamw, adamw_8bit, lion, adafactor, sgd, …")
-@click.option("--lora", type=Number(0, 65536, 16), default=0, help="With --train: LoRA adapters of this rank only.")
-@click.option("--checkpointing", is_flag=True, help="With --train: gradient (activation) checkpointing.")
-@click.option("--accumulate", is_flag=True, help="With --train: gradients kept over several batches.")
-@click.option("--offload-optimizer", is_flag=True, help="With --train: optimizer states in System RAM.")
-@click.option(
-    "--swap-blocks", type=Number(0, 1 << 20, 10), default=0, help="With --train: layers offloaded to CPU."
-)
-@click.option("--offload-parameters", is_flag=True, help="With --train: weights in System RAM.")
-@click.option("--zero", type=Number(0, 3, 3), default=3, help="With --train: ZeRO stage.  [default: 3, FSDP]")
-@click.option("--offload-kv", is_flag=True, help="KV cache in System RAM.")
-@click.option("--cpu-layers", type=Number(0, 1 << 20, 10), default=0, help="Layers on the CPU, with their cache.")
-@click.option("--gpus", type=Number(0, 1024, 8), default=0, help="Number of GPUs.  [default: as few as possible]")
-@click.option("--parallel", type=click.Choice(["tensor", "pipeline"]), help="Split over several GPUs.")
-@click.option("--width", type=Number(64, 1 << 14, 1024), default=1024, help="Images: width.  [default: 1024]")
-@click.option("--height", type=Number(64, 1 << 14, 1024), default=1024, help="Images: height.  [default: 1024]")
-@click.option("--offload", type=click.Choice(OFFLOADS), help="Images: components or layers wait in System RAM.")
-@click.option("--attention", type=click.Choice(ATTENTIONS), default="sdpa", help="Images: kind of attention.")
-@click.option("--vae-tiling", is_flag=True, help="Images: decode in tiles.")
-@click.option("--vae-slicing", is_flag=True, help="Images: decode one image of a batch at a time.")
-@click.option("--reserve", default="", help="Size that stays free in each pool: 4GiB.")
+@use_options
 @click.option("--measure", is_flag=True, help="Measure the cost of a GPU context here, in a short-lived process.")
 @click.option(
     "--launch",
@@ -158,12 +156,12 @@ def prepare(subject: str, use: Use, launch: str) -> tuple[str, str, Callable[[Sn
     engines = select_engines(launch)
     checkpoint = read_subject(subject)
     if not checkpoint.pipeline and use.images != ImageUse():
+        *flags, last = map(flag, IMAGES)
         raise InvalidInputError(
-            f"{subject}: is not a diffusion model, for which --width, --height, --offload, --attention, "
-            "--vae-tiling and --vae-slicing are; leave them out"
+            f"{subject}: is not a diffusion model, for which {', '.join(flags)} and {last} are; leave them out"
         )
     note = compute_checkpoint_need(checkpoint, use).note
-    query = model_fields(checkpoint, use, launch)
+    query = write_request(checkpoint, use, launch)
     return urlencode(query), note, lambda snapshot: answer_model(checkpoint, use, snapshot, engines)
 
 
@@ -189,53 +187,13 @@ def refuse_unused(subject: str, is_trained: bool) -> None:
         raise click.UsageError(f"{flags}: only for training; add --train")
 
 
-def parse_use(options: dict[str, object]) -> Use:
-    """Convert the options. Raise UsageError for an unknown number format or training plan."""
-    values = {name: value for name, value in options.items() if value is not None}
+def parse_use(options: Mapping[str, object]) -> Use:
+    """Convert the options that were given. Raises UsageError for an unknown number format or training plan."""
+    values = {one.name: options[one.name] for one in OPTIONS}
     try:
-        plan = _parse_plan(values) if values["train"] else None
-        for name, check in (("dtype", bits_per_weight), ("kv_dtype", bits_per_cached_number)):
-            if values[name]:
-                check(values[name])
-        return Use(
-            context=int(str(values.get("context", 0))),
-            batch_size=int(str(values["batch"])),
-            dtype=str(values["dtype"]),
-            kv_dtype=str(values["kv_dtype"]),
-            training=plan,
-            offload_kv=bool(values["offload_kv"]),
-            cpu_layers=int(str(values["cpu_layers"])),
-            gpus=int(str(values["gpus"])),
-            parallel=str(values.get("parallel", "")),
-            zero=int(str(values["zero"])),
-            reserve_bytes=parse_bytes(values["reserve"], "reserve") if values["reserve"] else 0,
-            images=_parse_images(values),
-        )
+        return build(Use, {name: one for name, one in values.items() if one is not None and one is not False})
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
-
-
-def _parse_images(values: dict[str, object]) -> ImageUse:
-    return ImageUse(
-        width=int(str(values["width"])),
-        height=int(str(values["height"])),
-        offload=str(values.get("offload", "")),
-        attention=str(values["attention"]),
-        vae_tiling=bool(values["vae_tiling"]),
-        vae_slicing=bool(values["vae_slicing"]),
-    )
-
-
-def _parse_plan(values: dict[str, object]) -> TrainingPlan:
-    return TrainingPlan(
-        optimizer=str(values["optimizer"]),
-        lora_rank=int(str(values["lora"])),
-        checkpointing=bool(values["checkpointing"]),
-        accumulate=bool(values["accumulate"]),
-        offload_optimizer=bool(values["offload_optimizer"]),
-        swapped_blocks=int(str(values["swap_blocks"])),
-        offload_parameters=bool(values["offload_parameters"]),
-    )
 
 
 def fit_lines(found: Json) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -18,7 +19,8 @@ from memwatch.library.visible_gpus import Program
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
 from memwatch.planning.launch import select_engines
-from memwatch.planning.request import MAX_ZERO_STAGE, Use, is_size, read_subject
+from memwatch.planning.need import is_size, read_subject
+from memwatch.planning.request import MAX_ZERO_STAGE, Use
 from memwatch.planning.sizes import parse_bytes
 from memwatch.planning.training import TrainingPlan
 
@@ -34,7 +36,7 @@ def fit(
     offload_kv: bool = False,
     cpu_layers: int = 0,
     gpus: int = 0,
-    parallel: str = "",
+    parallel: Literal["", "tensor", "pipeline"] = "",
     zero: int = MAX_ZERO_STAGE,
     reserve: str | int = 0,
     measure: bool = False,
@@ -52,7 +54,18 @@ def fit(
         return answer_size(parse_bytes(model), str(model), read_snapshot(), left)
     runtime = measure_context().bytes if measure else 0
     use = Use(
-        context, batch, dtype, kv_dtype, training, offload_kv, cpu_layers, gpus, parallel, zero, left, runtime
+        context=context,
+        batch_size=batch,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        training=training,
+        offload_kv=offload_kv,
+        cpu_layers=cpu_layers,
+        gpus=gpus,
+        parallel=parallel,
+        zero=zero,
+        reserve_bytes=left,
+        runtime_bytes=runtime,
     )
     engines = select_engines(launch)
     return answer_model(_checkpoint(model), use, read_snapshot(), engines)

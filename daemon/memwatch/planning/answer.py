@@ -12,28 +12,32 @@ from typing import Annotated
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.accounting.leased import find_room, held_by_pool, with_leases_used
 from memwatch.core.doc import Doc
+from memwatch.core.leases import Lease, without_lease
+from memwatch.core.listing import some_of
+from memwatch.core.model import find_system_ram
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.units import size
 from memwatch.planning.checkpoint import Checkpoint
-from memwatch.planning.demand import Demand
-from memwatch.planning.fit import CPU, Fit, compute_fit, doubt, has_context
+from memwatch.planning.fit import CPU, Demand, Fit, FitVerdict, compute_fit, doubt, has_context
 from memwatch.planning.inference import MAX_TOKENS
-from memwatch.planning.launch import Launches, build_launches
-from memwatch.planning.number_formats import bits_per_weight
-from memwatch.planning.parallel import choose_parallel_kind
-from memwatch.planning.request import (
+from memwatch.planning.launch import Launches, build_launches, select_engines
+from memwatch.planning.need import (
     MemoryNeed,
     Reduction,
-    Use,
     cheapest_reduction,
-    choose_context,
+    choose_parallel_kind,
     compute_checkpoint_need,
 )
-from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.number_formats import bits_per_weight
+from memwatch.planning.request import FitRequest, Use, choose_context
+from memwatch.planning.sizes import InvalidInputError, parse_bytes
 
 MAX_BATCH = 1 << 16
 # Formats from the widest to the narrowest.
 LADDER = ("bfloat16", "q8_0", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k")
+NAMED_LEASES = 2
 
 
 class Greatest(Struct, frozen=True):
@@ -81,6 +85,18 @@ class FitAnswer(Struct, frozen=True):
     def fits(self) -> bool:
         """True for a certain yes. Without one, `fit.unknown` is the reason if it is no certain no."""
         return self.fit.is_yes
+
+
+def answer_request(request: FitRequest, snapshot: Snapshot, launch: str = "") -> FitAnswer:
+    """Answer beside the leases of others. `launch`: engines if the request has none. Raises InvalidInputError."""
+
+    def answer(seen: Snapshot) -> FitAnswer:
+        if request.is_size:
+            need = parse_bytes(request.bytes, "bytes")
+            return answer_size(need, str(request.bytes), seen, request.use.reserve_bytes)
+        return answer_model(request.checkpoint, request.use, seen, select_engines(request.launch or launch))
+
+    return answer_beside_leases(snapshot, request.lease, answer)
 
 
 def answer_size(need: int, subject: str, snapshot: Snapshot, reserve: int = 0) -> FitAnswer:
@@ -172,3 +188,35 @@ def _greatest(most: int, fits: Callable[[int], bool]) -> int | None:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def answer_beside_leases(snapshot: Snapshot, own: str, answer: Callable[[Snapshot], FitAnswer]) -> FitAnswer:
+    """Answer on a machine on which leased bytes are used. `own`: the lease of the asker, which does not count."""
+    leases = without_lease(snapshot.leases, own)
+    if not leases:
+        return answer(snapshot)
+    found = answer(with_leases_used(snapshot, leases))
+    verdicts = tuple(_name_leases(one, snapshot, leases) for one in found.fit.verdicts)
+    return replace(found, fit=replace(found.fit, verdicts=verdicts))
+
+
+def _name_leases(verdict: FitVerdict, snapshot: Snapshot, leases: Sequence[Lease]) -> FitVerdict:
+    """Add the leases that lower the headroom of a verdict to its reason."""
+    ram = find_system_ram(snapshot.pools)
+    room = find_room(snapshot, ram.id if verdict.device == CPU and ram else verdict.device)
+    left = verdict.headroom_bytes
+    if room is None or not isinstance(room.left, int) or not isinstance(left, int) or left >= room.left:
+        return verdict
+    leased = room.left - left
+    names = [f"{one.name} ({one.pid})" for one in leases if _lowers(one, verdict, snapshot)]
+    reason = f"{verdict.reason}; {size(leased)} is leased to {some_of(names, NAMED_LEASES)}"
+    return replace(verdict, reason=reason, leased_bytes=leased)
+
+
+def _lowers(lease: Lease, verdict: FitVerdict, snapshot: Snapshot) -> bool:
+    """Check that a lease holds bytes of a pool that the device of a verdict allocates from."""
+    device = next((one for one in snapshot.devices if one.id == verdict.device), None)
+    ram = find_system_ram(snapshot.pools)
+    places = device.allocates_from if device else (ram.id,) if ram else ()
+    own = held_by_pool([replace(lease, held=dict.fromkeys(places, 0))], snapshot.shares)
+    return any(held and pool in own for pool, held in held_by_pool([lease], snapshot.shares).items())

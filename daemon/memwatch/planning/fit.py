@@ -13,13 +13,33 @@ from memwatch.core.doc import Doc
 from memwatch.core.model import PERHAPS_IN_RSS, Absent, Bytes, Device, Process, find_system_ram
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
-from memwatch.planning.demand import Demand
 
 CPU = "cpu"
 NAMED_HOLDERS = 2
 NAMED_DEVICES = 2
 # Default threshold of the critical level, as a fraction of a pool's size.
 CRITICAL_RATIO = 0.95
+
+
+class Demand(Struct, frozen=True):
+    """Bytes on each GPU, and bytes in System RAM for each GPU. `runtime_bytes`: a GPU's context, none on a CPU.
+
+    `ram_at_peak_bytes`: bytes in System RAM while the GPU has most, if these are less: components that take turns.
+    """
+
+    device_bytes: int
+    ram_bytes: int = 0
+    runtime_bytes: int = 0
+    ram_at_peak_bytes: int | None = None
+
+    @property
+    def beside_bytes(self) -> int:
+        return self.ram_bytes if self.ram_at_peak_bytes is None else self.ram_at_peak_bytes
+
+    @property
+    def cpu_bytes(self) -> int:
+        """Everything that a run on the CPU holds: nothing is moved there, and there is no context."""
+        return self.device_bytes + self.beside_bytes
 
 
 class FitVerdict(Struct, frozen=True):

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import fields
 
+from memwatch.core.doc import Doc
 from memwatch.planning.inference import UNQUANTIZED_BYTES
 from memwatch.planning.number_formats import bits_per_weight
+from memwatch.planning.parameters import check_fields
 from memwatch.planning.sizes import InvalidInputError, check_count
 from memwatch.planning.training import MASTER_BYTES, OPTIMIZER_BYTES, TrainingPlan
 
@@ -28,40 +30,33 @@ SAVED = {"unet": (660.0, 515.0), "unet_with_attention": (363.0, 306.0), "transfo
 SAVED_CHECKPOINTING = {"unet": (69.0, 60.5), "unet_with_attention": (92.5, 90.0), "transformer": (92.0, 84.5)}
 # Numbers alive in the VAE's decoder, for each pixel and each channel of its last level.
 VAE_LIVE = 6
-OFFLOADS = ("model", "sequential")
-ATTENTIONS = ("sdpa", "full", "sliced")
 MAX_PIXELS = 1 << 14
 DEFAULT_PIXELS = 1024
+SIDE = Meta(ge=64, le=MAX_PIXELS)
 
 
 class Pipeline(Struct, frozen=True):
-    """Sizes and shape of a pipeline. `denoiser_width`: channels of the first level, or the hidden size.
+    """Sizes and shape of a pipeline. LoRA adapters are on all queries, keys, values and outputs of attention."""
 
-    `token_pixels`: pixels along a side of a number of the first level, or of a token; `attention_pixels` the same
-    at the finest level with attention. `guidance`: a batch has each image twice. `vae_tile`: pixels along the side
-    of a tile. `vae_32bit`: the VAE overflows 16 bits and decodes in 32. `lora_per_rank`: parameters of LoRA
-    adapters on all queries, keys, values and outputs of attention, for each rank.
-    """
-
-    denoiser: Literal["unet", "transformer"]
+    denoiser: Annotated[Literal["unet", "transformer"], Doc("A diffusion model with this denoiser.")]
     denoiser_parameters: int
     denoiser_bytes: int
-    encoder_parameters: int
+    encoder_parameters: Annotated[int, Doc("Parameters of all text encoders.")]
     encoder_bytes: int
-    largest_encoder_bytes: int
+    largest_encoder_bytes: Annotated[int, Doc("Size of the largest text encoder.")]
     vae_parameters: int
     vae_bytes: int
-    largest_tensor_bytes: int
-    denoiser_width: int
-    token_pixels: int
-    attention_pixels: int
+    largest_tensor_bytes: Annotated[int, Doc("Size of the largest tensor of all components.")]
+    denoiser_width: Annotated[int, Doc("Channels of the first level, or the hidden size.")]
+    token_pixels: Annotated[int, Doc("Pixels along a side of a token or a latent number.")]
+    attention_pixels: Annotated[int, Doc("The same at the finest level with attention.")]
     attention_heads: int
-    text_tokens: int = 0
-    lora_per_rank: int = 0
-    guidance: bool = True
-    vae_width: int = 128
-    vae_tile: int = 512
-    vae_32bit: bool = False
+    text_tokens: Annotated[int, Doc("Tokens of the prompt beside those of the image.")] = 0
+    lora_per_rank: Annotated[int, Doc("Parameters of LoRA adapters for each rank.")] = 0
+    guidance: Annotated[bool, Doc("Each image is in a batch twice, with and without the prompt.")] = True
+    vae_width: Annotated[int, Doc("Channels of the VAE's last level.")] = 128
+    vae_tile: Annotated[int, Doc("Pixels along the side of a tile.")] = 512
+    vae_32bit: Annotated[bool, Doc("The VAE overflows 16 bits and decodes in 32.")] = False
 
     def __post_init__(self) -> None:
         for field in fields(type(self)):
@@ -84,22 +79,19 @@ class ImageUse(Struct, frozen=True):
     """Options for images. `offload`: each component ("model") or layer ("sequential") waits in System RAM until it
     is used. `attention`: without materialized scores ("sdpa"), with all, or with those of half the heads."""
 
-    width: int = DEFAULT_PIXELS
-    height: int = DEFAULT_PIXELS
-    offload: str = ""
-    attention: str = "sdpa"
-    vae_tiling: bool = False
-    vae_slicing: bool = False
+    width: Annotated[int, Doc("Images: width in pixels.", (1024,)), SIDE] = DEFAULT_PIXELS
+    height: Annotated[int, Doc("Images: height in pixels.", (1024,)), SIDE] = DEFAULT_PIXELS
+    offload: Annotated[
+        Literal["", "model", "sequential"], Doc("Images: components or layers wait in System RAM.")
+    ] = ""
+    attention: Annotated[Literal["sdpa", "full", "sliced"], Doc("Images: scores that attention materializes.")] = (
+        "sdpa"
+    )
+    vae_tiling: Annotated[bool, Doc("Images: decode in tiles.")] = False
+    vae_slicing: Annotated[bool, Doc("Images: decode one image of a batch at a time.")] = False
 
     def __post_init__(self) -> None:
-        check_count(self.width, "width", DEFAULT_PIXELS, 64, MAX_PIXELS)
-        check_count(self.height, "height", DEFAULT_PIXELS, 64, MAX_PIXELS)
-        if self.offload not in ("", *OFFLOADS):
-            raise InvalidInputError(f'offload is "{self.offload[:40]}", which is not one of {", ".join(OFFLOADS)}')
-        if self.attention not in ATTENTIONS:
-            raise InvalidInputError(
-                f'attention is "{self.attention[:40]}", which is not one of {", ".join(ATTENTIONS)}'
-            )
+        check_fields(self)
 
 
 class PipelineNeed(Struct, frozen=True):

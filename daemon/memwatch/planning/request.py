@@ -1,353 +1,223 @@
-"""Memory need of a request: a size in bytes or a checkpoint, for inference or training."""
+"""A request: a size, or a model and its use. Parameters are declared here and in the records inside.
+
+The planner works with `Use` as well, and changes it to find what would fit.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Meta, Struct, field
+from msgspec.structs import fields, replace
 
 from memwatch.core.doc import Doc
-from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
-from memwatch.planning.demand import Demand
-from memwatch.planning.inference import choose_cache_bytes, compute_kv_cache, compute_weights, estimate_inference
-from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
-from memwatch.planning.parallel import PARALLEL, choose_parallel_kind, shares_of
-from memwatch.planning.pipeline import ImageUse, Pipeline, PipelineNeed, plan_images, plan_training
-from memwatch.planning.sizes import SIZE, InvalidInputError, check_count, parse_bytes
-from memwatch.planning.training import TrainingEstimate, TrainingPlan, estimate_training_memory
+from memwatch.planning.checkpoint import Checkpoint
+from memwatch.planning.number_formats import Scope, bits_per_cached_number, bits_per_weight, parse_format
+from memwatch.planning.parameters import Text, build, check_fields, walk_parameters, write_parameters
+from memwatch.planning.pipeline import ImageUse, Pipeline
+from memwatch.planning.sizes import InvalidInputError, parse_bytes
+from memwatch.planning.training import TrainingPlan
 from memwatch.planning.transformer import Transformer
 
 DEFAULT_CONTEXT = 8192
-MIN_CONTEXT = 2048
-# Labels of the parts of a need.
-PARTS = {
-    "weights": "weights",
-    "denoiser": "denoiser (UNet or transformer)",
-    "text_encoders": "text encoders",
-    "vae": "VAE",
-    "adapters": "LoRA adapters",
-    "kv_cache": "KV cache",
-    "activations": "activations",
-    "gradients": "gradients",
-    "optimizer": "optimizer states",
-    "apart": "memory of activations, reused by gradients",
-    "waits_in_ram": "moved to System RAM",
-    "runtime": "runtime (GPU context and kernels)",
-}
 # Overhead of a process on a GPU beyond its allocations: CUDA or HIP context and kernels.
 RUNTIME_BYTES = 512 << 20
-RUNTIME_SOURCE = "typical value: a context takes 107 to 555 MiB, by GPU (llama.cpp#23604), and kernels more"
-MEASURED_SOURCE = "measured: a context without kernels"
-MAX_RUNTIME_BYTES = 16 << 30
 MAX_GPUS = 1024
 MAX_ZERO_STAGE = 3
+FORMAT = Meta(max_length=40)
+MANY = Meta(ge=0, le=1 << 20)
 
 
 class Use(Struct, frozen=True):
     """Options of a request. `context` 0: the model's own, at most 8,192 tokens. `dtype` empty: the checkpoint's.
 
-    `offload_kv` and `cpu_layers` move the KV cache, or layers with their part of it, to System RAM. `gpus` 0: the
-    smallest number. `parallel`: tensor or pipeline, empty for the better. `zero`: stage of ZeRO in training on
-    several GPUs, 3 is FSDP. `reserve_bytes` stay free in each pool. `runtime_bytes`: measured cost of a context on
-    a GPU, 0 for a typical value. `images`: options of diffusion models.
+    `offload_kv` and `cpu_layers` move the KV cache, or layers with their part of it, to System RAM. `parallel`
+    empty: the better.
     """
 
-    context: int = 0
-    batch_size: int = 1
-    dtype: str = ""
-    kv_dtype: str = ""
-    training: TrainingPlan | None = None
-    offload_kv: bool = False
-    cpu_layers: int = 0
-    gpus: int = 0
-    parallel: str = ""
-    zero: int = MAX_ZERO_STAGE
-    reserve_bytes: int = 0
-    runtime_bytes: int = 0
+    context: Annotated[int, Doc("Context length in tokens per sequence.", (8192,)), Meta(ge=1, le=1 << 30)] = 0
+    batch_size: Annotated[int, Doc("Batch size in sequences.", (1,)), Meta(ge=1, le=1 << 20)] = field(
+        default=1, name="batch"
+    )
+    dtype: Annotated[str, Doc("Type of the weights: bfloat16, int8, nf4, q4_k, …"), FORMAT] = ""
+    kv_dtype: Annotated[str, Doc("Type of the KV cache; by default that of the weights."), FORMAT] = ""
+    training: Annotated[TrainingPlan | None, Doc("Training instead of inference.")] = field(
+        default=None, name="train"
+    )
+    zero: Annotated[
+        int,
+        Doc("With {train}, on several GPUs: stage of ZeRO; 3 is FSDP.", (3,)),
+        Meta(ge=0, le=MAX_ZERO_STAGE),
+    ] = MAX_ZERO_STAGE
+    offload_kv: Annotated[bool, Doc("KV cache in System RAM.")] = False
+    cpu_layers: Annotated[int, Doc("Layers on the CPU, with their part of the KV cache.", (8,)), MANY] = 0
+    gpus: Annotated[int, Doc("Number of GPUs; 0: as few as possible.", (8,)), Meta(ge=0, le=MAX_GPUS)] = 0
+    parallel: Annotated[Literal["", "tensor", "pipeline"], Doc("Split over several GPUs.")] = ""
     images: ImageUse = ImageUse()
+    reserve_bytes: Annotated[
+        int, Doc("Size that stays free in each pool, for example 4GiB."), FORMAT, Text(parse_bytes)
+    ] = field(default=0, name="reserve")
+    runtime_bytes: Annotated[
+        int,
+        Doc("Measured bytes of a GPU context; 0: a typical value.", (RUNTIME_BYTES,)),
+        Meta(ge=0, le=16 << 30),
+    ] = field(default=0, name="runtime")
 
     def __post_init__(self) -> None:
-        check_count(self.gpus, "gpus", 8, 0, MAX_GPUS)
-        check_count(self.zero, "zero", 3, 0, MAX_ZERO_STAGE)
-        check_count(self.cpu_layers, "cpu_layers", 8, 0, 1 << 20)
-        check_count(self.runtime_bytes, "runtime", RUNTIME_BYTES, 0, MAX_RUNTIME_BYTES)
-        if self.parallel not in ("", *PARALLEL):
-            raise InvalidInputError(f'parallel is "{self.parallel}", which is not one of {", ".join(PARALLEL)}')
+        check_fields(self)
+        if self.dtype:
+            bits_per_weight(self.dtype)
+        if self.kv_dtype:
+            bits_per_cached_number(self.kv_dtype)
         if self.training and (self.offload_kv or self.cpu_layers):
             raise InvalidInputError(
                 "offload_kv and cpu_layers are for inference; use offload_parameters in training"
             )
 
 
-class MemoryNeed(Struct, frozen=True):
-    """Bytes needed on one GPU and their parts; no parts if only a size was given. `note`: parts that are not
-    counted, so that the bytes are a lower bound.
+class FitRequest(Struct, frozen=True, kw_only=True):
+    """A size, or the shape of a model and its intended use."""
 
-    `moves`: bytes of each part that the plan puts into System RAM in place of the GPU; the part `waits_in_ram` is
-    their sum, negative; `apart` is negative as well. `bytes` is what remains on the GPU. `runtime_source`: source
-    of the part `runtime`. `ram_peak_bytes`: the most that waits in System RAM, if that is not at the GPU's peak.
-    """
-
-    subject: str
-    bytes: int
-    parts: Mapping[str, int]
-    note: str = ""
-    moves: Mapping[str, int] = {}
-    runtime_source: str = ""
-    ram_peak_bytes: int = 0
+    bytes: Annotated[str | None, Doc("Size such as 20GiB, or a number of bytes."), FORMAT] = None
+    shape: Transformer | None = None
+    pipeline: Pipeline | None = None
+    use: Use = Use()
+    weights_bytes: Annotated[int | None, Doc("Size of the model's tensors, if known."), Meta(ge=1, le=1 << 60)] = (
+        None
+    )
+    weight_bits: Annotated[float | None, Doc("Bits per weight, in place of dtype."), Meta(ge=1, le=128)] = None
+    weight_scope: Annotated[Scope, Doc("Parts of the model that have weight_bits; the others have 16.")] = "layers"
+    unknown: Annotated[
+        str, Doc("What the shape lacks: the answer is then unknown or no."), Meta(max_length=400)
+    ] = ""
+    max_context: Annotated[int, Doc("Longest context of the model; 0: not known."), Meta(ge=0, le=1 << 30)] = 0
+    launch: Annotated[str, Doc("Engine whose launch line is wanted, or all."), FORMAT] = ""
+    model: Annotated[str, Doc("With launch: path of the model."), Meta(min_length=1, max_length=4096)] = "model"
+    source: Annotated[
+        Literal["shape", "config.json", "safetensors", "GGUF"],
+        Doc("With launch: the model's files; shape: not known."),
+    ] = "shape"
+    lease: Annotated[str, Doc("Own lease: its bytes count as available."), FORMAT] = ""
 
     @property
-    def demand(self) -> Demand:
-        runtime, moved = self.parts.get("runtime", 0), sum(self.moves.values())
-        return Demand(self.bytes - runtime, max(moved, self.ram_peak_bytes), runtime, moved)
+    def is_size(self) -> bool:
+        return self.bytes is not None
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        if self.pipeline:
+            return Checkpoint("model", "diffusers", None, None, 0, 2.0, pipeline=self.pipeline)
+        if self.shape is None:
+            return Checkpoint(self.model, self.source, None, self.weights_bytes, 0, 2.0)
+        form = parse_format(self.use.dtype or DESCRIBED["dtype"])
+        bits, scope = (self.weight_bits, self.weight_scope) if self.weight_bits else (form.bits, form.scope)
+        return Checkpoint(
+            self.model, self.source, self.shape, self.weights_bytes, self.max_context, bits / 8,
+            scope=scope, unknown=self.unknown,
+        )  # fmt: skip
 
 
-class Reduction(Struct, frozen=True):
-    """A change that reduces the need. `words` complete "it would fit with"; `flags` are the command's options for
-    it, `use` the same as options of a request."""
-
-    words: str
-    flags: Annotated[str, Doc("Options of memwatch fit for it.")]
-    use: Use
-    need: MemoryNeed
-
-
-def is_size(text: str) -> bool:
-    return SIZE.fullmatch(text.strip()) is not None
-
-
-def compute_need(subject: str, use: Use) -> MemoryNeed:
-    """Return the need of `subject`, a size or a path. Raises InvalidInputError."""
-    if is_size(subject):
-        return MemoryNeed(subject, parse_bytes(subject), {})
-    return compute_checkpoint_need(read_subject(subject), use)
-
-
-def read_subject(subject: str) -> Checkpoint:
-    """Read the model at a path. Raises InvalidInputError."""
-    if "\0" in subject:
-        raise InvalidInputError("the path has a NUL, which no file's name has")
-    if not subject.strip() or subject.startswith("-") or (subject[:1].isdigit() and " " in subject):
-        parse_bytes(subject)
-    return read_checkpoint_as_owner(Path(subject))
+# Defaults for a model that is described by numbers, which name neither its context nor its format.
+DESCRIBED: Mapping[str, Any] = {"context": DEFAULT_CONTEXT, "dtype": "bfloat16"}
+PARAMETERS = {one.name: one for one in walk_parameters(FitRequest)}
+USE = tuple(one.name for one in walk_parameters(Use))
+IMAGES = tuple(one.name for one in walk_parameters(ImageUse))
+PIPELINE = tuple(one.name for one in walk_parameters(Pipeline))
+SHAPE = tuple(one.name for one in fields(Transformer) if one.required)
+# Details that most models do not have. The defaults describe a plain model.
+DETAILS = tuple(one.name for one in fields(Transformer) if not one.required)
+# Parameters that apply to training only.
+TRAINING = (*(one.name for one in walk_parameters(TrainingPlan)), "zero")
+PIPELINE_SIZES = tuple(one.name for one in fields(Pipeline) if one.required and one.name != "denoiser")
+# Sizes that a description of a pipeline must have.
+PIPELINE_NEEDS = (
+    "denoiser_parameters",
+    "denoiser_bytes",
+    "denoiser_width",
+    "token_pixels",
+    "attention_pixels",
+    "attention_heads",
+)
 
 
-def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> MemoryNeed:
-    """Return the need on the fullest of `gpus` GPUs. Raises InvalidInputError."""
-    shape = checkpoint.transformer
-    if checkpoint.pipeline:
-        return _pipeline_need(checkpoint.name, checkpoint.pipeline, use, gpus)
-    if shape is None:
-        if use.training or checkpoint.weights_bytes is None:
-            raise InvalidInputError(
-                f"{checkpoint.name}: its shape is not known{_clause(checkpoint)}; "
-                "put its config.json in the same folder"
-            )
-        why = _clause(checkpoint)
-        note = f"The model's shape is not known{why}: its KV cache and activations are not counted."
-        part = -(-checkpoint.weights_bytes // gpus)
-        return replace(_need(checkpoint.name, {"weights": part}, {}, use), note=note)
-    form = parse_format(use.dtype) if use.dtype else NumberFormat(checkpoint.dtype_bytes * 8, checkpoint.scope)
-    weights = None if use.dtype else checkpoint.weights_bytes
-    if weights is None:
-        if checkpoint.problem and not use.dtype:
-            raise InvalidInputError(f"{checkpoint.name}: {checkpoint.problem}")
-        weights = compute_weights(shape, form.bytes, form.scope)
-    if use.training:
-        plan = replace(
-            use.training,
-            dtype_bytes=form.bytes,
-            batch_size=use.batch_size,
-            seq_len=choose_context(checkpoint, use),
-        )
-        found = estimate_training_memory(shape, plan, weights if plan.lora_rank else None)
-        return _training_need(checkpoint.name, found, shape.n_layers, gpus, use)
-    number = bits_per_cached_number(use.kv_dtype) / 8 if use.kv_dtype else choose_cache_bytes(form.bytes)
-    context = choose_context(checkpoint, use)
-    served = estimate_inference(shape, context, form.bytes, use.batch_size, number, weights)
-    parts = {
-        "weights": served.weights_bytes,
-        "kv_cache": served.kv_cache_bytes,
-        "activations": served.activations_bytes,
-    }
-    moves = _inference_moves(shape, use, parts)
-    how = choose_parallel_kind(shape, use.parallel, gpus)
-    rank = compute_kv_cache(shape, context, use.batch_size, number, gpus if how == "tensor" else 1)
-    shares = shares_of(shape, how, gpus, served.weights_bytes, rank / max(1, served.kv_cache_bytes))
-    need = _need(checkpoint.name, _scaled(parts, shares), _scaled(moves, shares), use)
-    return replace(need, note=checkpoint.unknown)
-
-
-def _pipeline_need(name: str, pipe: Pipeline, use: Use, gpus: int) -> MemoryNeed:
-    if gpus > 1:
-        raise InvalidInputError("a diffusion model is not split over several GPUs: each makes its own images")
-    refuse_text_options(use)
-    images, batch = use.images, use.batch_size
-    found: PipelineNeed = (
-        plan_training(pipe, images, batch, use.dtype, use.training)
-        if use.training
-        else plan_images(pipe, images, batch, use.dtype)
-    )
-    need = _need(name, _scaled(found.parts, {}), found.moves, use)
-    return replace(need, ram_peak_bytes=found.ram_peak_bytes)
-
-
-def refuse_text_options(use: Use) -> None:
-    """Raise InvalidInputError for options that a diffusion model does not have."""
-    given = {
-        "context": use.context,
-        "kv_dtype": use.kv_dtype,
-        "offload_kv": use.offload_kv,
-        "cpu_layers": use.cpu_layers,
-        "gpus": use.gpus > 1,
-        "parallel": use.parallel,
-    }
-    names = ", ".join(name for name, value in given.items() if value)
-    if names:
-        raise InvalidInputError(f"{names}: not for a diffusion model; use width, height, batch, offload or dtype")
-
-
-def _inference_moves(shape: Transformer, use: Use, parts: Mapping[str, int]) -> dict[str, int]:
-    if use.cpu_layers > shape.n_layers:
+def parse_request(given: Mapping[str, Any]) -> FitRequest:
+    """Build a request from the parameters that were given, which have their types. Raises InvalidInputError."""
+    described = [name for name in SHAPE if given.get(name) is not None]
+    if given.get("bytes") is not None and not described:
+        _refuse_all_but_bytes(given)
+        return build(FitRequest, given)
+    if given.get("denoiser"):
+        return _parse_pipeline(given)
+    images = [name for name in (*PIPELINE, *IMAGES) if name in given and name != "denoiser"]
+    if images:
+        raise InvalidInputError(f"{', '.join(images)}: for diffusion models only; add denoiser, for example unet")
+    own = ("dtype",) if given.get("weight_bits") is not None else ()
+    values = {name: value for name, value in DESCRIBED.items() if name not in own} | dict(given)
+    if given.get("weights_bytes") is not None and not described:
+        return build(FitRequest, values)
+    missing = [name for name in SHAPE if name not in described]
+    if given.get("bytes") is not None or missing:
+        lacking = f"; {', '.join(missing)} are missing" if described and missing else ""
         raise InvalidInputError(
-            f"cpu_layers is {use.cpu_layers}, but the model has {shape.n_layers} layers; "
-            f"for example {shape.n_layers // 2}"
+            f"give either bytes, for example bytes=20GiB, or all of {', '.join(SHAPE)}{lacking}"
         )
-    part = use.cpu_layers / shape.n_layers
-    layers = parts["weights"] * shape.matrix_parameters / shape.parameters
-    cache = 1 if use.offload_kv else part
-    return {"weights": int(layers * part), "kv_cache": int(parts["kv_cache"] * cache)}
+    _refuse_training_options(given)
+    return replace(build(FitRequest, values), shape=build(Transformer, given))
 
 
-def _clause(checkpoint: Checkpoint) -> str:
-    return f" ({checkpoint.note})" if checkpoint.note else ""
+def _parse_pipeline(given: Mapping[str, Any]) -> FitRequest:
+    missing = [name for name in PIPELINE_NEEDS if not given.get(name)]
+    if missing:
+        raise InvalidInputError(f"a diffusion model also needs {', '.join(missing)}")
+    pipeline = build(Pipeline, {**dict.fromkeys(PIPELINE_SIZES, 0), **given})
+    _refuse_training_options(given)
+    return replace(build(FitRequest, given), pipeline=pipeline)
 
 
-def _training_need(name: str, found: TrainingEstimate, layers: int, gpus: int, use: Use) -> MemoryNeed:
-    """Return the need on each GPU. ZeRO 1 divides the optimizer states, 2 also gradients, 3 also weights, of which
-    one layer is gathered (arXiv 1910.02054). Several GPUs keep their gradients, in buckets, at all times."""
-    parts = {
-        "weights": found.weights_bytes,
-        "gradients": found.gradients_bytes,
-        "optimizer": found.optimizer_bytes,
-        "activations": found.activations_bytes,
-        "apart": -found.apart_bytes if gpus == 1 else 0,
-    }
-    divided = {"optimizer": 1, "gradients": 2, "weights": 3}
-    shares = {part: 1 / gpus for part, stage in divided.items() if use.zero >= stage}
-    if gpus > 1 and "weights" in shares:
-        shares["weights"] += (1 - 1 / gpus) / layers
-    return _need(name, _scaled(parts, shares), _scaled(found.moves, shares), use)
+def _refuse_training_options(given: Mapping[str, Any]) -> None:
+    unused = [name for name in TRAINING if given.get(name, PARAMETERS[name].default) != PARAMETERS[name].default]
+    if unused and not given.get("train"):
+        raise InvalidInputError(f"{', '.join(unused)}: for training only; add train=true, or leave it out")
 
 
-def _scaled(parts: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
-    return {name: math.ceil(size * shares.get(name, 1)) for name, size in parts.items() if size}
-
-
-def _need(subject: str, parts: Mapping[str, int], moves: Mapping[str, int], use: Use) -> MemoryNeed:
-    moved = sum(moves.values())
-    runtime = use.runtime_bytes or RUNTIME_BYTES
-    whole = {**parts, **({"waits_in_ram": -moved} if moved else {}), "runtime": runtime}
-    source = MEASURED_SOURCE if use.runtime_bytes else RUNTIME_SOURCE
-    return MemoryNeed(subject, sum(whole.values()), whole, moves=moves, runtime_source=source)
+def _refuse_all_but_bytes(given: Mapping[str, Any]) -> None:
+    others = [name for name in PARAMETERS if name in given and name not in ("bytes", "reserve", "lease")]
+    if others:
+        raise InvalidInputError(
+            f"bytes is a size, to which {', '.join(others)} does not apply; leave that out, or describe a "
+            f"model: give all of {', '.join(SHAPE)} instead of bytes"
+        )
 
 
 def choose_context(checkpoint: Checkpoint, use: Use) -> int:
     return use.context or min(checkpoint.context or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
 
 
-def cheapest_reduction(checkpoint: Checkpoint, use: Use, has_room: Callable[[Use], bool]) -> Reduction | None:
-    """Return the least costly change after which there is room, or None."""
-    return next((change for change in list_reductions(checkpoint, use) if has_room(change.use)), None)
-
-
-def list_reductions(checkpoint: Checkpoint, use: Use) -> Iterator[Reduction]:
-    """Yield changes that reduce the need, the least costly first."""
+def write_request(checkpoint: Checkpoint, use: Use, launch: str = "") -> dict[str, str]:
+    """Return the parameters of a model and its use. `launch`: an engine for its launch line, or all."""
     if checkpoint.pipeline:
-        options = list_image_reductions(use)
-    else:
-        options = (*_training_reductions(use), *_inference_reductions(checkpoint, use))
-    for words, flags, changed in options:
-        with suppress(InvalidInputError):
-            need = compute_checkpoint_need(checkpoint, changed)
-            yield Reduction(*_with_earlier(words, flags, use, changed), changed, need)
+        return write_parameters(checkpoint.pipeline) | write_parameters(use)
+    found: dict[str, object] = {
+        **(write_shape(checkpoint.transformer) if checkpoint.transformer else {}),
+        **write_parameters(use),
+    }
+    if checkpoint.unknown:
+        found["unknown"] = checkpoint.unknown
+    if checkpoint.weights_bytes is not None:
+        found["weights_bytes"] = checkpoint.weights_bytes
+    if not use.dtype or launch:
+        found |= {"weight_bits": checkpoint.dtype_bytes * 8, "weight_scope": checkpoint.scope}
+    if checkpoint.transformer:
+        found |= {"context": choose_context(checkpoint, use), "max_context": checkpoint.context}
+    if launch:
+        found |= {"launch": launch, "model": checkpoint.name, "source": checkpoint.source}
+    return {name: str(value) for name, value in found.items()}
 
 
-def _with_earlier(words: str, flags: str, use: Use, changed: Use) -> tuple[str, str]:
-    """Return words and flags of a change, with those of the cheaper changes that it builds on."""
-    earlier = []
-    if changed.batch_size != use.batch_size and "--batch" not in flags:
-        earlier.append((f"a batch of {changed.batch_size}", f"--batch {changed.batch_size}"))
-    before, after = use.training, changed.training
-    if before and after and after.optimizer != before.optimizer and "--optimizer" not in flags:
-        word = "8-bit AdamW" if after.optimizer == "adamw_8bit" else after.optimizer
-        earlier.append((word, f"--optimizer {after.optimizer}"))
-    named = f"{words}, with {' and '.join(word for word, _ in earlier)}" if earlier else words
-    if before and after and after.checkpointing and not before.checkpointing and "--checkpointing" not in flags:
-        earlier.insert(0, ("", "--checkpointing"))  # the words have it
-    return named, " ".join([*(flag for _, flag in earlier), flags])
-
-
-def list_image_reductions(use: Use) -> Sequence[tuple[str, str, Use]]:
-    """Return changes that reduce the need for images, the least costly first."""
-    if use.training:
-        return [one for one in _training_reductions(use) if "4-bit" not in one[0]]
-    images, found = use.images, []
-    if use.batch_size > 1:
-        use = replace(use, batch_size=1)
-        found.append(("a batch of 1", "--batch 1", use))
-    tiled = replace(images, vae_tiling=True, vae_slicing=True)
-    found.append(("VAE tiling and slicing", "--vae-tiling --vae-slicing", replace(use, images=tiled)))
-    changes = [("model offloading", "--offload model", replace(use, images=replace(tiled, offload="model")))]
-    for words, dtype in (("fp8", "fp8"), ("4-bit", "nf4")):
-        changes.append((f"{words} weights", f"--dtype {dtype}", replace(use, dtype=dtype, images=tiled)))
-    last = replace(use, images=replace(tiled, offload="sequential"))
-    changes.append(("sequential offloading", "--offload sequential", last))
-    return [*found, *((words, f"{flags} --vae-tiling --vae-slicing", changed) for words, flags, changed in changes)]
-
-
-def _training_reductions(use: Use) -> Iterator[tuple[str, str, Use]]:
-    plan = use.training
-    if plan is None:
-        return
-    if not plan.checkpointing:
-        plan = replace(plan, checkpointing=True)
-        yield "activation checkpointing", "--checkpointing", replace(use, training=plan)
-    if use.batch_size > 1:
-        use = replace(use, batch_size=1)
-        yield "activation checkpointing and a batch of 1", "--batch 1", replace(use, training=plan)
-    if plan.optimizer == "adamw":
-        plan = replace(plan, optimizer="adamw_8bit")
-        yield "checkpointing and 8-bit AdamW", "--optimizer adamw_8bit", replace(use, training=plan)
-    if not plan.lora_rank:
-        plan = replace(plan, lora_rank=16, optimizer="adamw")
-        yield "checkpointing and LoRA", "--lora 16", replace(use, training=plan)
-    changed = replace(use, training=plan, dtype="nf4")
-    yield "checkpointing, LoRA and 4-bit weights", f"--lora {plan.lora_rank} --dtype nf4", changed
-
-
-def _inference_reductions(checkpoint: Checkpoint, use: Use) -> Iterator[tuple[str, str, Use]]:
-    if use.training:
-        return
-    if use.batch_size > 1:
-        half = use.batch_size // 2
-        yield "half the batch", f"--batch {half}", replace(use, batch_size=half)
-        use = replace(use, batch_size=1)
-        yield "a batch of 1", "--batch 1", use
-    context = choose_context(checkpoint, use)
-    while context > MIN_CONTEXT:
-        context //= 2
-        yield f"a context of {context} tokens", f"--context {context}", replace(use, context=context)
-    for dtype, words in (("int8", "8-bit"), ("int4", "4-bit")):
-        if checkpoint.dtype_bytes > bits_per_weight(dtype) / 8:
-            yield f"{words} weights", f"--dtype {dtype}", replace(use, dtype=dtype)
-            yield (
-                f"{words} weights, a context of {MIN_CONTEXT} tokens",
-                f"--dtype {dtype} --context {MIN_CONTEXT}",
-                replace(use, dtype=dtype, context=MIN_CONTEXT),
-            )
+def write_shape(transformer: Transformer) -> dict[str, str]:
+    """Return a shape as parameters, without details that equal those of a plain model."""
+    shape = write_parameters(transformer)
+    if transformer.head_dim == transformer.hidden_size // transformer.n_heads:
+        shape.pop("head_dim", None)
+    return shape

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct, field
 
+from memwatch.core.doc import Doc
 from memwatch.planning.inference import UNQUANTIZED_BYTES, compute_weights
+from memwatch.planning.parameters import check_fields
 from memwatch.planning.sizes import InvalidInputError, check_count, check_dtype_bytes
 from memwatch.planning.transformer import Transformer
 
@@ -36,21 +39,37 @@ class TrainingPlan(Struct, frozen=True):
     batch_size: int = 1
     seq_len: int = 2048
     dtype_bytes: float = 2
-    optimizer: str = "adamw"
+    optimizer: Annotated[
+        str, Doc("With {train}: adamw, adamw_8bit, lion, adafactor, sgd, …"), Meta(max_length=40)
+    ] = "adamw"
     master_weights: bool = True
-    checkpointing: bool = False
+    checkpointing: Annotated[bool, Doc("With {train}: activation (gradient) checkpointing.")] = False
     flash_attention: bool = True
-    lora_rank: int = 0
-    offload_optimizer: bool = False
-    swapped_blocks: int = 0
-    offload_parameters: bool = False
-    accumulate: bool = False
+    lora_rank: Annotated[
+        int, Doc("With {train}: rank of LoRA adapters; 0: train all weights.", (16,)), Meta(ge=0, le=1 << 16)
+    ] = field(default=0, name="lora")
+    offload_optimizer: Annotated[bool, Doc("With {train}: optimizer states in System RAM.")] = False
+    swapped_blocks: Annotated[
+        int, Doc("With {train}: layers offloaded to System RAM.", (8,)), Meta(ge=0, le=1 << 20)
+    ] = field(default=0, name="swap_blocks")
+    offload_parameters: Annotated[bool, Doc("With {train}: weights in System RAM.")] = False
+    accumulate: Annotated[bool, Doc("With {train}: gradients are kept over several batches.")] = False
+
+    # Fields that a request sets, in its order.
+    REQUESTED: ClassVar = (
+        "optimizer",
+        "lora_rank",
+        "checkpointing",
+        "accumulate",
+        "offload_optimizer",
+        "swapped_blocks",
+        "offload_parameters",
+    )
 
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size", 1, 1, 1 << 30)
         check_count(self.seq_len, "seq_len", 2048, 1, 1 << 30)
-        check_count(self.lora_rank, "lora_rank", 16, 0, 1 << 16)
-        check_count(self.swapped_blocks, "swapped_blocks", 8, 0, 1 << 20)
+        check_fields(self, by_attribute=True)
         check_dtype_bytes(self.dtype_bytes)
         if self.optimizer not in OPTIMIZER_BYTES:
             known = ", ".join(OPTIMIZER_BYTES)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from memwatch.core.doc import Doc
 from memwatch.planning.sizes import InvalidInputError, check_count
 
 # Examples for error messages: Mistral 7B's values, except n_experts (Mixtral's).
@@ -49,29 +50,13 @@ Biases = Literal["none", "qkv", "attention", "all"]
 
 
 class Transformer(Struct, frozen=True):
-    """Shape of a model. `n_kv_heads` below `n_heads`: grouped-query attention. `head_dim` 0: hidden_size / n_heads.
+    """Shape of a model. `n_kv_heads` below `n_heads`: grouped-query attention. Details after
+    `sliding_window` are 0 in a plain model.
 
-    `gated_mlp`: three matrices (SwiGLU, GeGLU) instead of two. `n_experts` above 1 adds a router.
-    `biases`: of no matrix; of queries, keys and values; of all of attention; or of all matrices and norms.
-    `learned_positions`: rows of the position table. `sliding_window`: most tokens that attention looks back, 0 for
-    all. Everything after it is 0 in a plain model:
-
-    `full_layers`: layers that look back on all tokens in spite of `sliding_window`. `full_kv_width`: numbers of a
-    token's keys in those, if other than in windowed layers, and `full_kv_heads` their KV heads. `shared_kv_layers`:
-    layers that read the cache of another. `attention_layers`: layers with attention, 0 for all but `linear_layers`,
-    whose state does not grow with the context: `linear_parameters` and `state_bytes` for each.
-
-    MLA: `kv_lora_rank`, `q_lora_rank`, `qk_rope_head_dim`; `head_dim` is that of a query, `v_head_dim` that of a
-    value. `mlp_layers`: layers with an MLP, 0 for all. `moe_layers`: those of them with experts, 0 for all; the
-    others are `dense_intermediate_size` wide, 0 for `intermediate_size`. `shared_intermediate_size`: width of the
-    experts that every token passes. `active_experts`: experts of a token, 0 for two.
-
-    Sparse and compressed attention: `side_numbers` and `side_bytes` that all layers keep of a token beside keys
-    and values, the first in the cache's format, the second in one of their own (indexers). `fp8_token_bytes`: bytes
-    of a latent vector in a cache of 8 bits, with scales, 0 for one a number. `o_groups` and `o_lora_rank`: groups
-    of the output matrix, and the rank of each.
-
-    `extra_parameters`: vision tower and everything else, which is not quantized.
+    `n_experts` above 1 adds a router. `biases`: of no matrix; of queries, keys and values; of all of attention; or
+    of all matrices and norms. With MLA `head_dim` is that of a query. The state of `linear_layers` does not grow
+    with the context. Layers without experts are `dense_intermediate_size` wide, 0 for `intermediate_size`.
+    `side_numbers` are in the cache's format, `side_bytes` in one of their own. `fp8_token_bytes` includes scales.
     """
 
     hidden_size: int
@@ -80,38 +65,38 @@ class Transformer(Struct, frozen=True):
     vocab_size: int
     n_heads: int
     n_kv_heads: int
-    head_dim: int = 0
+    head_dim: Annotated[int, Doc("0: hidden_size / n_heads.")] = 0
     tied_embeddings: bool = False
-    gated_mlp: bool = True
+    gated_mlp: Annotated[bool, Doc("Three MLP matrices, as in SwiGLU, instead of two.")] = True
     n_experts: int = 1
     biases: Biases = "none"
     qk_norm: bool = False
     norms_per_layer: int = 2
-    learned_positions: int = 0
-    sliding_window: int = 0
-    full_layers: int = 0
-    full_kv_width: int = 0
-    full_kv_heads: int = 0
-    shared_kv_layers: int = 0
-    attention_layers: int = 0
-    linear_layers: int = 0
-    linear_parameters: int = 0
-    state_bytes: int = 0
-    kv_lora_rank: int = 0
-    q_lora_rank: int = 0
-    qk_rope_head_dim: int = 0
-    v_head_dim: int = 0
-    mlp_layers: int = 0
-    moe_layers: int = 0
-    dense_intermediate_size: int = 0
-    shared_intermediate_size: int = 0
-    active_experts: int = 0
-    o_groups: int = 0
-    o_lora_rank: int = 0
-    fp8_token_bytes: int = 0
-    side_numbers: int = 0
-    side_bytes: int = 0
-    extra_parameters: int = 0
+    learned_positions: Annotated[int, Doc("Rows of the learned position table; 0: none.")] = 0
+    sliding_window: Annotated[int, Doc("Attention window in tokens; 0: unlimited.")] = 0
+    full_layers: Annotated[int, Doc("Layers without the window; 0: none.")] = 0
+    full_kv_width: Annotated[int, Doc("Numbers of a token's keys in those, if other than in the others.")] = 0
+    full_kv_heads: Annotated[int, Doc("KV heads of those, if other than in the others.")] = 0
+    shared_kv_layers: Annotated[int, Doc("Layers that read the KV cache of another.")] = 0
+    attention_layers: Annotated[int, Doc("Layers with attention; 0: all but linear_layers.")] = 0
+    linear_layers: Annotated[int, Doc("Layers without a KV cache: linear attention, state-space.")] = 0
+    linear_parameters: Annotated[int, Doc("Parameters of each of those.")] = 0
+    state_bytes: Annotated[int, Doc("State of each of those, for one sequence.")] = 0
+    kv_lora_rank: Annotated[int, Doc("MLA: rank of the cached vector; 0: no MLA.")] = 0
+    q_lora_rank: Annotated[int, Doc("MLA: rank of the queries; 0: one matrix.")] = 0
+    qk_rope_head_dim: Annotated[int, Doc("MLA: cached numbers with positions.")] = 0
+    v_head_dim: Annotated[int, Doc("Head dimension of values; 0: head_dim.")] = 0
+    mlp_layers: Annotated[int, Doc("Layers with an MLP; 0: all.")] = 0
+    moe_layers: Annotated[int, Doc("Layers with experts; 0: all with an MLP.")] = 0
+    dense_intermediate_size: Annotated[int, Doc("Width of layers without experts.")] = 0
+    shared_intermediate_size: Annotated[int, Doc("Width of the shared experts.")] = 0
+    active_experts: Annotated[int, Doc("Experts of a token; 0: two.")] = 0
+    o_groups: Annotated[int, Doc("Groups of heads with an output matrix of low rank; 0: one matrix.")] = 0
+    o_lora_rank: Annotated[int, Doc("Rank of each of those.")] = 0
+    fp8_token_bytes: Annotated[int, Doc("MLA: bytes of the cached vector in 8 bits; 0: one a number.")] = 0
+    side_numbers: Annotated[int, Doc("Cached numbers of a token beside keys and values, in all layers.")] = 0
+    side_bytes: Annotated[int, Doc("The same in bytes of a format of their own, such as an indexer's.")] = 0
+    extra_parameters: Annotated[int, Doc("Parameters of a vision tower and others, not quantized.")] = 0
 
     def __post_init__(self) -> None:
         for name, example in EXAMPLES.items():

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Absent, Share, ShareKind
 from memwatch.core.snapshot import Snapshot
-from memwatch.planning.demand import Demand
-from memwatch.planning.fit import compute_fit, find_split
+from memwatch.planning.fit import Demand, compute_fit, find_split
 from support.fakes import GIB
 from support.gpu_cards import cards
 from support.sample_parts import MEASURED

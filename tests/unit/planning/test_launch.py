@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from memwatch.planning.device_totals import reported_total
 from memwatch.planning.launch import ENGINES, select_engines
-from memwatch.planning.request import Use, compute_checkpoint_need
+from memwatch.planning.need import compute_checkpoint_need
+from memwatch.planning.request import Use
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
 from support.launch_lines import FOLDER, ask, line, machine, model, option, total_of

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from memwatch.planning.engines import sglang, vllm
 from memwatch.planning.engines.placement import place
-from memwatch.planning.request import Use, compute_checkpoint_need
+from memwatch.planning.need import compute_checkpoint_need
+from memwatch.planning.request import Use
 from support.launch_lines import ask, line, machine, model, option, total_of
 
 

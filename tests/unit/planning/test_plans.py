@@ -12,10 +12,10 @@ from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import describe_config
-from memwatch.planning.demand import Demand
-from memwatch.planning.fit import compute_fit
+from memwatch.planning.fit import Demand, compute_fit
 from memwatch.planning.huggingface import parse_config
-from memwatch.planning.request import Use, compute_checkpoint_need, list_reductions
+from memwatch.planning.need import compute_checkpoint_need, list_reductions
+from memwatch.planning.request import Use
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
 from memwatchd.recording.demos import path_of

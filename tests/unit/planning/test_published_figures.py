@@ -8,7 +8,8 @@ import pytest
 
 from memwatch.planning.checkpoint import Checkpoint, describe_config, read_checkpoint
 from memwatch.planning.huggingface import parse_config
-from memwatch.planning.request import Use, compute_checkpoint_need
+from memwatch.planning.need import compute_checkpoint_need
+from memwatch.planning.request import Use
 from scripts.published_models import MODELS
 from support import diffusers_folders
 

@@ -11,7 +11,8 @@ from memwatch.planning.config_keys import UnknownFamilyError
 from memwatch.planning.gguf_shape import parse_shape
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_kv_cache
-from memwatch.planning.request import Use, compute_checkpoint_need
+from memwatch.planning.need import compute_checkpoint_need
+from memwatch.planning.request import Use
 from scripts.published_models import MODELS
 from support import recent_models
 from support.gguf_keys import attention, keys

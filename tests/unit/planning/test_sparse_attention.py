@@ -14,7 +14,8 @@ from memwatch.planning.config_keys import UnknownFamilyError
 from memwatch.planning.gguf_shape import parse_shape
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_kv_cache
-from memwatch.planning.request import Use, compute_checkpoint_need
+from memwatch.planning.need import compute_checkpoint_need
+from memwatch.planning.request import Use
 from memwatch.planning.served import size_model
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.sparse_attention import count_indexers

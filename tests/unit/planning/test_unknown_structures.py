@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from memwatch.core.model import Absent
-from memwatch.planning.answer import FitAnswer, answer_model, answer_size
+from memwatch.planning.answer import FitAnswer, answer_model, answer_request, answer_size
 from memwatch.planning.checkpoint import Checkpoint, describe_config, read_checkpoint
 from memwatch.planning.gguf_shape import parse_file
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_kv_cache
-from memwatch.planning.query import model_fields
-from memwatch.planning.request import Use, compute_checkpoint_need
+from memwatch.planning.need import compute_checkpoint_need
+from memwatch.planning.request import Use, write_request
 from memwatch.planning.sizes import InvalidInputError
-from memwatch_web.api.fit_request import FitRequest
+from memwatch_web.api.fit_query import parse_query
 from memwatch_web.pages.fit_page import parse_config_fields
 from scripts.published_models import MODELS
 from support import recent_models
@@ -168,10 +168,10 @@ def test_weights_without_a_shape_are_a_lower_bound(tmp_path: Path) -> None:
 def test_daemon_answers_as_the_client() -> None:
     """The sentence is a parameter of the request, and of the page's own."""
     asked = small(index_topk=2048)
-    fields = model_fields(asked, Use(context=4096))
+    fields = write_request(asked, Use(context=4096))
     pasted = parse_config_fields(json.dumps({**LLAMA, "index_topk": 2048}))
 
-    assert FitRequest.model_validate(fields).answer(simulated()).fit.unknown == answer(asked).fit.unknown
+    assert answer_request(parse_query(fields), simulated()).fit.unknown == answer(asked).fit.unknown
     assert pasted["unknown"] == SENTENCE == compute_checkpoint_need(asked, Use()).note
 
 

@@ -9,7 +9,8 @@ from safetensors import safe_open
 
 from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.inference import compute_kv_cache
-from memwatch.planning.request import Use, compute_checkpoint_need
+from memwatch.planning.need import compute_checkpoint_need
+from memwatch.planning.request import Use
 from support.checkpoint_files import gguf as plain_gguf
 from support.gguf_keys import GGUF_KEYS
 from support.written_models import random_weights, tensor_bytes, write_folder, write_gguf, write_keys

@@ -8,20 +8,20 @@ from importlib import import_module
 from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
-from msgspec.structs import fields as fields_of
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
-from memwatch.planning.answer import FitAnswer, greatest_sentence
+from memwatch.planning.answer import FitAnswer, answer_request, greatest_sentence
 from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.launch import ALL, ENGINES, Launches
+from memwatch.planning.need import PARTS
 from memwatch.planning.number_formats import NAMES
-from memwatch.planning.pipeline import ATTENTIONS, OFFLOADS, Pipeline
-from memwatch.planning.query import DETAILS, pipeline_fields, shape_fields, use_fields
-from memwatch.planning.request import PARTS, Use
+from memwatch.planning.parameters import write_parameters
+from memwatch.planning.pipeline import Pipeline
+from memwatch.planning.request import DETAILS, PARAMETERS, PIPELINE, USE, Use, write_shape
 from memwatch.planning.safetensors import parse_object
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import OPTIMIZER_BYTES
@@ -30,9 +30,8 @@ from memwatch_web.asgi.problems import describe_error, refuse_repeated
 from memwatch_web.pages.services import PageServices
 
 MAX_FIELDS = 40
-FIT_REQUEST = "memwatch_web.api.fit_request"
+FIT_QUERY = "memwatch_web.api.fit_query"
 IMPORT_SECONDS = 0.2
-PIPELINE_FIELDS = tuple(field.name for field in fields_of(Pipeline))
 # The shapes of published checkpoints, from their config.json.
 EXAMPLES = (
     ("Llama 3.2 1B", Transformer(2048, 8192, 16, 128256, 32, 8, head_dim=64, tied_embeddings=True)),
@@ -81,16 +80,16 @@ class FitForm(Struct, frozen=True):
     @property
     def hidden(self) -> list[str]:
         """Return the given fields that the form keeps without showing them."""
-        kept = ("weights_bytes", "weight_bits", "weight_scope", "unknown", "max_context", *PIPELINE_FIELDS)
+        kept = ("weights_bytes", "weight_bits", "weight_scope", "unknown", "max_context", *PIPELINE)
         return [name for name in kept if self.answered and name in self.fields]
 
     @property
     def offloads(self) -> tuple[str, ...]:
-        return OFFLOADS
+        return PARAMETERS["offload"].choices
 
     @property
     def attentions(self) -> tuple[str, ...]:
-        return ATTENTIONS
+        return PARAMETERS["attention"].choices
 
     @property
     def places(self) -> tuple[VerdictBar, ...]:
@@ -139,8 +138,8 @@ async def fit(services: PageServices, request: Request) -> Response:
     fields = {name: value for name, value in given if value}
     if len(fields) != len(given):
         return RedirectResponse("fit?" + urlencode(fields) if fields else "fit", status_code=303)
-    if fields and FIT_REQUEST not in sys.modules:
-        await services.query(FIT_REQUEST, IMPORT_SECONDS, import_fit_request)
+    if fields and FIT_QUERY not in sys.modules:
+        await services.query(FIT_QUERY, IMPORT_SECONDS, import_fit_query)
     return _show(services, build_form(fields, services.current()))
 
 
@@ -164,9 +163,9 @@ def _show(services: PageServices, form: FitForm) -> Response:
     return HTMLResponse(page, status_code=422 if form.problem else 200)
 
 
-def import_fit_request() -> bytes:
+def import_fit_query() -> bytes:
     """Import the model of a query, with pydantic. Called in a thread: other clients would wait."""
-    import_module(FIT_REQUEST)
+    import_module(FIT_QUERY)
     return b""
 
 
@@ -176,10 +175,10 @@ def build_form(fields: Mapping[str, str], snapshot: Snapshot) -> FitForm:
         return FitForm(fields)
     from pydantic import ValidationError
 
-    from memwatch_web.api.fit_request import FitRequest
+    from memwatch_web.api.fit_query import parse_query
 
     try:
-        return FitForm(fields, FitRequest.model_validate(fields).answer(snapshot, ALL))
+        return FitForm(fields, answer_request(parse_query(fields), snapshot, ALL))
     except ValidationError as error:
         problems = [describe_error({**one, "loc": ("query", *one["loc"])}) for one in error.errors()]
         return FitForm(fields, problem="; ".join(problems[:3]))
@@ -189,8 +188,7 @@ def build_form(fields: Mapping[str, str], snapshot: Snapshot) -> FitForm:
 
 def changed_fields(fields: Mapping[str, str], use: Use) -> dict[str, str]:
     """Return request fields with the use of a proposed change."""
-    context = {"context": str(use.context)} if use.context else {}
-    return {**fields, **context, "batch": str(use.batch_size), **use_fields(use)}
+    return {name: value for name, value in fields.items() if name not in USE} | write_parameters(use)
 
 
 def parse_config_fields(text: str) -> dict[str, str]:
@@ -201,7 +199,7 @@ def parse_config_fields(text: str) -> dict[str, str]:
     if config.problem:
         raise InvalidInputError(f"config.json: {config.problem}")
     unknown = {"unknown": config.unknown} if config.unknown else {}
-    return shape_fields(config.transformer) | {"dtype": config.dtype} | unknown
+    return write_shape(config.transformer) | {"dtype": config.dtype} | unknown
 
 
 # Without data: parameters as diffusers counts them, 16 bits each.
@@ -217,6 +215,6 @@ PIPELINES = (
     )),
 )  # fmt: skip
 EXAMPLE_QUERIES = (
-    *((name, urlencode(shape_fields(shape))) for name, shape in EXAMPLES),
-    *((name, urlencode(pipeline_fields(pipe))) for name, pipe in PIPELINES),
+    *((name, urlencode(write_shape(shape))) for name, shape in EXAMPLES),
+    *((name, urlencode(write_parameters(pipe))) for name, pipe in PIPELINES),
 )

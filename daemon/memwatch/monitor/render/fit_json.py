@@ -10,7 +10,7 @@ from memwatch.core.wire import Json, Shape, Wire
 from memwatch.planning.answer import FitAnswer, Greatest
 from memwatch.planning.engines.placement import Flag, Launch
 from memwatch.planning.fit import Split
-from memwatch.planning.request import Reduction
+from memwatch.planning.need import Reduction
 
 
 def unknown(

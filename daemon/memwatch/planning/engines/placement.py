@@ -17,9 +17,9 @@ from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.device_totals import pools_of
 from memwatch.planning.fit import CPU, Fit
 from memwatch.planning.inference import compute_kv_cache
+from memwatch.planning.need import choose_parallel_kind, compute_checkpoint_need
 from memwatch.planning.number_formats import FILE_BITS, bits_per_cached_number, canonical_name, parse_format
-from memwatch.planning.parallel import choose_parallel_kind
-from memwatch.planning.request import Use, choose_context, compute_checkpoint_need
+from memwatch.planning.request import Use, choose_context
 from memwatch.planning.transformer import Transformer
 
 SAFETENSORS, GGUF = "safetensors", "gguf"

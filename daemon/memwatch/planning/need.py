@@ -1,0 +1,327 @@
+"""Memory need of a plan: a size in bytes or a checkpoint, for inference or training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.core.doc import Doc
+from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
+from memwatch.planning.fit import Demand
+from memwatch.planning.inference import choose_cache_bytes, compute_kv_cache, compute_weights, estimate_inference
+from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
+from memwatch.planning.pipeline import Pipeline, PipelineNeed, plan_images, plan_training
+from memwatch.planning.request import RUNTIME_BYTES, Use, choose_context
+from memwatch.planning.sizes import SIZE, InvalidInputError, parse_bytes
+from memwatch.planning.training import TrainingEstimate, estimate_training_memory
+from memwatch.planning.transformer import Transformer
+
+MIN_CONTEXT = 2048
+# Labels of the parts of a need.
+PARTS = {
+    "weights": "weights",
+    "denoiser": "denoiser (UNet or transformer)",
+    "text_encoders": "text encoders",
+    "vae": "VAE",
+    "adapters": "LoRA adapters",
+    "kv_cache": "KV cache",
+    "activations": "activations",
+    "gradients": "gradients",
+    "optimizer": "optimizer states",
+    "apart": "memory of activations, reused by gradients",
+    "waits_in_ram": "moved to System RAM",
+    "runtime": "runtime (GPU context and kernels)",
+}
+RUNTIME_SOURCE = "typical value: a context takes 107 to 555 MiB, by GPU (llama.cpp#23604), and kernels more"
+MEASURED_SOURCE = "measured: a context without kernels"
+
+
+class MemoryNeed(Struct, frozen=True):
+    """Bytes needed on one GPU and their parts; no parts if only a size was given. `note`: parts that are not
+    counted, so that the bytes are a lower bound.
+
+    `moves`: bytes of each part that the plan puts into System RAM in place of the GPU; the part `waits_in_ram` is
+    their sum, negative; `apart` is negative as well. `bytes` is what remains on the GPU. `runtime_source`: source
+    of the part `runtime`. `ram_peak_bytes`: the most that waits in System RAM, if that is not at the GPU's peak.
+    """
+
+    subject: str
+    bytes: int
+    parts: Mapping[str, int]
+    note: str = ""
+    moves: Mapping[str, int] = {}
+    runtime_source: str = ""
+    ram_peak_bytes: int = 0
+
+    @property
+    def demand(self) -> Demand:
+        runtime, moved = self.parts.get("runtime", 0), sum(self.moves.values())
+        return Demand(self.bytes - runtime, max(moved, self.ram_peak_bytes), runtime, moved)
+
+
+class Reduction(Struct, frozen=True):
+    """A change that reduces the need. `words` complete "it would fit with"; `flags` are the command's options for
+    it, `use` the same as options of a request."""
+
+    words: str
+    flags: Annotated[str, Doc("Options of memwatch fit for it.")]
+    use: Use
+    need: MemoryNeed
+
+
+def is_size(text: str) -> bool:
+    return SIZE.fullmatch(text.strip()) is not None
+
+
+def compute_need(subject: str, use: Use) -> MemoryNeed:
+    """Return the need of `subject`, a size or a path. Raises InvalidInputError."""
+    if is_size(subject):
+        return MemoryNeed(subject, parse_bytes(subject), {})
+    return compute_checkpoint_need(read_subject(subject), use)
+
+
+def read_subject(subject: str) -> Checkpoint:
+    """Read the model at a path. Raises InvalidInputError."""
+    if "\0" in subject:
+        raise InvalidInputError("the path has a NUL, which no file's name has")
+    if not subject.strip() or subject.startswith("-") or (subject[:1].isdigit() and " " in subject):
+        parse_bytes(subject)
+    return read_checkpoint_as_owner(Path(subject))
+
+
+def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> MemoryNeed:
+    """Return the need on the fullest of `gpus` GPUs. Raises InvalidInputError."""
+    shape = checkpoint.transformer
+    if checkpoint.pipeline:
+        return _pipeline_need(checkpoint.name, checkpoint.pipeline, use, gpus)
+    if shape is None:
+        if use.training or checkpoint.weights_bytes is None:
+            raise InvalidInputError(
+                f"{checkpoint.name}: its shape is not known{_clause(checkpoint)}; "
+                "put its config.json in the same folder"
+            )
+        why = _clause(checkpoint)
+        note = f"The model's shape is not known{why}: its KV cache and activations are not counted."
+        part = -(-checkpoint.weights_bytes // gpus)
+        return replace(_need(checkpoint.name, {"weights": part}, {}, use), note=note)
+    form = parse_format(use.dtype) if use.dtype else NumberFormat(checkpoint.dtype_bytes * 8, checkpoint.scope)
+    weights = None if use.dtype else checkpoint.weights_bytes
+    if weights is None:
+        if checkpoint.problem and not use.dtype:
+            raise InvalidInputError(f"{checkpoint.name}: {checkpoint.problem}")
+        weights = compute_weights(shape, form.bytes, form.scope)
+    if use.training:
+        plan = replace(
+            use.training,
+            dtype_bytes=form.bytes,
+            batch_size=use.batch_size,
+            seq_len=choose_context(checkpoint, use),
+        )
+        found = estimate_training_memory(shape, plan, weights if plan.lora_rank else None)
+        return _training_need(checkpoint.name, found, shape.n_layers, gpus, use)
+    number = bits_per_cached_number(use.kv_dtype) / 8 if use.kv_dtype else choose_cache_bytes(form.bytes)
+    context = choose_context(checkpoint, use)
+    served = estimate_inference(shape, context, form.bytes, use.batch_size, number, weights)
+    parts = {
+        "weights": served.weights_bytes,
+        "kv_cache": served.kv_cache_bytes,
+        "activations": served.activations_bytes,
+    }
+    moves = _inference_moves(shape, use, parts)
+    how = choose_parallel_kind(shape, use.parallel, gpus)
+    rank = compute_kv_cache(shape, context, use.batch_size, number, gpus if how == "tensor" else 1)
+    shares = shares_of(shape, how, gpus, served.weights_bytes, rank / max(1, served.kv_cache_bytes))
+    need = _need(checkpoint.name, _scaled(parts, shares), _scaled(moves, shares), use)
+    return replace(need, note=checkpoint.unknown)
+
+
+def _pipeline_need(name: str, pipe: Pipeline, use: Use, gpus: int) -> MemoryNeed:
+    if gpus > 1:
+        raise InvalidInputError("a diffusion model is not split over several GPUs: each makes its own images")
+    refuse_text_options(use)
+    images, batch = use.images, use.batch_size
+    found: PipelineNeed = (
+        plan_training(pipe, images, batch, use.dtype, use.training)
+        if use.training
+        else plan_images(pipe, images, batch, use.dtype)
+    )
+    need = _need(name, _scaled(found.parts, {}), found.moves, use)
+    return replace(need, ram_peak_bytes=found.ram_peak_bytes)
+
+
+def refuse_text_options(use: Use) -> None:
+    """Raise InvalidInputError for options that a diffusion model does not have."""
+    given = {
+        "context": use.context,
+        "kv_dtype": use.kv_dtype,
+        "offload_kv": use.offload_kv,
+        "cpu_layers": use.cpu_layers,
+        "gpus": use.gpus > 1,
+        "parallel": use.parallel,
+    }
+    names = ", ".join(name for name, value in given.items() if value)
+    if names:
+        raise InvalidInputError(f"{names}: not for a diffusion model; use width, height, batch, offload or dtype")
+
+
+def _inference_moves(shape: Transformer, use: Use, parts: Mapping[str, int]) -> dict[str, int]:
+    if use.cpu_layers > shape.n_layers:
+        raise InvalidInputError(
+            f"cpu_layers is {use.cpu_layers}, but the model has {shape.n_layers} layers; "
+            f"for example {shape.n_layers // 2}"
+        )
+    part = use.cpu_layers / shape.n_layers
+    layers = parts["weights"] * shape.matrix_parameters / shape.parameters
+    cache = 1 if use.offload_kv else part
+    return {"weights": int(layers * part), "kv_cache": int(parts["kv_cache"] * cache)}
+
+
+def choose_parallel_kind(shape: Transformer, wanted: str, gpus: int) -> str:
+    """Return tensor or pipeline. Tensor parallelism needs a number of GPUs that divides the heads."""
+    return wanted or ("pipeline" if shape.n_heads % gpus else "tensor")
+
+
+def shares_of(shape: Transformer, how: str, gpus: int, weights: int, cache: float) -> dict[str, float]:
+    """Return the part of weights and cache on the fullest GPU. Activations are not divided.
+
+    Tensor: `cache` is the part of the cache. Pipeline: whole layers, and on the fullest one table of embeddings.
+    """
+    if gpus == 1:
+        return {}
+    if how == "tensor":
+        return {"weights": 1 / gpus, "kv_cache": cache}
+    layers = min(1.0, -(-shape.n_layers // gpus) / shape.n_layers)
+    table = min(1.0, shape.vocab_size * shape.hidden_size * 2 / max(1, weights))
+    tables = min(1.0, table * (1 if shape.tied_embeddings else 2))
+    return {"weights": min(1.0, (1 - tables) * layers + table), "kv_cache": layers}
+
+
+def _clause(checkpoint: Checkpoint) -> str:
+    return f" ({checkpoint.note})" if checkpoint.note else ""
+
+
+def _training_need(name: str, found: TrainingEstimate, layers: int, gpus: int, use: Use) -> MemoryNeed:
+    """Return the need on each GPU. ZeRO 1 divides the optimizer states, 2 also gradients, 3 also weights, of which
+    one layer is gathered (arXiv 1910.02054). Several GPUs keep their gradients, in buckets, at all times."""
+    parts = {
+        "weights": found.weights_bytes,
+        "gradients": found.gradients_bytes,
+        "optimizer": found.optimizer_bytes,
+        "activations": found.activations_bytes,
+        "apart": -found.apart_bytes if gpus == 1 else 0,
+    }
+    divided = {"optimizer": 1, "gradients": 2, "weights": 3}
+    shares = {part: 1 / gpus for part, stage in divided.items() if use.zero >= stage}
+    if gpus > 1 and "weights" in shares:
+        shares["weights"] += (1 - 1 / gpus) / layers
+    return _need(name, _scaled(parts, shares), _scaled(found.moves, shares), use)
+
+
+def _scaled(parts: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
+    return {name: math.ceil(size * shares.get(name, 1)) for name, size in parts.items() if size}
+
+
+def _need(subject: str, parts: Mapping[str, int], moves: Mapping[str, int], use: Use) -> MemoryNeed:
+    moved = sum(moves.values())
+    runtime = use.runtime_bytes or RUNTIME_BYTES
+    whole = {**parts, **({"waits_in_ram": -moved} if moved else {}), "runtime": runtime}
+    source = MEASURED_SOURCE if use.runtime_bytes else RUNTIME_SOURCE
+    return MemoryNeed(subject, sum(whole.values()), whole, moves=moves, runtime_source=source)
+
+
+def cheapest_reduction(checkpoint: Checkpoint, use: Use, has_room: Callable[[Use], bool]) -> Reduction | None:
+    """Return the least costly change after which there is room, or None."""
+    return next((change for change in list_reductions(checkpoint, use) if has_room(change.use)), None)
+
+
+def list_reductions(checkpoint: Checkpoint, use: Use) -> Iterator[Reduction]:
+    """Yield changes that reduce the need, the least costly first."""
+    if checkpoint.pipeline:
+        options = list_image_reductions(use)
+    else:
+        options = (*_training_reductions(use), *_inference_reductions(checkpoint, use))
+    for words, flags, changed in options:
+        with suppress(InvalidInputError):
+            need = compute_checkpoint_need(checkpoint, changed)
+            yield Reduction(*_with_earlier(words, flags, use, changed), changed, need)
+
+
+def _with_earlier(words: str, flags: str, use: Use, changed: Use) -> tuple[str, str]:
+    """Return words and flags of a change, with those of the cheaper changes that it builds on."""
+    earlier = []
+    if changed.batch_size != use.batch_size and "--batch" not in flags:
+        earlier.append((f"a batch of {changed.batch_size}", f"--batch {changed.batch_size}"))
+    before, after = use.training, changed.training
+    if before and after and after.optimizer != before.optimizer and "--optimizer" not in flags:
+        word = "8-bit AdamW" if after.optimizer == "adamw_8bit" else after.optimizer
+        earlier.append((word, f"--optimizer {after.optimizer}"))
+    named = f"{words}, with {' and '.join(word for word, _ in earlier)}" if earlier else words
+    if before and after and after.checkpointing and not before.checkpointing and "--checkpointing" not in flags:
+        earlier.insert(0, ("", "--checkpointing"))  # the words have it
+    return named, " ".join([*(flag for _, flag in earlier), flags])
+
+
+def list_image_reductions(use: Use) -> Sequence[tuple[str, str, Use]]:
+    """Return changes that reduce the need for images, the least costly first."""
+    if use.training:
+        return [one for one in _training_reductions(use) if "4-bit" not in one[0]]
+    images, found = use.images, []
+    if use.batch_size > 1:
+        use = replace(use, batch_size=1)
+        found.append(("a batch of 1", "--batch 1", use))
+    tiled = replace(images, vae_tiling=True, vae_slicing=True)
+    found.append(("VAE tiling and slicing", "--vae-tiling --vae-slicing", replace(use, images=tiled)))
+    changes = [("model offloading", "--offload model", replace(use, images=replace(tiled, offload="model")))]
+    for words, dtype in (("fp8", "fp8"), ("4-bit", "nf4")):
+        changes.append((f"{words} weights", f"--dtype {dtype}", replace(use, dtype=dtype, images=tiled)))
+    last = replace(use, images=replace(tiled, offload="sequential"))
+    changes.append(("sequential offloading", "--offload sequential", last))
+    return [*found, *((words, f"{flags} --vae-tiling --vae-slicing", changed) for words, flags, changed in changes)]
+
+
+def _training_reductions(use: Use) -> Iterator[tuple[str, str, Use]]:
+    plan = use.training
+    if plan is None:
+        return
+    if not plan.checkpointing:
+        plan = replace(plan, checkpointing=True)
+        yield "activation checkpointing", "--checkpointing", replace(use, training=plan)
+    if use.batch_size > 1:
+        use = replace(use, batch_size=1)
+        yield "activation checkpointing and a batch of 1", "--batch 1", replace(use, training=plan)
+    if plan.optimizer == "adamw":
+        plan = replace(plan, optimizer="adamw_8bit")
+        yield "checkpointing and 8-bit AdamW", "--optimizer adamw_8bit", replace(use, training=plan)
+    if not plan.lora_rank:
+        plan = replace(plan, lora_rank=16, optimizer="adamw")
+        yield "checkpointing and LoRA", "--lora 16", replace(use, training=plan)
+    changed = replace(use, training=plan, dtype="nf4")
+    yield "checkpointing, LoRA and 4-bit weights", f"--lora {plan.lora_rank} --dtype nf4", changed
+
+
+def _inference_reductions(checkpoint: Checkpoint, use: Use) -> Iterator[tuple[str, str, Use]]:
+    if use.training:
+        return
+    if use.batch_size > 1:
+        half = use.batch_size // 2
+        yield "half the batch", f"--batch {half}", replace(use, batch_size=half)
+        use = replace(use, batch_size=1)
+        yield "a batch of 1", "--batch 1", use
+    context = choose_context(checkpoint, use)
+    while context > MIN_CONTEXT:
+        context //= 2
+        yield f"a context of {context} tokens", f"--context {context}", replace(use, context=context)
+    for dtype, words in (("int8", "8-bit"), ("int4", "4-bit")):
+        if checkpoint.dtype_bytes > bits_per_weight(dtype) / 8:
+            yield f"{words} weights", f"--dtype {dtype}", replace(use, dtype=dtype)
+            yield (
+                f"{words} weights, a context of {MIN_CONTEXT} tokens",
+                f"--dtype {dtype} --context {MIN_CONTEXT}",
+                replace(use, dtype=dtype, context=MIN_CONTEXT),
+            )

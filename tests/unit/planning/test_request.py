@@ -1,0 +1,105 @@
+"""A request is declared once: every surface has its parameters, with their limits."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import click
+import pytest
+from pydantic import ValidationError
+
+import memwatch
+from memwatch.cli.context import Number
+from memwatch.cli.fit import fit as command
+from memwatch.planning.parameters import build, list_parameters, walk_parameters, write_parameters
+from memwatch.planning.pipeline import ImageUse
+from memwatch.planning.request import PARAMETERS, FitRequest, Use, parse_request
+from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.training import TrainingPlan
+from memwatch_web.api.fit_query import parse_query
+from support.paths import ROOT
+
+# Of the command and the function, beside the model and its use.
+FURTHER = {"launch", "measure"}
+SMALL = {"hidden_size": 64, "intermediate_size": 64, "n_layers": 2, "vocab_size": 9, "n_heads": 2, "n_kv_heads": 2}
+
+
+def test_function_of_the_library_has_the_fields_of_a_use() -> None:
+    """By the names of requests, with the same defaults. Images and the cost of a context are not among them."""
+    given = inspect.signature(memwatch.fit).parameters.values()
+    defaults = {one.name: one.default for one in given if one.kind is one.KEYWORD_ONLY and one.name not in FURTHER}
+    declared = {one.attribute if one.record else one.name: one for one in list_parameters(Use)}
+    expected = {name: declared[name].default for name in declared if name not in ("images", "runtime")}
+
+    assert defaults == {**expected, "reserve": 0}
+
+
+def test_command_has_an_option_for_each_parameter_of_a_use() -> None:
+    options = {one.name: one for one in command.params if isinstance(one, click.Option)}
+    expected = [one for one in walk_parameters(Use) if one.name != "runtime"]
+
+    assert set(options) == {one.name for one in expected} | FURTHER | {"machines", "url", "as_json"}
+    for one in expected:
+        kind = options[one.name].type
+        if isinstance(kind, Number):
+            assert (kind.min, kind.max) == (one.limits.ge, one.limits.le), one.name
+
+
+def test_inputs_of_the_page_are_parameters() -> None:
+    page = (ROOT / "web/memwatch_web/templates/fit.html").read_text()
+    named = set(re.findall(r'(?:number|choice|check)\("(\w+)"|<input name="(\w+)"', page))
+    inputs = {one or other for one, other in named}
+
+    assert "bytes" in inputs
+    assert inputs <= set(PARAMETERS)
+
+
+USES = (
+    Use(),
+    Use(context=512, batch_size=3, dtype="int4", kv_dtype="q8_0", offload_kv=True, cpu_layers=2),
+    Use(gpus=4, parallel="pipeline", reserve_bytes=1 << 30, runtime_bytes=1 << 20),
+    Use(training=TrainingPlan()),
+    Use(training=TrainingPlan(optimizer="lion", lora_rank=8, swapped_blocks=1, accumulate=True), zero=1),
+    Use(images=ImageUse(width=512, offload="model", vae_tiling=True)),
+)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_use_is_the_same_after_it_was_sent(use: Use) -> None:
+    """The daemon reads the query that the command writes."""
+    sent = write_parameters(use)
+    kinds = {name: PARAMETERS[name].kind for name in sent}
+    values = {
+        name: text == "true" if kinds[name] is bool else int(text) if kinds[name] is int else text
+        for name, text in sent.items()
+    }
+
+    assert build(Use, values) == use
+    if use.images == ImageUse():
+        found = parse_query({**{name: str(size) for name, size in SMALL.items()}, **sent})
+        assert write_parameters(found.use) == {"context": "8192", "dtype": "bfloat16", **sent}
+
+
+@pytest.mark.parametrize("name", [one.name for one in walk_parameters(Use) if one.kind is int])
+def test_limits_are_the_same_in_a_query_and_in_the_planner(name: str) -> None:
+    """The planner refuses by the name in requests; TrainingPlan, which programs use, by its own."""
+    one = PARAMETERS[name]
+    beyond = int(one.limits.le or 0) + 1
+    switch = {"train": True}
+
+    with pytest.raises(InvalidInputError, match=f"(?:{name}|{one.attribute}) is {beyond}, which is not a whole"):
+        build(Use, {name: beyond, **switch})
+    with pytest.raises(ValidationError, match="less than or equal to"):
+        parse_query({name: str(beyond)})
+
+
+def test_no_name_is_that_of_two_parameters() -> None:
+    names = [one.name for one in walk_parameters(FitRequest)]
+
+    assert len(names) == len(set(names))
+
+
+def test_empty_reserve_is_none() -> None:
+    assert parse_request({**SMALL, "reserve": ""}).use.reserve_bytes == 0
+    assert parse_request({**SMALL, "reserve": "4GiB"}).use.reserve_bytes == 4 << 30
