@@ -34,7 +34,7 @@ READ_ONLY = ToolAnnotations(
 )
 
 MAX_ROWS, MAX_POINTS = 50, 120
-MAX_CONTEXT = PARAMETERS["context"].limits.le
+CONTEXT = PARAMETERS["context"].limits
 GROWTH_RANGE = "10m"
 PLACE_FIELDS = ("id", "kind", "label", "within", "size_bytes", "limit_bytes", "used_bytes", "available_bytes")
 DEVICE_FIELDS = (
@@ -115,7 +115,7 @@ class Tools:
     def will_it_fit(
         self,
         subject: Annotated[str, Field(description="20GiB, or the path of a model's folder or file")],
-        context_tokens: Annotated[int, Field(ge=0, le=MAX_CONTEXT, description="0: the model's")] = 0,
+        context_tokens: Annotated[int, Field(ge=0, le=CONTEXT.le, description="0: the model's")] = 0,
         dtype: Annotated[str, Field(description="of the weights: q4_k, …; empty: the file's")] = "",
     ) -> Json:
         """Tell if a model or a size fits now, on which device, and the cheapest change to make it fit.
