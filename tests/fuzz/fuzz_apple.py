@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_valid
-from memwatch.core.backends.libraries import MAX_PATH_LENGTH, parse_linker_cache
+from memwatch.core.backends.probes import MAX_PATH_LENGTH, parse_linker_cache
 from memwatch.core.drivers.apple import ioreg, text
 from memwatch.core.drivers.apple import metal_child as metal
 

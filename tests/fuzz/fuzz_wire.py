@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from fuzz.oracle import numbers_in
-from memwatch.core.backends.opencl_result import OpenclResult
+from memwatch.core.backends.model import OpenclResult
 from memwatch.core.drivers.amd.smi import SmiFailure, SmiReading
 from memwatch.core.drivers.apple.records import Metal
 from memwatch.core.drivers.nvml.records import NvmlFailure, NvmlReading

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.backends.finder import CHILD, ask_opencl
+from memwatch.core.backends.model import OpenclResult
 from memwatch.core.backends.opencl_child import kind_of
-from memwatch.core.backends.opencl_result import OpenclResult
 from memwatch.core.helper.codec import from_line
 from memwatch.core.helper.python_child import import_path, python_child
 from memwatch.core.model import Absent

@@ -13,9 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.core.backends.libraries import find_library, parse_linker_cache
-from memwatch.core.backends.opencl_result import OpenclResult
-from memwatch.core.backends.probes import ProbeResults, Rocm, find_rocm, gather, parse_cpu_name, read_group
+from memwatch.core.backends.model import OpenclResult
+from memwatch.core.backends.probes import (
+    ProbeResults,
+    Rocm,
+    find_library,
+    find_rocm,
+    gather,
+    parse_cpu_name,
+    parse_linker_cache,
+    read_group,
+)
 from memwatch.core.linux.files import Roots
 from support.daemon_process import POWERLESS
 

@@ -48,7 +48,7 @@ FUNCTIONS = frozenset(
         ),
         "memwatch.core.linux.cgroup_mounts.list_children",
         *("memwatch.core.linux.process_files.read_at", "memwatch.core.linux.process_files.open_folder"),
-        *("memwatch.core.backends.files.read_head", "memwatch.core.backends.files.list_names"),
+        *("memwatch.core.backends.probes.read_head", "memwatch.core.backends.probes.list_names"),
     }
 )
 # Of paths, sockets and TLS contexts, whatever they are called on.
@@ -75,12 +75,18 @@ def find_opens(module: str, source: str) -> Iterator[Open]:
     A path that is written in the source itself is left out.
     """
     tree = ast.parse(source)
-    names, lines = dict(_imports(tree)), source.splitlines()
+    names, lines = {**_own_names(tree, module), **dict(_imports(tree))}, source.splitlines()
     left_out = {id(node) for node in _left_out(tree, names)}
     for node in ast.walk(tree):
         if id(node) not in left_out and (_is_function(node, names) or _is_method(node, names)):
             line = getattr(node, "lineno", 0)
             yield Open(module, line, lines[line - 1].strip())
+
+
+def _own_names(tree: ast.Module, module: str) -> dict[str, str]:
+    """Return the full names of a module's own functions."""
+    dotted = module.partition("/")[2].removesuffix(".py").replace("/", ".")
+    return {node.name: f"{dotted}.{node.name}" for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.backends import opencl
-from memwatch.core.backends.opencl_result import OpenclPlatform, OpenclResult
+from memwatch.core.backends.model import OpenclPlatform, OpenclResult
+from memwatch.core.backends.rules import build_backend
 from memwatch.core.model import Absent
 from support.backend_samples import EVIDENCE, POCL, RTX, found, gpu_device, machine, with_opencl
 from support.fakes import GIB
@@ -28,7 +28,7 @@ def test_opencl_cpu_is_listed_and_is_no_gpu() -> None:
 
 def test_platform_listed_twice_counts_once() -> None:
     """Two .icd files of one driver, even with different versions, are one CPU."""
-    backend = opencl.build_backend(with_opencl(POCL, replace(POCL, version="PoCL 7.1")), machine())
+    backend = build_backend("opencl", with_opencl(POCL, replace(POCL, version="PoCL 7.1")), machine())
 
     assert len(backend.devices) == 1
 
@@ -38,15 +38,15 @@ def test_two_cards_of_one_model_count_twice() -> None:
     alike = OpenclPlatform("AMD", "1", (gpu_device(""), gpu_device("")))
     apart = OpenclPlatform("NVIDIA CUDA", "1", (gpu_device(), gpu_device("0000:02:00.0")))
 
-    assert len(opencl.build_backend(with_opencl(alike), machine()).devices) == 2
-    assert len(opencl.build_backend(with_opencl(apart), machine()).devices) == 2
+    assert len(build_backend("opencl", with_opencl(alike), machine()).devices) == 2
+    assert len(build_backend("opencl", with_opencl(apart), machine()).devices) == 2
 
 
 def test_opencl_gpu_has_the_values_of_the_snapshot() -> None:
     """Matched by address; a GPU that is in no snapshot has OpenCL's size and no headroom."""
-    known = opencl.build_backend(with_opencl(OpenclPlatform("NVIDIA CUDA", "1", (gpu_device(),))), machine(RTX))
-    foreign = opencl.build_backend(
-        with_opencl(OpenclPlatform("X", "1", (gpu_device("0000:09:00.0"),))), machine(RTX)
+    known = build_backend("opencl", with_opencl(OpenclPlatform("NVIDIA CUDA", "1", (gpu_device(),))), machine(RTX))
+    foreign = build_backend(
+        "opencl", with_opencl(OpenclPlatform("X", "1", (gpu_device("0000:09:00.0"),))), machine(RTX)
     )
 
     assert (known.devices[0].id, known.devices[0].headroom_bytes) == ("gpu0", 20 * GIB)
@@ -83,7 +83,7 @@ def test_unavailable_opencl_has_a_reason(
     answer: OpenclResult | None, drivers: tuple[str, ...], available: bool | Absent, words: str
 ) -> None:
     """Without a binding the drivers remain unknown; without a driver, OpenCL is unavailable."""
-    backend = opencl.build_backend(replace(EVIDENCE, opencl=answer, opencl_drivers=drivers), machine())
+    backend = build_backend("opencl", replace(EVIDENCE, opencl=answer, opencl_drivers=drivers), machine())
 
     assert backend.available is available
     assert words in backend.reason
@@ -102,8 +102,8 @@ def test_opencl_without_permission_for_the_gpu_is_not_permitted(
 ) -> None:
     """If the daemon's user may not open a GPU, OpenCL may still work for its clients."""
     closed = replace(with_opencl(platform), closed="/dev/dri/renderD128", for_others=for_others)
-    backend = opencl.build_backend(closed, machine())
+    backend = build_backend("opencl", closed, machine())
 
     assert backend.available is available
     assert backend.reason.endswith("user ada may not open /dev/dri/renderD128, so a GPU would not be found")
-    assert "may not" not in opencl.build_backend(replace(closed, closed=None), machine()).reason
+    assert "may not" not in build_backend("opencl", replace(closed, closed=None), machine()).reason

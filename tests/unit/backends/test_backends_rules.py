@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.backends import cpu, cuda, metal, opencl, rocm, vulkan
 from memwatch.core.backends.devices import compute_capacity
-from memwatch.core.backends.model import Backend
-from memwatch.core.backends.opencl_result import OpenclPlatform
+from memwatch.core.backends.model import Backend, OpenclPlatform
 from memwatch.core.backends.probes import ProbeResults, Rocm
+from memwatch.core.backends.rules import build_backend
 from memwatch.core.linux.pci import pci_numbers
 from memwatch.core.model import Absent, Architecture, Device, Quality, Share, ShareKind
 from memwatch.core.snapshot import CollectorStatus, Machine, Snapshot
@@ -20,7 +19,7 @@ from support.sample_parts import snapshot
 
 def test_cuda_works_with_a_driver_and_its_library() -> None:
     """A GPU that NVML lists and libcuda: available, with the values of the snapshot."""
-    backend = cuda.build_backend(replace(EVIDENCE, libcuda="/usr/lib64/libcuda.so.1"), machine(RTX))
+    backend = build_backend("cuda", replace(EVIDENCE, libcuda="/usr/lib64/libcuda.so.1"), machine(RTX))
 
     assert (backend.available, backend.reason) == (True, "driver 580.95.05, /usr/lib64/libcuda.so.1")
     (device,) = backend.devices
@@ -67,7 +66,7 @@ def test_unavailable_cuda_has_a_reason(
     evidence: ProbeResults, at: Snapshot, available: bool | Absent, words: str
 ) -> None:
     """Unavailable only with proof; without an answer from the driver it stays unknown."""
-    backend = cuda.build_backend(evidence, at)
+    backend = build_backend("cuda", evidence, at)
 
     assert backend.available is available
     assert words in backend.reason
@@ -75,10 +74,10 @@ def test_unavailable_cuda_has_a_reason(
 
 def test_nouveau_and_radeon_have_no_vendor_backend() -> None:
     """nouveau drives the same card, and no CUDA program can use it; radeon is not amdgpu."""
-    nouveau = cuda.build_backend(
-        replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(replace(RTX, driver="nouveau"))
+    nouveau = build_backend(
+        "cuda", replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(replace(RTX, driver="nouveau"))
     )
-    radeon = rocm.build_backend(READY, machine(replace(APU, driver="radeon")))
+    radeon = build_backend("rocm", READY, machine(replace(APU, driver="radeon")))
 
     assert (nouveau.available, nouveau.devices) == (False, ())
     assert "gpu0 uses the driver nouveau" in nouveau.reason
@@ -93,16 +92,17 @@ def test_stalled_jetson_names_the_failing_collector() -> None:
     orin = replace(RTX, name="NVIDIA Orin", driver=Absent.NOT_SUPPORTED)
     at = replace(machine(replace(orin, state="stalled")), collectors=(stub, silent))
 
-    assert cuda.build_backend(EVIDENCE, at).reason == "gpu0 is stalled: no response for 9 s"
+    assert build_backend("cuda", EVIDENCE, at).reason == "gpu0 is stalled: no response for 9 s"
     assert (
-        cuda.build_backend(replace(EVIDENCE, libcuda="/l/libcuda.so.1"), machine(orin)).reason == "/l/libcuda.so.1"
+        build_backend("cuda", replace(EVIDENCE, libcuda="/l/libcuda.so.1"), machine(orin)).reason
+        == "/l/libcuda.so.1"
     )
 
 
 def test_one_lost_gpu_of_two_leaves_cuda_available() -> None:
     """CUDA works with the other GPU; the lost one is listed as lost."""
     other = replace(RTX, id="gpu2", state="lost", allocates_from=(), headroom_bytes=Absent.NOT_AVAILABLE)
-    backend = cuda.build_backend(replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(RTX, other))
+    backend = build_backend("cuda", replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(RTX, other))
 
     assert backend.available is True
     assert [device.note for device in backend.devices] == [None, "is lost"]
@@ -134,9 +134,9 @@ def test_unknown_backends_are_named_in_the_recommendation() -> None:
 def test_rocm_is_listed_with_its_own_headroom() -> None:
     """Carve-out and System RAM both belong to the APU's GPU, and ROCm allocates from one of the two."""
     strix = replace(APU, api_free_bytes={"rocm": 26 * GIB})
-    (device,) = rocm.build_backend(READY, machine(strix)).devices
-    (by_opencl,) = opencl.build_backend(
-        with_opencl(OpenclPlatform("rusticl", "1", (gpu_device("0000:c4:00.0"),))), machine(strix)
+    (device,) = build_backend("rocm", READY, machine(strix)).devices
+    (by_opencl,) = build_backend(
+        "opencl", with_opencl(OpenclPlatform("rusticl", "1", (gpu_device("0000:c4:00.0"),))), machine(strix)
     ).devices
 
     assert (device.headroom_bytes, device.own_headroom_bytes, device.room_bytes) == (60 * GIB, 26 * GIB, 26 * GIB)
@@ -152,8 +152,8 @@ def test_cpu_headroom_is_bounded_by_the_container_limit() -> None:
     )
     limited = replace(machine(), shares=(limit,))
 
-    (free,) = cpu.build_backend(EVIDENCE, machine()).devices
-    (bounded,) = cpu.build_backend(EVIDENCE, limited).devices
+    (free,) = build_backend("cpu", EVIDENCE, machine()).devices
+    (bounded,) = build_backend("cpu", EVIDENCE, limited).devices
     assert (free.size_bytes, free.headroom_bytes) == (64 * GIB, 56 * GIB)
     assert (bounded.size_bytes, bounded.headroom_bytes) == (16 * GIB, 6 * GIB)
 
@@ -175,7 +175,7 @@ def test_rocm_needs_a_gpu_its_device_file_and_a_runtime(
     evidence: ProbeResults, at: Snapshot, available: bool, words: str
 ) -> None:
     """Each missing part has its own text."""
-    backend = rocm.build_backend(evidence, at)
+    backend = build_backend("rocm", evidence, at)
 
     assert backend.available is available
     assert words in backend.reason
@@ -184,8 +184,8 @@ def test_rocm_needs_a_gpu_its_device_file_and_a_runtime(
 def test_rocm_is_available_to_the_group_of_kfd() -> None:
     """The daemon's user may lack the group of /dev/kfd; the reason names the group that its clients need."""
     daemons = replace(READY, kfd_permitted=False, kfd_group="render", for_others=True, user="memwatchd")
-    backend = rocm.build_backend(daemons, machine(APU))
-    ungrouped = rocm.build_backend(replace(daemons, kfd_group=None), machine(APU))
+    backend = build_backend("rocm", daemons, machine(APU))
+    ungrouped = build_backend("rocm", replace(daemons, kfd_group=None), machine(APU))
 
     assert (backend.available, backend.reason) == (
         True,
@@ -197,7 +197,7 @@ def test_rocm_is_available_to_the_group_of_kfd() -> None:
 
 def test_rocm_names_all_missing_parts_at_once() -> None:
     """A single check lists all missing parts."""
-    backend = rocm.build_backend(replace(READY, kfd=False, rocm=None), machine(APU))
+    backend = build_backend("rocm", replace(READY, kfd=False, rocm=None), machine(APU))
 
     assert "/dev/kfd does not exist" in backend.reason
     assert "ROCm is not installed" in backend.reason
@@ -229,10 +229,10 @@ def test_metal_needs_macos_and_a_device() -> None:
     m4 = Device("gpu0", "Apple", "Apple M4", Architecture.UNIFIED, allocates_from=("ram",), headroom_bytes=GIB)
     at = snapshot("mac", Machine("MacBook"), pools=(ram(8 * GIB),), devices=(m4,))
 
-    assert metal.build_backend(EVIDENCE, machine()).available is False
-    assert metal.build_backend(mac, machine()).available is Absent.NOT_AVAILABLE
-    assert metal.build_backend(mac, at).available is True
-    assert metal.build_backend(mac, at).devices[0].unified is True
+    assert build_backend("metal", EVIDENCE, machine()).available is False
+    assert build_backend("metal", mac, machine()).available is Absent.NOT_AVAILABLE
+    assert build_backend("metal", mac, at).available is True
+    assert build_backend("metal", mac, at).devices[0].unified is True
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_vulkan_is_not_probed(
     drivers: tuple[str, ...], architecture: str, available: bool | Absent, words: str
 ) -> None:
     """Installed drivers prove nothing, and a probe would wake GPUs."""
-    backend = vulkan.build_backend(replace(EVIDENCE, vulkan_drivers=drivers), machine(architecture=architecture))
+    backend = build_backend("vulkan", replace(EVIDENCE, vulkan_drivers=drivers), machine(architecture=architecture))
 
     assert backend.available is available
     assert words in backend.reason

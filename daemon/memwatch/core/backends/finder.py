@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from memwatch.core.backends.discovery import build_backends
-from memwatch.core.backends.model import Backends
-from memwatch.core.backends.opencl_result import OpenclResult
+from memwatch.core.backends.model import Backends, OpenclResult
 from memwatch.core.backends.probes import ProbeResults, gather
+from memwatch.core.backends.rules import build_backends
 from memwatch.core.helper.codec import DecodeError, from_line
 from memwatch.core.helper.python_child import python_child
 from memwatch.core.helper.supervisor import Helper, HelperError

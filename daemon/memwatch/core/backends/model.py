@@ -1,4 +1,7 @@
-"""Records of backends. Sizes are integers in bytes. Unknown values are an `Absent` reason."""
+"""Records of backends, and of OpenCL's answer, which is sent through a pipe.
+
+Sizes are integers in bytes. Unknown values are an `Absent` reason.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from typing import Annotated, Literal
 from msgspec import Struct
 
 from memwatch.core.doc import Doc
-from memwatch.core.model import Absent, Bytes
+from memwatch.core.model import Absent, Bytes, Words
 
 DeviceKind = Literal["cpu", "gpu", "accelerator"]
+OpenclKind = Literal["cpu", "gpu", "accelerator", "other"]
+Failure = Literal["no_binding", "no_platform", "failed"]
 
 
 class BackendDevice(Struct, frozen=True):
@@ -64,3 +69,34 @@ class Backends(Struct, frozen=True):
     recommended_reason: str
     age_seconds: Annotated[float, Doc("Time since files and drivers were probed; memory values are current.")]
     backends: tuple[Backend, ...]
+
+
+class OpenclDevice(Struct, frozen=True):
+    """A device. `pci` is an address such as 0000:01:00.0.
+
+    `global_memory_bytes` is not read for a CPU, where it is no capacity (PoCL 3.1 reports four different values on
+    one machine).
+    """
+
+    name: str
+    kind: OpenclKind
+    global_memory_bytes: Bytes
+    unified: bool | Absent
+    pci: Words
+
+
+class OpenclPlatform(Struct, frozen=True):
+    """One installed driver. `failure`: OpenCL's error text if it lists no devices."""
+
+    name: str
+    version: str
+    devices: tuple[OpenclDevice, ...]
+    failure: str | None = None
+
+
+class OpenclResult(Struct, frozen=True):
+    """All platforms, or why there are none: no Python binding, no driver, or a failure with its text."""
+
+    platforms: tuple[OpenclPlatform, ...] = ()
+    failure: Failure | None = None
+    text: str = ""

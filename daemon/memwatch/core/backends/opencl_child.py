@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from memwatch.core.backends.opencl_result import Failure, OpenclDevice, OpenclKind, OpenclPlatform, OpenclResult
+from memwatch.core.backends.model import Failure, OpenclDevice, OpenclKind, OpenclPlatform, OpenclResult
 from memwatch.core.helper.bootstrap import die_with_parent, keep_stdout_for_answers, offer_to_oom_killer, write_all
 from memwatch.core.helper.codec import to_line
 from memwatch.core.model import Absent, Words

@@ -1,4 +1,7 @@
-"""Evidence about backends from files. Device files are never opened: opening one wakes a suspended GPU."""
+"""Evidence about backends from files of other software: installed drivers, and libraries, which are not loaded.
+
+Device files are never opened: opening one wakes a suspended GPU.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,16 @@ import platform as python_platform
 import pwd
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.core.backends.files import list_names, read_head
-from memwatch.core.backends.libraries import find_library
-from memwatch.core.backends.opencl_result import OpenclResult
+from memwatch.core.backends.model import OpenclResult
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.pci import AMD, pci_vendors
 from memwatch.core.printable import printable
+from memwatch.core.runtime.regular_file import read_regular
 
 OPENCL_FOLDER = "etc/OpenCL/vendors"
 # The Vulkan loader's search path on Linux, and Homebrew's for MoltenVK on macOS.
@@ -30,6 +32,21 @@ VULKAN_FOLDERS = (
     "opt/homebrew/share/vulkan/icd.d",
     "run/opengl-driver/share/vulkan/icd.d",
 )
+TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
+# Library folders of distributions, WSL, Jetson Linux, CUDA's compatibility package and NixOS, which the linker's
+# cache may not list.
+FOLDERS = (
+    *(f"usr/lib/{triplet}{within}" for triplet in TRIPLETS for within in ("", "/nvidia", "/tegra")),
+    "usr/lib64",
+    "usr/lib",
+    "usr/lib/wsl/lib",
+    "usr/local/cuda/compat",
+    "usr/local/lib",
+    "run/opengl-driver/lib",
+)
+MAX_CACHE_BYTES = 8 << 20
+MAX_PATH_LENGTH = 4096
+MAX_NAMES = 50
 ROCM_VERSION = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,6}){1,3}")
 
 
@@ -91,6 +108,45 @@ def gather(
         vulkan_drivers=list_vulkan_drivers(root),
         opencl=ask_opencl() if ask_opencl else None,
     )
+
+
+def read_head(path: Path, max_bytes: int) -> bytes:
+    """Return the first `max_bytes` of a file. Empty if it does not exist or cannot be read."""
+    try:
+        return read_regular(path, max_bytes)
+    except OSError:
+        return b""
+
+
+def list_names(folder: Path, ending: str) -> list[str]:
+    """Return the sorted names in a folder that end with `ending`. Empty if the folder does not exist."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return sorted(name for name in names if name.endswith(ending))[:MAX_NAMES]
+
+
+def parse_linker_cache(cache: bytes) -> Iterator[str]:
+    """Return the paths in /etc/ld.so.cache. Both of its formats end each path with a NUL."""
+    for part in cache.split(b"\0"):
+        if part.startswith(b"/") and len(part) <= MAX_PATH_LENGTH:
+            yield os.fsdecode(part)
+
+
+def find_library(name: str, rootfs: Path, folders: Sequence[str] = ()) -> str | None:
+    """Return the path, on the machine under `rootfs`, of a library `name` or, with a version, `name.6.2`.
+
+    The target of a link is not checked: an absolute link cannot be followed from outside.
+    """
+    wanted = re.compile(re.escape(name) + r"(?:\.[0-9]{1,9}){0,4}")
+    for path in parse_linker_cache(read_head(rootfs / "etc/ld.so.cache", MAX_CACHE_BYTES)):
+        if wanted.fullmatch(os.path.basename(path)) and os.path.lexists(rootfs / path.lstrip("/")):
+            return path
+    for folder in (*folders, *FOLDERS):
+        if os.path.lexists(rootfs / folder / name):
+            return f"/{folder}/{name}"
+    return None
 
 
 def list_vulkan_drivers(root: Path) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from memwatch.core.backends.files import read_head
-from memwatch.core.backends.libraries import find_library
+from memwatch.core.backends.probes import find_library, read_head
 from memwatch.core.linux.files import Roots
 
 PACKAGES = ("amdsmi", "nvidia-ml-py", "pynvml")
