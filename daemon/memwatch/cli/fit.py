@@ -53,8 +53,8 @@ def use_options(command: Command) -> Command:
             command = click.option(flag(one.name), is_flag=True, help=text)(command)
             continue
         kind: click.ParamType[Any] | None = None
-        if one.kind is int:
-            kind = Number(int(one.limits.ge or 0), int(one.limits.le or 0), one.doc.examples[0])
+        if one.bounds:
+            kind = Number(*one.bounds, one.example)
         elif one.choices:
             kind = click.Choice(one.choices)
         default = f"  [default: {one.default}]" if one.default else ""

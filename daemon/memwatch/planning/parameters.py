@@ -58,10 +58,22 @@ class Parameter(Struct, frozen=True):
         """Return the meaning. `spell`: a parameter's name as its reader writes it."""
         return self.doc.text.replace("{train}", spell("train"))
 
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """Return the least and the greatest of a whole number, None without limits."""
+        if int not in (self.kind, *get_args(self.kind)) or self.limits.ge is None or self.limits.le is None:
+            return None
+        return int(self.limits.ge), int(self.limits.le)
+
+    @property
+    def example(self) -> int:
+        low, high = self.bounds or (0, 0)
+        return int(self.doc.examples[0]) if self.doc.examples else min(max(low, 1024), high)
+
     def check(self, value: object, name: str) -> None:
-        if self.limits.ge is not None and isinstance(value, int):
-            low, high = int(self.limits.ge), int(self.limits.le or 0)
-            check_count(value, name, self.doc.examples[0] if self.doc.examples else low, low, high)
+        """Raise InvalidInputError for a number beyond its limits, and for another word than the choices."""
+        if self.bounds:
+            check_count(value, name, self.example, *self.bounds)
         elif self.choices and value not in get_args(self.kind):
             raise InvalidInputError(f"{name} is {quote(value)}, which is not one of {', '.join(self.choices)}")
 
@@ -102,7 +114,10 @@ def walk_parameters(record: type[Struct]) -> Iterator[Parameter]:
 
 
 def build(record: type[Record], values: Mapping[str, Any]) -> Record:
-    """Build a record from values of parameters. A record inside that may be missing needs its switch."""
+    """Build a record from values of parameters. A record inside that may be missing needs its switch.
+
+    Raises InvalidInputError with the names of parameters, where a record would name its fields.
+    """
     found: dict[str, Any] = {}
     for one in list_parameters(record):
         if one.record is not None:
@@ -111,6 +126,8 @@ def build(record: type[Record], values: Mapping[str, Any]) -> Record:
         elif one.name in values:
             value = values[one.name]
             if one.parse is None:
+                if value != one.default:
+                    one.check(value, one.name)
                 found[one.attribute] = value
             elif value:
                 found[one.attribute] = one.parse(value, one.name)
@@ -133,5 +150,5 @@ def check_fields(record: Struct, by_attribute: bool = False) -> None:
     """Check limits and words of the fields that do not have their default. Raises InvalidInputError."""
     for one in list_parameters(type(record)):
         value = getattr(record, one.attribute)
-        if value != one.default or value is True:
+        if value != one.default or isinstance(value, bool):
             one.check(value, one.attribute if by_attribute else one.name)

@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import fields
 
 from memwatch.core.doc import Doc
 from memwatch.planning.inference import UNQUANTIZED_BYTES
 from memwatch.planning.number_formats import bits_per_weight
 from memwatch.planning.parameters import check_fields
-from memwatch.planning.sizes import InvalidInputError, check_count
+from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import MASTER_BYTES, OPTIMIZER_BYTES, TrainingPlan
 
 # Numbers alive at the peak, for each number of the denoiser's first level or each token's hidden state. A UNet with
@@ -33,46 +32,41 @@ VAE_LIVE = 6
 MAX_PIXELS = 1 << 14
 DEFAULT_PIXELS = 1024
 SIDE = Meta(ge=64, le=MAX_PIXELS)
+PIXELS = Meta(ge=1, le=MAX_PIXELS)
+WIDTH = Meta(ge=1, le=1 << 50)
+SIZE = Meta(ge=0, le=1 << 50)
 
 
 class Pipeline(Struct, frozen=True):
     """Sizes and shape of a pipeline. LoRA adapters are on all queries, keys, values and outputs of attention."""
 
     denoiser: Annotated[Literal["unet", "transformer"], Doc("A diffusion model with this denoiser.")]
-    denoiser_parameters: int
-    denoiser_bytes: int
-    encoder_parameters: Annotated[int, Doc("Parameters of all text encoders.")]
-    encoder_bytes: int
-    largest_encoder_bytes: Annotated[int, Doc("Size of the largest text encoder.")]
-    vae_parameters: int
-    vae_bytes: int
-    largest_tensor_bytes: Annotated[int, Doc("Size of the largest tensor of all components.")]
-    denoiser_width: Annotated[int, Doc("Channels of the first level, or the hidden size.")]
-    token_pixels: Annotated[int, Doc("Pixels along a side of a token or a latent number.")]
-    attention_pixels: Annotated[int, Doc("The same at the finest level with attention.")]
-    attention_heads: int
-    text_tokens: Annotated[int, Doc("Tokens of the prompt beside those of the image.")] = 0
-    lora_per_rank: Annotated[int, Doc("Parameters of LoRA adapters for each rank.")] = 0
+    denoiser_parameters: Annotated[int, SIZE]
+    denoiser_bytes: Annotated[int, SIZE]
+    encoder_parameters: Annotated[int, Doc("Parameters of all text encoders."), SIZE]
+    encoder_bytes: Annotated[int, SIZE]
+    largest_encoder_bytes: Annotated[int, Doc("Size of the largest text encoder."), SIZE]
+    vae_parameters: Annotated[int, SIZE]
+    vae_bytes: Annotated[int, SIZE]
+    largest_tensor_bytes: Annotated[int, Doc("Size of the largest tensor of all components."), SIZE]
+    denoiser_width: Annotated[int, Doc("Channels of the first level, or the hidden size."), WIDTH]
+    token_pixels: Annotated[int, Doc("Pixels along a side of a token or a latent number."), PIXELS]
+    attention_pixels: Annotated[int, Doc("The same at the finest level with attention."), PIXELS]
+    attention_heads: Annotated[int, WIDTH]
+    text_tokens: Annotated[int, Doc("Tokens of the prompt beside those of the image."), SIZE] = 0
+    lora_per_rank: Annotated[int, Doc("Parameters of LoRA adapters for each rank."), SIZE] = 0
     guidance: Annotated[bool, Doc("Each image is in a batch twice, with and without the prompt.")] = True
-    vae_width: Annotated[int, Doc("Channels of the VAE's last level.")] = 128
-    vae_tile: Annotated[int, Doc("Pixels along the side of a tile.")] = 512
+    vae_width: Annotated[int, Doc("Channels of the VAE's last level."), WIDTH] = 128
+    vae_tile: Annotated[int, Doc("Pixels along the side of a tile."), WIDTH] = 512
     vae_32bit: Annotated[bool, Doc("The VAE overflows 16 bits and decodes in 32.")] = False
 
     def __post_init__(self) -> None:
-        for field in fields(type(self)):
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or field.name == "denoiser":
-                continue
-            small = 1 if field.name in NEEDED else 0
-            check_count(value, field.name, 1024, small, MAX_PIXELS if field.name.endswith("pixels") else 1 << 50)
+        check_fields(self)
 
     @property
     def kind(self) -> str:
         has_fine_attention = self.denoiser == "unet" and self.attention_pixels == self.token_pixels
         return "unet_with_attention" if has_fine_attention else self.denoiser
-
-
-NEEDED = ("denoiser_width", "token_pixels", "attention_pixels", "attention_heads", "vae_width", "vae_tile")
 
 
 class ImageUse(Struct, frozen=True):

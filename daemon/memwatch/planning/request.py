@@ -100,6 +100,9 @@ class FitRequest(Struct, frozen=True, kw_only=True):
     ] = "shape"
     lease: Annotated[str, Doc("Own lease: its bytes count as available."), FORMAT] = ""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     @property
     def is_size(self) -> bool:
         return self.bytes is not None

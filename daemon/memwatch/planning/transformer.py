@@ -4,47 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
 from memwatch.core.doc import Doc
+from memwatch.planning.parameters import check_fields
 from memwatch.planning.sizes import InvalidInputError, check_count
 
-# Examples for error messages: Mistral 7B's values, except n_experts (Mixtral's).
-EXAMPLES = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "n_layers": 32,
-    "vocab_size": 32000,
-    "n_heads": 32,
-    "n_kv_heads": 8,
-    "head_dim": 128,
-    "n_experts": 8,
-    "norms_per_layer": 2,
-}
 MAX_DIMENSION = 1 << 28
 # The largest models have some hundreds of experts.
 MAX_EXPERTS = 1 << 14
-
 MAX_PARAMETERS = 1 << 46
-# Counts of layers, at most `n_layers`, and other numbers that a plain model does not have.
+COUNT = Meta(ge=1, le=MAX_DIMENSION)
+# Of what a plain model does not have.
+DETAIL = Meta(ge=0, le=MAX_DIMENSION)
+MANY = Meta(ge=0, le=MAX_PARAMETERS)
+# Counts of layers, at most `n_layers`, that a plain model does not have.
 LAYER_COUNTS = ("full_layers", "shared_kv_layers", "attention_layers", "linear_layers", "mlp_layers", "moe_layers")
-OPTIONAL = (
-    "full_kv_width",
-    "full_kv_heads",
-    "kv_lora_rank",
-    "q_lora_rank",
-    "qk_rope_head_dim",
-    "v_head_dim",
-    "dense_intermediate_size",
-    "shared_intermediate_size",
-    "active_experts",
-    "o_groups",
-    "o_lora_rank",
-    "fp8_token_bytes",
-    "side_numbers",
-    "side_bytes",
-)
 
 Biases = Literal["none", "qkv", "attention", "all"]
 
@@ -59,54 +35,51 @@ class Transformer(Struct, frozen=True):
     `side_numbers` are in the cache's format, `side_bytes` in one of their own. `fp8_token_bytes` includes scales.
     """
 
-    hidden_size: int
-    intermediate_size: int
-    n_layers: int
-    vocab_size: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: Annotated[int, Doc("0: hidden_size / n_heads.")] = 0
+    hidden_size: Annotated[int, Doc("", (4096,)), COUNT]
+    intermediate_size: Annotated[int, Doc("", (14336,)), COUNT]
+    n_layers: Annotated[int, Doc("", (32,)), COUNT]
+    vocab_size: Annotated[int, Doc("", (32000,)), COUNT]
+    n_heads: Annotated[int, Doc("", (32,)), COUNT]
+    n_kv_heads: Annotated[int, Doc("", (8,)), COUNT]
+    head_dim: Annotated[int, Doc("0: hidden_size / n_heads.", (128,)), DETAIL] = 0
     tied_embeddings: bool = False
     gated_mlp: Annotated[bool, Doc("Three MLP matrices, as in SwiGLU, instead of two.")] = True
-    n_experts: int = 1
+    n_experts: Annotated[int, Doc("", (8,)), Meta(ge=1, le=MAX_EXPERTS)] = 1
     biases: Biases = "none"
     qk_norm: bool = False
-    norms_per_layer: int = 2
-    learned_positions: Annotated[int, Doc("Rows of the learned position table; 0: none.")] = 0
-    sliding_window: Annotated[int, Doc("Attention window in tokens; 0: unlimited.")] = 0
+    norms_per_layer: Annotated[int, Doc("", (2,)), DETAIL] = 2
+    learned_positions: Annotated[int, Doc("Rows of the learned position table; 0: none."), DETAIL] = 0
+    sliding_window: Annotated[int, Doc("Attention window in tokens; 0: unlimited."), DETAIL] = 0
     full_layers: Annotated[int, Doc("Layers without the window; 0: none.")] = 0
-    full_kv_width: Annotated[int, Doc("Numbers of a token's keys in those, if other than in the others.")] = 0
-    full_kv_heads: Annotated[int, Doc("KV heads of those, if other than in the others.")] = 0
+    full_kv_width: Annotated[
+        int, Doc("Numbers of a token's keys in those, if other than in the others."), DETAIL
+    ] = 0
+    full_kv_heads: Annotated[int, Doc("KV heads of those, if other than in the others."), DETAIL] = 0
     shared_kv_layers: Annotated[int, Doc("Layers that read the KV cache of another.")] = 0
     attention_layers: Annotated[int, Doc("Layers with attention; 0: all but linear_layers.")] = 0
     linear_layers: Annotated[int, Doc("Layers without a KV cache: linear attention, state-space.")] = 0
-    linear_parameters: Annotated[int, Doc("Parameters of each of those.")] = 0
-    state_bytes: Annotated[int, Doc("State of each of those, for one sequence.")] = 0
-    kv_lora_rank: Annotated[int, Doc("MLA: rank of the cached vector; 0: no MLA.")] = 0
-    q_lora_rank: Annotated[int, Doc("MLA: rank of the queries; 0: one matrix.")] = 0
-    qk_rope_head_dim: Annotated[int, Doc("MLA: cached numbers with positions.")] = 0
-    v_head_dim: Annotated[int, Doc("Head dimension of values; 0: head_dim.")] = 0
+    linear_parameters: Annotated[int, Doc("Parameters of each of those."), MANY] = 0
+    state_bytes: Annotated[int, Doc("State of each of those, for one sequence."), MANY] = 0
+    kv_lora_rank: Annotated[int, Doc("MLA: rank of the cached vector; 0: no MLA."), DETAIL] = 0
+    q_lora_rank: Annotated[int, Doc("MLA: rank of the queries; 0: one matrix."), DETAIL] = 0
+    qk_rope_head_dim: Annotated[int, Doc("MLA: cached numbers with positions."), DETAIL] = 0
+    v_head_dim: Annotated[int, Doc("Head dimension of values; 0: head_dim."), DETAIL] = 0
     mlp_layers: Annotated[int, Doc("Layers with an MLP; 0: all.")] = 0
     moe_layers: Annotated[int, Doc("Layers with experts; 0: all with an MLP.")] = 0
-    dense_intermediate_size: Annotated[int, Doc("Width of layers without experts.")] = 0
-    shared_intermediate_size: Annotated[int, Doc("Width of the shared experts.")] = 0
-    active_experts: Annotated[int, Doc("Experts of a token; 0: two.")] = 0
-    o_groups: Annotated[int, Doc("Groups of heads with an output matrix of low rank; 0: one matrix.")] = 0
-    o_lora_rank: Annotated[int, Doc("Rank of each of those.")] = 0
-    fp8_token_bytes: Annotated[int, Doc("MLA: bytes of the cached vector in 8 bits; 0: one a number.")] = 0
-    side_numbers: Annotated[int, Doc("Cached numbers of a token beside keys and values, in all layers.")] = 0
-    side_bytes: Annotated[int, Doc("The same in bytes of a format of their own, such as an indexer's.")] = 0
-    extra_parameters: Annotated[int, Doc("Parameters of a vision tower and others, not quantized.")] = 0
+    dense_intermediate_size: Annotated[int, Doc("Width of layers without experts."), DETAIL] = 0
+    shared_intermediate_size: Annotated[int, Doc("Width of the shared experts."), DETAIL] = 0
+    active_experts: Annotated[int, Doc("Experts of a token; 0: two."), DETAIL] = 0
+    o_groups: Annotated[int, Doc("Groups of heads with an output matrix of low rank; 0: one matrix."), DETAIL] = 0
+    o_lora_rank: Annotated[int, Doc("Rank of each of those."), DETAIL] = 0
+    fp8_token_bytes: Annotated[int, Doc("MLA: bytes of the cached vector in 8 bits; 0: one a number."), DETAIL] = 0
+    side_numbers: Annotated[
+        int, Doc("Cached numbers of a token beside keys and values, in all layers."), DETAIL
+    ] = 0
+    side_bytes: Annotated[int, Doc("The same in bytes of a format of their own, such as an indexer's."), DETAIL] = 0
+    extra_parameters: Annotated[int, Doc("Parameters of a vision tower and others, not quantized."), MANY] = 0
 
     def __post_init__(self) -> None:
-        for name, example in EXAMPLES.items():
-            minimum = 0 if name in ("head_dim", "norms_per_layer") else 1
-            maximum = MAX_EXPERTS if name == "n_experts" else MAX_DIMENSION
-            check_count(getattr(self, name), name, example, minimum, maximum)
-        for name in ("learned_positions", "sliding_window", *OPTIONAL):
-            check_count(getattr(self, name), name, 1024, 0, MAX_DIMENSION)
-        for name in ("linear_parameters", "state_bytes", "extra_parameters"):
-            check_count(getattr(self, name), name, 1024, 0, MAX_PARAMETERS)
+        check_fields(self)
         for name in LAYER_COUNTS:
             check_count(getattr(self, name), name, self.n_layers, 0, self.n_layers)
         if self.n_heads % self.n_kv_heads:

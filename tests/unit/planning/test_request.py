@@ -7,14 +7,15 @@ import re
 
 import click
 import pytest
-from pydantic import ValidationError
+from click.testing import CliRunner
 
 import memwatch
 from memwatch.cli.context import Number
 from memwatch.cli.fit import fit as command
+from memwatch.cli.fit import flag
 from memwatch.planning.parameters import build, list_parameters, walk_parameters, write_parameters
 from memwatch.planning.pipeline import ImageUse
-from memwatch.planning.request import PARAMETERS, FitRequest, Use, parse_request
+from memwatch.planning.request import IMAGES, PARAMETERS, PIPELINE_NEEDS, FitRequest, Use, parse_request
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
 from memwatch_web.api.fit_query import parse_query
@@ -82,16 +83,21 @@ def test_use_is_the_same_after_it_was_sent(use: Use) -> None:
 
 
 @pytest.mark.parametrize("name", [one.name for one in walk_parameters(Use) if one.kind is int])
-def test_limits_are_the_same_in_a_query_and_in_the_planner(name: str) -> None:
-    """The planner refuses by the name in requests; TrainingPlan, which programs use, by its own."""
+def test_number_beyond_its_limits_has_the_same_sentence_everywhere(name: str) -> None:
+    """The command and the query differ in the spelling of the name only."""
     one = PARAMETERS[name]
-    beyond = int(one.limits.le or 0) + 1
-    switch = {"train": True}
+    low, high = one.bounds or (0, 0)
+    words = f"which is not a whole number from {low} to {high}; for example {one.example}"
+    beyond = str(high + 1)
+    model = {"denoiser": "unet", **dict.fromkeys(PIPELINE_NEEDS, 8)} if name in IMAGES else SMALL
+    query = {**{field: str(value) for field, value in model.items()}, "train": "true", name: beyond}
 
-    with pytest.raises(InvalidInputError, match=f"(?:{name}|{one.attribute}) is {beyond}, which is not a whole"):
-        build(Use, {name: beyond, **switch})
-    with pytest.raises(ValidationError, match="less than or equal to"):
-        parse_query({name: str(beyond)})
+    with pytest.raises(InvalidInputError) as refused:
+        parse_query(query)
+    assert str(refused.value) == f"{name} is {beyond}, {words}"
+    if name != "runtime":
+        done = CliRunner().invoke(command, ["./model", flag(name), beyond])
+        assert f'{flag(name)} is "{beyond}", {words}' in done.output
 
 
 def test_no_name_is_that_of_two_parameters() -> None:

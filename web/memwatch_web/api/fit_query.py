@@ -14,9 +14,12 @@ LIMITS = ("ge", "le", "min_length", "max_length")
 
 
 def _declare(one: Parameter) -> Any:  # noqa: ANN401  a type and a field of pydantic
+    """Return a type and a field. The planner itself refuses whole numbers: its sentence has an example."""
     default = DESCRIBED.get(one.name, one.default)
-    limits = {name: getattr(one.limits, name) for name in LIMITS}
     kind = one.kind | None if default is None else one.kind
+    limits: dict[str, Any] = {name: getattr(one.limits, name) for name in LIMITS}
+    if one.bounds:
+        limits = {"json_schema_extra": dict(zip(("minimum", "maximum"), one.bounds, strict=True))}
     return kind, Field(default, description=one.describe() or None, **limits)
 
 
