@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.checkpoint import CONFIG, Checkpoint
-from memwatch.planning.engines import llama_cpp, ollama, sglang, tensorrt_llm, transformers, vllm
+from memwatch.planning.engines import llama_cpp, sglang, tensorrt_llm, transformers, vllm
 from memwatch.planning.engines.placement import (
     GGUF,
     SAFETENSORS,
@@ -47,7 +47,7 @@ ENGINES: Mapping[str, Engine] = {
     "tensorrt-llm": Engine("TensorRT-LLM", tensorrt_llm.build, vendors=("NVIDIA",)),
     "transformers": Engine("Transformers", transformers.build, layers_only=True),
     "llama.cpp": Engine("llama.cpp", llama_cpp.build, GGUF, layers_only=True, offloads=True),
-    "ollama": Engine("Ollama", ollama.build, GGUF, layers_only=True, offloads=True),
+    "ollama": Engine("Ollama", llama_cpp.build_ollama, GGUF, layers_only=True, offloads=True),
 }
 
 

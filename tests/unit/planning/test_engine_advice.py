@@ -10,7 +10,7 @@ from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolK
 from memwatch.core.snapshot import Machine, SelfUsage, Snapshot
 from memwatch.monitor.alerts.engine_rules import describe_full, is_full
 from memwatch.monitor.alerts.rules import AlertRules, evaluate_rules
-from memwatch.planning.engine_advice import advise, find_pool
+from memwatch.planning.device_totals import advise, find_pool
 
 GIB = 1 << 30
 

@@ -51,7 +51,7 @@ def advise_engines(snapshot: Snapshot) -> Mapping[str, str | None]:
     """Return the advice by engine. The planner is imported only if a server runs."""
     if not snapshot.engines:
         return {}
-    from memwatch.planning.engine_advice import advise
+    from memwatch.planning.device_totals import advise
 
     return {engine.id: advise(engine, snapshot) for engine in snapshot.engines}
 

@@ -112,7 +112,7 @@ def pod_name(
 def advice(
     engine: Engine, snapshot: Snapshot
 ) -> Annotated[str | None, Doc("A lower limit for the server while memory is short; null otherwise.")]:
-    from memwatch.planning.engine_advice import advise  # the planner is loaded only if a server runs
+    from memwatch.planning.device_totals import advise  # the planner is loaded only if a server runs
 
     return advise(engine, snapshot)
 

@@ -1,1 +1,1 @@
-"""Launch lines of inference engines, one module each: options with which its arithmetic gives the plan."""
+"""Launch lines of inference engines: options with which its arithmetic gives the plan."""

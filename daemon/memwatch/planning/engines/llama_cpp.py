@@ -1,16 +1,23 @@
 """llama.cpp's llama-server: sizes are absolute, so that it only has to be kept from changing them.
 
-From tools/server/README.md and common/fit.cpp. The context is that of all slots together.
+From tools/server/README.md and common/fit.cpp. The context is that of all slots together. Ollama runs llama-server
+with the context, the slots and the layers that it is given: from its llm/llama_server.go, envconfig/config.go and
+docs/modelfile.mdx.
 """
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from memwatch.planning.engines.placement import Flag, Launch, NoLaunchError, Placement, select_gpus, shell_line
 from memwatch.planning.number_formats import CACHE_BITS
 
 CACHE_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", **{name: name for name in CACHE_BITS}}
+OLLAMA_CACHES = ("", "f16", "q8_0", "q4_0")
+SERVICE = "Variables belong to the server; of a service: sudo systemctl edit ollama, then restart it."
 
 
 def build(plan: Placement, dtype: str) -> Launch:
@@ -70,3 +77,48 @@ def _devices(plan: Placement) -> Iterator[Flag]:
             "-fit off",
             "its own reading of free memory on unified memory is not the limit of an allocation (llama.cpp#24626)",
         )
+
+
+def build_ollama(plan: Placement, dtype: str) -> Launch:
+    """Return the lines of Ollama: the server with its variables, and a model with its parameters."""
+    refuse_conversion(dtype)
+    if plan.use.offload_kv:
+        raise NoLaunchError("Ollama has no option for a cache in System RAM; use layers on the CPU")
+    gpus, notes = select_gpus(plan)
+    variables = [*gpus, *_ollama_variables(plan)]
+    parameters = [
+        Flag(f"num_ctx {plan.context}", "the plan's context of one request; by default it depends on the memory"),
+        Flag(f"num_gpu {gpu_layers(plan)}", _why_ollama_layers(plan)),
+    ]
+    name = re.sub(r"[^a-z0-9._-]+", "-", PurePath(plan.model).stem.lower()).strip("-.") or "model"
+    text = "".join(f"PARAMETER {one.flag}\\n" for one in parameters)
+    command = "\n".join(
+        [
+            f"{' '.join(one.flag for one in variables)} ollama serve &",
+            f"printf 'FROM %s\\n{text}' {shlex.quote(plan.model)} > Modelfile",
+            f"ollama create {name} -f Modelfile && ollama run {name}",
+        ]
+    )
+    return Launch("ollama", command, (*variables, *parameters), (*notes, SERVICE))
+
+
+def _ollama_variables(plan: Placement) -> Iterator[Flag]:
+    yield Flag(
+        f"OLLAMA_NUM_PARALLEL={plan.batch}", "the plan's batch; the cache is num_ctx for each of these requests"
+    )
+    word = cache_format(plan)
+    if word not in OLLAMA_CACHES:
+        raise NoLaunchError(f"Ollama has no {word} cache; use q8_0")
+    if word and word != "f16":
+        yield Flag("OLLAMA_FLASH_ATTENTION=1", "a quantized cache needs flash attention")
+        yield Flag(f"OLLAMA_KV_CACHE_TYPE={word}", "the plan counts a cache of this format")
+    if plan.count > 1:
+        yield Flag("OLLAMA_SCHED_SPREAD=1", "the plan divides the layers among these GPUs")
+
+
+def _why_ollama_layers(plan: Placement) -> str:
+    if not plan.gpus:
+        return "the plan is for the CPU"
+    if plan.is_unified:
+        return "layers on the GPU and the output, in place of Ollama's reading of free memory"
+    return "layers on the GPU, and the output as one more"
