@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from memwatch_web.asgi.static_files import MAX_COMPRESSED_BYTES, STATIC, compress_if_smaller, files_under
+from memwatch_web.asgi.static_files import FOLDER, MAX_COMPRESSED_BYTES, compress_if_smaller, files_under
 from support.daemon_process import RunningDaemon, running_daemon
 
 
@@ -19,7 +19,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 def test_every_compressed_file_equals_the_original(daemon: RunningDaemon) -> None:
     """The decompressed content is identical. Both forms have their own ETag."""
-    for name, path in files_under(STATIC):
+    for name, path in files_under(FOLDER):
         small, whole = (daemon.get(f"/static/{name}", Accept_Encoding=how) for how in ("gzip, br", "identity"))
 
         packed = small.headers.get("content-encoding") == "gzip"
@@ -36,10 +36,10 @@ def test_scripts_and_styles_are_compressed(daemon: RunningDaemon) -> None:
     """An icon of 120 bytes is not."""
     packed = {
         name
-        for name, _ in files_under(STATIC)
+        for name, _ in files_under(FOLDER)
         if "content-encoding" in daemon.get(f"/static/{name}", Accept_Encoding="gzip").headers
     }
-    large = {name for name, path in files_under(STATIC) if path.stat().st_size > MAX_COMPRESSED_BYTES}
+    large = {name for name, path in files_under(FOLDER) if path.stat().st_size > MAX_COMPRESSED_BYTES}
 
     assert {"app.css", "app.js", "vendor/htmx-4.0.1.min.js", "vendor/uplot-1.6.32.min.js"} <= packed
     assert "icon-high.svg" not in packed

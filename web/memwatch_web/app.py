@@ -13,11 +13,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from memwatch_web import plain_routes
 from memwatch_web.asgi import static_files
 from memwatch_web.asgi.compression import Compression
+from memwatch_web.asgi.paths import API, HEALTHZ, METRICS, OPENAPI, READYZ
 from memwatch_web.error_handlers import ErrorAnswer
 from memwatch_web.pages.services import PageServices
 
 # Paths that start so may be those of the API.
-API_PREFIXES = ("/api", "/healthz", "/metrics", "/openapi.json", "/readyz")
+API_PREFIXES = (API.rstrip("/"), HEALTHZ, METRICS, OPENAPI, READYZ)
 
 
 def create_app(services: PageServices, api: ASGIApp) -> Starlette:

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Match
 
 from memwatch.core.runtime.failure_log import FailureLog
+from memwatch_web.asgi.paths import API, HEALTHZ, LIVE, METRICS, OPENAPI, READYZ, STATIC
 from memwatch_web.asgi.problems import problem_response
 from memwatch_web.pages.renderer import Pages
 
@@ -23,8 +24,8 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 UNREADABLE_BODY = "There was an error parsing the body"
 
 # Paths for programs. Errors there are never pages.
-NO_PAGES = frozenset({"/api", "/healthz", "/live", "/metrics", "/openapi.json", "/readyz", "/static"})
-NO_PAGES_UNDER = ("/api/", "/static/")
+NO_PAGES_UNDER = (API, STATIC)
+NO_PAGES = frozenset({*(one.rstrip("/") for one in NO_PAGES_UNDER), HEALTHZ, LIVE, METRICS, OPENAPI, READYZ})
 # No page is nested deeper. Each link of an error page has this number of "../" at most.
 MAX_STEPS_UP = 20
 

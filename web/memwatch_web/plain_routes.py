@@ -25,6 +25,7 @@ from memwatch_web.api import (
 )
 from memwatch_web.api.parameters import Parameters
 from memwatch_web.api.route import Route
+from memwatch_web.asgi.paths import FIT_PAGE, LEASES, LIVE, MARKS, REPORTS
 from memwatch_web.pages import (
     fit_page,
     handlers,
@@ -90,15 +91,15 @@ MEMORY = (
           "operator", "collectors close the GPU drivers for a while"),
 )
 PROGRAMS = (
-    Route("POST",   "/api/v1/marks",                ingest.marks,                 "MarkReceipt",
+    Route("POST",   MARKS,                          ingest.marks,                 "MarkReceipt",
           "program", "adds an event"),
-    Route("POST",   "/api/v1/reports",              ingest.reports,               "ReportReceipt",
+    Route("POST",   REPORTS,                        ingest.reports,               "ReportReceipt",
           "program", "replaces the reports of a process"),
-    Route("POST",   "/api/v1/leases",               leases.lease,                 "Lease",
+    Route("POST",   LEASES,                         leases.lease,                 "Lease",
           "program", "reserves memory for a process", NO_ROOM),
-    Route("DELETE", "/api/v1/leases/{lease_id}",    leases.end,                   "Lease[]",
+    Route("DELETE", LEASES + "/{lease_id}",         leases.end,                   "Lease[]",
           "program", "ends a lease", NO_LEASE),
-    Route("GET",    "/api/v1/leases",               views.leases,                "Lease[]"),
+    Route("GET",    LEASES,                         views.leases,                "Lease[]"),
 )
 ALERTS = (
     Route("GET",    "/api/v1/alerts",               views.alerts,                "Alert[]"),
@@ -125,14 +126,14 @@ PAGES = (
     Route("POST",   "/alerts",                      silence_form.silence,         "text/html",
           "operator", "adds or ends a silence"),
     Route("GET",    "/about",                       page("about"),                "text/html"),
-    Route("GET",    "/fit",                         fit_page.fit,                 "text/html"),
-    Route("POST",   "/fit",                         fit_page.fit_config,          "text/html"),
+    Route("GET",    FIT_PAGE,                       fit_page.fit,                 "text/html"),
+    Route("POST",   FIT_PAGE,                       fit_page.fit_config,          "text/html"),
     Route("GET",    "/incidents",                   incident_page.incidents,      "text/html"),
     Route("GET",    "/incidents/{incident_id}",     incident_page.incident,       "text/html"),
     Route("GET",    "/last-words",                  handlers.last_words,          "text/html"),
     Route("GET",    "/runbooks",                    handlers.runbooks,            "text/html"),
     Route("GET",    "/docs",                        handlers.docs,                "text/html"),
-    Route("GET",    "/live",                        handlers.live,                "text/event-stream"),
+    Route("GET",    LIVE,                           handlers.live,                "text/event-stream"),
 )
 # fmt: on
 

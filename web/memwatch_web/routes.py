@@ -13,6 +13,7 @@ from memwatch_web import plain_routes
 from memwatch_web.api import fit, health
 from memwatch_web.api.fastapi_parameters import bind
 from memwatch_web.api.route import Route
+from memwatch_web.asgi.paths import HEALTHZ, METRICS, READYZ
 from memwatch_web.asgi.strict_query import refuse_unknown
 from memwatch_web.pages.services import PageServices
 
@@ -27,11 +28,11 @@ MEMORY = (
     *plain_routes.MEMORY,
     #      method   path                            handler                       answer
     Route("GET",    "/api/v1/fit",                  fit.fit,                      "Fit"),
-    Route("GET",    "/metrics",                     metrics,                      "text/plain"),
+    Route("GET",    METRICS,                        metrics,                      "text/plain"),
 )
 HEALTH = (
-    Route("GET",    "/healthz",                     health.healthz,               "Health", "anyone"),
-    Route("GET",    "/readyz",                      health.readyz,                "Health", "anyone"),
+    Route("GET",    HEALTHZ,                        health.healthz,               "Health", "anyone"),
+    Route("GET",    READYZ,                         health.readyz,                "Health", "anyone"),
 )
 # fmt: on
 

@@ -24,8 +24,9 @@ from memwatch_web.asgi.access import AccessControl, response_headers
 from memwatch_web.asgi.app_loader import AppLoader
 from memwatch_web.asgi.caller import CallerLookup
 from memwatch_web.asgi.lazy_app import LazyApp
+from memwatch_web.asgi.paths import METRICS
 from memwatch_web.metrics.endpoint import MetricsEndpoint
-from memwatch_web.metrics.fast_path import METRICS, MetricsFastPath
+from memwatch_web.metrics.fast_path import MetricsFastPath
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.http_server.connections import Connections, StreamCount, no_streams

@@ -22,6 +22,7 @@ from memwatch_web.asgi.bounded_thread import QueueFullError
 from memwatch_web.asgi.caller import CALLER, PEER, USER, CallerLookup, has_forwarding_header, is_from_here
 from memwatch_web.asgi.failed_logins import LOG_SECONDS, FailedLogins
 from memwatch_web.asgi.options import WebOptions
+from memwatch_web.asgi.paths import OPEN_PATHS, QUESTIONS, is_for_programs
 from memwatch_web.asgi.problems import problem_response
 from memwatch_web.asgi.sse import CLIENT, HEAD_ONLY
 
@@ -229,15 +230,7 @@ SECURITY_HEADERS = (
 )
 SIMULATED_HEADER = ("memwatch-simulated", "true")
 
-# For load balancers and orchestrators, which have no credentials. The responses contain no memory data.
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-
 SAFE_METHODS = frozenset({"GET", "HEAD"})
-# POST paths that change nothing.
-QUESTIONS = frozenset({"/fit"})
-# Programs may mark, report and lease for processes of their own user. The handlers compare the users.
-PROGRAM_PATHS = frozenset({"/api/v1/marks", "/api/v1/reports", "/api/v1/leases"})
-LEASES = "/api/v1/leases/"
 NOT_AN_OPERATOR = (
     "changes need root, the user of memwatchd, or a login: run the command as root, use the socket file "
     "unix:/run/memwatchd/memwatchd.sock (as a member of its group), or set a login under [web.auth]."
@@ -422,10 +415,6 @@ class AccessControl:
 
 def hosts_of(scope: Scope) -> list[bytes]:
     return [value for name, value in scope["headers"] if name == b"host"]
-
-
-def is_for_programs(path: str) -> bool:
-    return path in PROGRAM_PATHS or path.startswith(LEASES)
 
 
 def response_headers(simulated: bool) -> tuple[tuple[str, str], ...]:

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from memwatch.monitor.loop import Monitor
 from memwatch_web.asgi.app_loader import AppLoader
 from memwatch_web.asgi.health import health_response, readiness_response
+from memwatch_web.asgi.paths import HEALTHZ, METRICS, READYZ
 from memwatch_web.asgi.problems import ProblemError, problem_response
 
 ALERTS_FIRST_SECONDS = 2.0
@@ -27,9 +28,9 @@ class LazyApp:
 
     def __init__(self, monitor: Monitor, metrics: ASGIApp, pages: AppLoader, api: AppLoader) -> None:
         self._at_once: dict[str, ASGIApp] = {
-            "/metrics": metrics,
-            "/healthz": _answering(lambda: health_response(monitor)),
-            "/readyz": _answering(lambda: readiness_response(monitor)),
+            METRICS: metrics,
+            HEALTHZ: _answering(lambda: health_response(monitor)),
+            READYZ: _answering(lambda: readiness_response(monitor)),
         }
         self._monitor = monitor
         self._parts = pages, api

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.access import ADMITTED, AccessControl
 from memwatch_web.asgi.options import WebOptions
+from memwatch_web.asgi.paths import METRICS
 from memwatch_web.metrics.endpoint import Field, Fields, MetricsEndpoint
 
 log = logging.getLogger(__name__)
 
-METRICS = "/metrics"
 MAX_ANSWERS = 64
 
 
