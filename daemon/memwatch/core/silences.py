@@ -21,13 +21,14 @@ class Silence(Struct, frozen=True):
     """Mute for notifications of alerts with this `event` and `target` (None: any).
 
     It ends at `until_boottime`, in seconds since boot including suspend, so that setting the wall clock neither
-    extends nor shortens it. Wall clock times are for display and for the next boot. `made_by`: a name to display.
+    extends nor shortens it. Wall clock times are for display and for the next boot: JSON has only them.
+    `made_by`: a name to display.
     """
 
     id: str
     until_unix: float
     created_unix: float
-    until_boottime: float
+    until_boottime: float = 0.0
     event: Annotated[str | None, Doc("Muted event; null: all.")] = None
     target: Annotated[str | None, Doc("Muted target; null: all.")] = None
     comment: str = ""

@@ -47,32 +47,40 @@ class SnapshotDecodeError(ValueError):
 def snapshot_from(line: bytes) -> Snapshot:
     """Decode the body of `/api/v1/snapshot`. `monotonic` is set to the Unix time: JSON has no other clock."""
     try:
-        return build_snapshot(json.decode(line))
+        found = json.decode(line)
     except (ValueError, RecursionError) as error:
         raise SnapshotDecodeError(f"not a snapshot: {str(error)[:200]}") from None
+    return build_snapshot(found)
 
 
 def build_snapshot(found: Any) -> Snapshot:  # noqa: ANN401  JSON
-    """Build a snapshot from decoded JSON, which is changed. Raises SnapshotDecodeError."""
+    """Build a snapshot from decoded JSON. Raises SnapshotDecodeError."""
     try:
         if not isinstance(found, dict) or found.get("schema") != 1:
             raise SnapshotDecodeError("it has no schema 1")
-        found["monotonic"] = found.get("unix")
-        _use_current_names(found)
-        snapshot: Snapshot = RECORDS.decode(Snapshot, found)
+        snapshot: Snapshot = RECORDS.decode(Snapshot, _with_current_names(found))
         _refuse_impossible_times(snapshot)
         return _with_derived(snapshot, found.get("processes") or [])
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError, AttributeError) as error:
         raise SnapshotDecodeError(f"not a snapshot: {str(error)[:200]}") from None
 
 
-def _use_current_names(found: dict[str, Any]) -> None:
-    for record in (found, *found.get("nodes", ())):
-        for names in (record, record.get("absent", {})):
-            for old in RENAMED.keys() & names.keys():
-                names.setdefault(RENAMED[old], names.pop(old))
-    for status in found.get("collectors", ()):
-        status["name"] = RENAMED_COLLECTORS.get(status["name"], status["name"])
+def _with_current_names(found: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **_renamed(found),
+        "monotonic": found.get("unix"),
+        "nodes": [_renamed(node) for node in found.get("nodes", ())],
+        "collectors": [
+            {**status, "name": RENAMED_COLLECTORS.get(status["name"], status["name"])}
+            for status in found.get("collectors", ())
+        ],
+    }
+
+
+def _renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """Add the fields that have an earlier name by their current one. The decoder ignores others."""
+    found = {RENAMED[old]: record[old] for old in RENAMED.keys() & record.keys()} | record
+    return found | {"absent": _renamed(record["absent"])} if isinstance(record.get("absent"), dict) else found
 
 
 def _refuse_impossible_times(snapshot: Snapshot) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from pathlib import Path
@@ -16,8 +17,9 @@ from memwatch.core.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.core.leases import Lease
 from memwatch.core.model import Absent, Process
 from memwatch.core.reading.identity import Identity
+from memwatch.core.silences import Silence
 from memwatch.core.snapshot import CollectorStatus, Machine
-from memwatch.core.snapshot_json import SnapshotDecodeError, snapshot_from
+from memwatch.core.snapshot_json import SnapshotDecodeError, build_snapshot, snapshot_from
 from memwatch.library.machine_record import decode_machine
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.recording.file_format import RecordingFile
@@ -28,7 +30,7 @@ from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import Player, ReplayClock, ReplaySleep, play_through
 from support.fakes import GIB
 from support.recordings import recorded, seconds_in, snapshot_at
-from support.sample_snapshots import SAMPLES
+from support.sample_snapshots import SAMPLES, critical_gb10
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -262,3 +264,13 @@ def test_leases_are_replayed_without_names() -> None:
     assert snapshot_from(to_bytes(found)).leases == (one,)
     assert (again.held, again.bytes, again.target) == ({"ram": 4}, 9, "ram")
     assert not {"secret.py", 4242, "alice (uid 1000)"} & {again.name, again.pid, again.made_by}
+
+
+def test_snapshot_with_a_silence_can_be_decoded() -> None:
+    """JSON has its end by the wall clock only, and decoding changes nothing of what was sent."""
+    silence = Silence("sil_1", until_unix=1060.0, created_unix=1000.0, until_boottime=60.0, target="ram")
+    sent = json.loads(to_bytes(snapshot_json(replace(critical_gb10(), silences=(silence,)))))
+    before = copy.deepcopy(sent)
+
+    assert build_snapshot(sent).silences == (replace(silence, until_boottime=0.0),)
+    assert sent == before
