@@ -94,10 +94,9 @@ def once(settings: Settings, as_json: bool) -> int:
     except RecordingError as error:
         print(f"memwatchd: {printable(str(error))}", file=sys.stderr)
         return EXIT_CONFIGURATION
-    found = snapshot_json(snapshot)
     if as_json:
-        print(to_bytes(found).decode())
+        print(to_bytes(snapshot_json(snapshot)).decode())
     else:
-        lines = status.render_lines(found, None, stdout_width(), stdout_depth() > 0)
+        lines = status.render_lines(snapshot, None, stdout_width(), stdout_depth() > 0)
         print("\n".join(paint_lines(lines)))
     return EXIT_OK if snapshot.pools else EXIT_FAILURE

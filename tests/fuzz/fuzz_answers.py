@@ -26,12 +26,13 @@ from memwatch.library.decode import (
 )
 from memwatch.library.pressure_watch import parse_events
 from memwatch.monitor.notify.http_post import MAX_RETRY_AFTER_SECONDS, retry_after_seconds
+from memwatch.monitor.render.json_decode import build_snapshot
 
 MAX_BYTES = 6000
 HERE = DEFAULT
 LINES: tuple[Callable[[Any], Iterable[str]], ...] = (
-    lambda found: tree.render_lines(found, 5.0),
-    tables.device_lines,
+    lambda found: tree.render_lines(build_snapshot(found), 5.0),
+    lambda found: tables.device_lines(build_snapshot(found)),
     tables.event_lines,
     tables.backend_lines,
     tables.check_lines,

@@ -23,6 +23,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.json_decode import snapshot_from
 from memwatch.monitor.render.owners_json import OWNERS, GrowthTimes
 from memwatch.monitor.render.status_line import GROWTH_SECONDS, build_status_line
 from support.incident_player import Player, Scenario
@@ -116,7 +117,7 @@ def asked(monitor: Monitor, one: ProcessGrowth) -> Any:
 
 def top_of(snapshot: Snapshot, growth: dict[int, Any]) -> str:
     """Return the lines of `memwatch top` that say what grows."""
-    sent = json.loads(to_bytes(snapshot_json(snapshot)))
+    sent = snapshot_from(to_bytes(snapshot_json(snapshot)))
     view = View(Moment(sent, growth=growth), State(), 150, 40, snapshot.unix, has_colour=False)
     return " ".join(plain(line) for line in render(view).lines if "↑" in plain(line))
 

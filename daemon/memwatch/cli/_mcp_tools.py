@@ -90,9 +90,10 @@ class Tools:
     def memory_status(self) -> Json:
         """Tell how full memory is: pools, shares inside them, what each GPU can allocate, pressure with reasons."""
         with self._errors():
-            snapshot = self._context.snapshot().json
+            answer = self._context.snapshot()
+            snapshot = answer.json
             return {
-                "summary": ["".join(span.text for span in line) for line in verdict_lines(snapshot)],
+                "summary": ["".join(span.text for span in line) for line in verdict_lines(answer.snapshot)],
                 **{name: snapshot[name] for name in ("host", "unix", "simulated", "machine", "swap")},
                 "pools": _rows(snapshot["pools"], PLACE_FIELDS),
                 "shares": _rows(snapshot["shares"], PLACE_FIELDS),
@@ -139,7 +140,7 @@ class Tools:
     ) -> Json:
         """Give minimum, average and maximum of each pool over time, or of series such as pool.ram.used_bytes."""
         with self._errors():
-            now = self._context.snapshot().json["unix"]
+            now = self._context.snapshot().snapshot.unix
             query: list[tuple[str, object]] = [("from", now - seconds), ("points", points)]
             return self._ask("/api/v1/history", query + [("series", name) for name in series])
 

@@ -20,6 +20,7 @@ from memwatch.cli.home_assistant import Topics, discovery_of, encode, values_of
 from memwatch.core.linux.key_owner import KeyOwners, KeyUse, KnownOwners
 from memwatch.core.linux.process_files import Passwd
 from memwatch.core.runtime.http_get import GetError
+from memwatch.core.snapshot import Snapshot
 
 Json = dict[str, Any]
 PASSWORD_VARIABLE = "MEMWATCH_MQTT_PASSWORD"  # noqa: S105  a name
@@ -107,7 +108,7 @@ class MqttSession:
             why = f"the broker {self._broker} refuses the login: {self._refusal}"
             raise CommandError(f"{why}; set --user and {PASSWORD_VARIABLE}")
 
-    def show(self, snapshot: Json) -> None:
+    def show(self, snapshot: Snapshot) -> None:
         """Publish the values of a snapshot; the discovery only if sensors have come or gone.
 
         Values come before availability, so that a machine that is available has some.

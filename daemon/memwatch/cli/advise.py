@@ -9,9 +9,8 @@ import click
 from msgspec.structs import asdict
 
 from memwatch.cli.address import Address
-from memwatch.cli.context import ClientContext, build_context, check_shape, common
+from memwatch.cli.context import ClientContext, SnapshotAnswer, build_context, check_shape, common
 from memwatch.cli.headroom import is_this_machine
-from memwatch.cli.http import DaemonResponse
 
 MARKS = {"recommended": "✓", "try both": "?", "if needed": "·", "avoid": "✗"}
 
@@ -31,28 +30,27 @@ def advise(for_units: bool, url: Address | None, as_json: bool) -> int:
     written.
     """
     from memwatch.library.advice import advice_for, select_environment, with_visible_gpus
-    from memwatch.library.machine_record import decode_machine
+    from memwatch.library.machine_record import from_snapshot
 
     context = build_context(url, as_json)
     response = context.snapshot()
     if for_units:
         return _print_unit_files(context, response)
     with check_shape(context.address):
-        machine = decode_machine(response.json)
+        machine = from_snapshot(response.snapshot, from_daemon=True)
         # Variables of this process hide no GPU of a remote or simulated machine.
-        if not response.is_simulated and is_this_machine(response.json):
+        if not response.is_simulated and is_this_machine(response.snapshot):
             machine = with_visible_gpus(machine)
         advice = advice_for(machine)
     answer = {"environment": select_environment(advice), "advice": [asdict(one) for one in advice]}
     return context.show(answer, lambda: _lines(answer["advice"]), response.is_simulated)  # type: ignore[arg-type]
 
 
-def _print_unit_files(context: ClientContext, response: DaemonResponse) -> int:
-    from memwatch.core.snapshot_json import build_snapshot
+def _print_unit_files(context: ClientContext, response: SnapshotAnswer) -> int:
     from memwatch.planning.unit_files import build_unit_files, find_other_holders
 
     with check_shape(context.address):
-        snapshot = build_snapshot(response.json)
+        snapshot = response.snapshot
     files, others = build_unit_files(snapshot), find_other_holders(snapshot)
     answer: dict[str, Any] = {"files": [asdict(one) for one in files], "units_without_drop_ins": others}
     return context.show(answer, lambda: _file_lines(answer), response.is_simulated)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 
 from memwatch.cli.address import Address
 from memwatch.cli.context import build_context, check_shape, common
 from memwatch.cli.errors import EXIT_UNKNOWN, CommandError
-from memwatch.cli.figures import decode_pressure
 from memwatch.cli.terminal.moment import LEVELS, labels_of
+from memwatch.core.model import Absent
 from memwatch.core.printable import printable
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render import words as wording
 
-Json = dict[str, Any]
 STATUS_WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 CHOICES = click.Choice(LEVELS[1:])
 MAX_NAMED = 3
@@ -56,9 +55,8 @@ def check(
         context = build_context(url, as_json)
         answer = context.snapshot()
         with check_shape(context.address):
-            age = 0.0 if answer.unix is None else answer.unix - answer.json["unix"]
-            code, line = judge(answer.json, age, fail_on, warn_on, target)
-            figures = perfdata(answer.json, target, fail_on, warn_on)
+            code, line = judge(answer.snapshot, answer.age_seconds or 0.0, fail_on, warn_on, target)
+            figures = perfdata(answer.snapshot, target, fail_on, warn_on)
     except CommandError as error:
         code, line, figures = EXIT_UNKNOWN, str(error), ""
         as_json = as_json or bool(
@@ -81,38 +79,40 @@ def shorten(line: str) -> str:
     return line if len(line) <= MAX_MESSAGE_LENGTH else line[: MAX_MESSAGE_LENGTH - 1] + "…"
 
 
-def judge(snapshot: Json, age: float, fail_on: str, warn_on: str, targets: tuple[str, ...]) -> tuple[int, str]:
+def judge(snapshot: Snapshot, age: float, fail_on: str, warn_on: str, targets: tuple[str, ...]) -> tuple[int, str]:
     """Return the exit code and a sentence."""
-    known = [one for one in snapshot["pressure"] if not targets or one["target"] in targets]
-    missing = [name for name in targets if name not in {one["target"] for one in known}]
+    known = [one for one in snapshot.pressure if not targets or one.target in targets]
+    missing = [name for name in targets if name not in {one.target for one in known}]
     if missing:
-        ids = ", ".join(one["target"] for one in snapshot["pressure"])
+        ids = ", ".join(one.target for one in snapshot.pressure)
         return EXIT_UNKNOWN, f"no level for {', '.join(missing)}; targets are {ids or 'none'}"
     if not known:
         return EXIT_UNKNOWN, "no memory data"
     # A Date header has no fractions, so an age is known to the second.
-    if age > 3 * snapshot["interval_seconds"] + 1:
+    if age > 3 * snapshot.interval_seconds + 1:
         return EXIT_UNKNOWN, f"stale data, from {wording.age(age)}: memwatchd is not sampling"
-    known.sort(key=lambda one: (LEVELS.index(one["level"]), one["ratio"]), reverse=True)
-    worst = LEVELS.index(known[0]["level"])
+    known.sort(key=lambda one: (one.level, one.ratio), reverse=True)
+    worst = known[0].level
     code = 2 if worst >= LEVELS.index(fail_on) else 1 if worst >= LEVELS.index(warn_on) else 0
     labels = labels_of(snapshot)
-    shown = [one for one in known if one["level"] == known[0]["level"]] if worst else known[:1]
-    sentences = [wording.verdict(labels[one["target"]], decode_pressure(one)) for one in shown[:MAX_NAMED]]
+    shown = [one for one in known if one.level == worst] if worst else known[:1]
+    sentences = [wording.verdict(labels[one.target], one) for one in shown[:MAX_NAMED]]
     more = f"; {len(shown) - MAX_NAMED} more" if len(shown) > MAX_NAMED else ""
     return code, "; ".join(sentences) + more
 
 
-def perfdata(snapshot: Json, targets: tuple[str, ...], fail_on: str, warn_on: str) -> str:
+def perfdata(snapshot: Snapshot, targets: tuple[str, ...], fail_on: str, warn_on: str) -> str:
     """Return the use and the level of each target as performance data of a Nagios plugin, with their thresholds."""
-    found = []
-    for one in snapshot["pressure"]:
-        if not targets or one["target"] in targets:
-            name = one["target"].replace("'", "").replace("=", "")
-            thresholds = one.get("thresholds") or {}
-            used = ";".join(f"{thresholds[level] * 100:g}" if thresholds else "" for level in (warn_on, fail_on))
+    found, steps = [], [LEVELS.index(level) for level in (warn_on, fail_on)]
+    for one in snapshot.pressure:
+        if not targets or one.target in targets:
+            name = one.target.replace("'", "").replace("=", "")
+            used = ";".join(
+                "" if isinstance(one.thresholds, Absent) else f"{one.thresholds.entry(level) * 100:g}"
+                for level in steps
+            )
             # A plugin's range alerts above its end.
-            levels = ";".join(str(LEVELS.index(level) - 1) for level in (warn_on, fail_on))
-            found.append(f"'{name}'={one['ratio'] * 100:.1f}%;{used};0;100")
-            found.append(f"'{name}_level'={LEVELS.index(one['level'])};{levels};0;3")
+            levels = ";".join(str(level - 1) for level in steps)
+            found.append(f"'{name}'={one.ratio * 100:.1f}%;{used};0;100")
+            found.append(f"'{name}_level'={int(one.level)};{levels};0;3")
     return " ".join(found)

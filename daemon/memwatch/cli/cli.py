@@ -7,9 +7,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import click
@@ -145,13 +144,16 @@ def status(as_tree: bool, url: Address | None, as_json: bool) -> int:
     context = build_context(url, as_json)
     answer = context.snapshot()
     with check_shape(context.address):
-        age = None if answer.unix is None else answer.unix - answer.json["unix"]
-        code = EXIT_OK if answer.json["pools"] else EXIT_FAILURE
+        pools = answer.json["pools"] if context.as_json else answer.snapshot.pools
+        code = EXIT_OK if pools else EXIT_FAILURE
     if as_tree:
-        return context.show(answer.json, lambda: tree.render_lines(answer.json, age)) or code
+        return context.show(answer, lambda: tree.render_lines(answer.snapshot, answer.age_seconds)) or code
     width, has_colour = stdout_width(), stdout_depth() > 0
-    lines = partial(layout.render_lines, answer.json, age, width, has_colour)
-    return context.show_painted(answer.json, lambda: paint_lines(lines())) or code
+
+    def lines() -> Iterator[str]:
+        yield from paint_lines(layout.render_lines(answer.snapshot, answer.age_seconds, width, has_colour))
+
+    return context.show_painted(answer, lines) or code
 
 
 @memwatch.command(short_help="GPUs and how much they can allocate.")
@@ -163,8 +165,8 @@ def devices(url: Address | None, as_json: bool) -> int:
     context = build_context(url, as_json)
     answer = context.snapshot()
     with check_shape(context.address):
-        found = answer.json["devices"]
-    return context.show(found, lambda: tables.device_lines(answer.json), answer.is_simulated)
+        found = answer.json["devices"] if context.as_json else None
+    return context.show(found, lambda: tables.device_lines(answer.snapshot), answer.is_simulated)
 
 
 @memwatch.command(short_help="Availability of CPU, CUDA, ROCm and others.")

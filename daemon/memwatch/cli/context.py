@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -25,6 +26,9 @@ from memwatch.core.options import InvalidValueError, parse_duration
 from memwatch.core.printable import printable
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from memwatch.core.reading.machine import DirectReading
     from memwatch.core.snapshot import Snapshot
     from memwatch.planning.answer import FitAnswer
 
@@ -52,6 +56,40 @@ def check_shape(address: Address) -> Iterator[None]:
         ) from None
 
 
+class SnapshotAnswer(Struct, frozen=True, dict=True):
+    """A snapshot of a daemon, as it was `sent`, or one of this machine, `read` directly.
+
+    `unix`: the daemon's Date header, if any. `is_simulated`: demo or replay data.
+    """
+
+    sent: Json = None
+    read: Snapshot | None = None
+    unix: float | None = None
+    is_simulated: bool = False
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """Decode what was sent. Raises SnapshotDecodeError."""
+        if self.read is not None:
+            return self.read
+        from memwatch.monitor.render.json_decode import build_snapshot  # not needed to print JSON
+
+        return build_snapshot(self.sent)
+
+    @cached_property
+    def json(self) -> Json:
+        if self.read is None:
+            return self.sent
+        from memwatch.monitor.render.json import snapshot_json
+
+        return snapshot_json(self.read)
+
+    @property
+    def age_seconds(self) -> float | None:
+        """Return the age of the snapshot when it was sent, None if it was read directly."""
+        return None if self.unix is None else self.unix - self.snapshot.unix
+
+
 class ClientContext(Struct, frozen=True):
     """Daemon address and output format of a command. `is_chosen`: the address was given with --url."""
 
@@ -59,17 +97,31 @@ class ClientContext(Struct, frozen=True):
     as_json: bool
     is_chosen: bool = False
 
-    def snapshot(self, here: Callable[[], Json] | None = None) -> DaemonResponse:
-        """Return the snapshot of the daemon. Without one it is read by `here`, by default with the settings."""
-        return self._or_local("/api/v1/snapshot", SECONDS, here or _snapshot_here)
+    def snapshot(self, reading: DirectReading | None = None) -> SnapshotAnswer:
+        """Return the snapshot of the daemon. Without one it is read by `reading`, by default with the settings."""
+        try:
+            return self.ask_snapshot()
+        except DaemonUnreachableError as error:
+            self._print_fallback(error)
+            return SnapshotAnswer(read=_local().snapshot(reading))
+
+    def read_snapshot(self, seconds: float = SECONDS) -> Snapshot:
+        """Return the snapshot of the daemon."""
+        found = self.ask_snapshot(seconds)
+        with check_shape(self.address):
+            return found.snapshot
+
+    def ask_snapshot(self, seconds: float = SECONDS) -> SnapshotAnswer:
+        found = ask(self.address, "/api/v1/snapshot", seconds=seconds)
+        return SnapshotAnswer(found.json, None, found.unix, found.is_simulated)
 
     def backends(self) -> DaemonResponse:
-        return self._or_local("/api/v1/backends", INQUIRY_SECONDS, _backends_here)
+        return self._or_local("/api/v1/backends", INQUIRY_SECONDS, lambda: _local().backends())
 
     def doctor(self) -> DaemonResponse:
-        return self._or_local("/api/v1/doctor", INQUIRY_SECONDS, _doctor_here)
+        return self._or_local("/api/v1/doctor", INQUIRY_SECONDS, lambda: _local().doctor())
 
-    def snapshots(self, interval_seconds: float) -> Iterator[Json]:
+    def snapshots(self, interval_seconds: float) -> Iterator[SnapshotAnswer]:
         """Yield snapshots of the daemon or of this machine. Repeats a snapshot if there was no tick since."""
         found, here = self.first_snapshot(interval_seconds)
         yield found
@@ -78,15 +130,15 @@ class ClientContext(Struct, frozen=True):
             return
         while True:
             time.sleep(interval_seconds)
-            yield ask(self.address, "/api/v1/snapshot").json
+            yield self.ask_snapshot()
 
-    def first_snapshot(self, interval_seconds: float) -> tuple[Json, Iterator[Json] | None]:
+    def first_snapshot(self, interval_seconds: float) -> tuple[SnapshotAnswer, Iterator[SnapshotAnswer] | None]:
         """Return a snapshot. If no daemon runs here, it is of this machine; the iterator yields the next ones."""
         try:
-            return ask(self.address, "/api/v1/snapshot").json, None
+            return self.ask_snapshot(), None
         except DaemonUnreachableError as error:
             self._print_fallback(error)
-            here = _snapshots_here(interval_seconds)
+            here = (SnapshotAnswer(read=one) for one in _local().snapshots(interval_seconds))
             return next(here), here
 
     def fit(self, query: str, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse:
@@ -94,7 +146,7 @@ class ClientContext(Struct, frozen=True):
         own = os.environ.get(OWN_LEASE, "")
         lease = f"&{urlencode({'lease': own})}" if own else ""
         try:
-            return self._or_local(f"/api/v1/fit?{query}{lease}", SECONDS, lambda: _fit_here(answer))
+            return self._or_local(f"/api/v1/fit?{query}{lease}", SECONDS, lambda: _local().fit(answer))
         except RequestDeclinedError as error:
             if error.status != http.client.UNPROCESSABLE_ENTITY:
                 raise
@@ -103,12 +155,12 @@ class ClientContext(Struct, frozen=True):
     def _fit_from_snapshot(
         self, answer: Callable[[Snapshot], FitAnswer], declined: RequestDeclinedError
     ) -> DaemonResponse:
-        from memwatch.core.snapshot_json import SnapshotDecodeError, build_snapshot
+        from memwatch.core.snapshot_json import SnapshotDecodeError
         from memwatch.monitor.render.fit_json import fit_json
 
-        response = ask(self.address, "/api/v1/snapshot")
+        response = self.ask_snapshot()
         try:
-            snapshot = build_snapshot(response.json)
+            snapshot = response.snapshot
         except SnapshotDecodeError as error:
             raise CommandError(f"{declined}, and its snapshot cannot be used ({error}); {self._update}") from None
         print_errors(
@@ -128,6 +180,7 @@ class ClientContext(Struct, frozen=True):
     def show_painted(self, found: Json, lines: Callable[[], Iterable[str]], is_simulated: bool = False) -> int:
         """Print JSON, or lines that may contain colours, in which names are escaped already."""
         if self.as_json:
+            found = found.json if isinstance(found, SnapshotAnswer) else found
             print(json.dumps(found, separators=(",", ":")))
             return EXIT_OK
         with check_shape(self.address):
@@ -202,34 +255,11 @@ class Number(click.IntRange):
             raise click.UsageError(f'{name} is "{value}", {words}') from None
 
 
-def _snapshot_here() -> Json:
-    from memwatch.cli import local as direct
+def _local() -> ModuleType:
+    """Return the module that reads this machine. It is imported if no daemon answers."""
+    from memwatch.cli import local
 
-    return direct.snapshot()
-
-
-def _snapshots_here(interval_seconds: float) -> Iterator[Json]:
-    from memwatch.cli import local as direct
-
-    return direct.snapshots(interval_seconds)
-
-
-def _fit_here(answer: Callable[[Snapshot], FitAnswer]) -> Json:
-    from memwatch.cli import local as direct
-
-    return direct.fit(answer)
-
-
-def _doctor_here() -> Json:
-    from memwatch.cli import local as direct
-
-    return direct.doctor()
-
-
-def _backends_here() -> Json:
-    from memwatch.cli import local as direct
-
-    return direct.backends()
+    return local
 
 
 def common(command: Command) -> Command:

@@ -34,7 +34,7 @@ from memwatch.monitor.doctor.versions import InstalledVersions, find_version, re
 from memwatch.monitor.recording.file_format import RecordingFile
 from memwatch.monitor.recording.redact import Redactor
 from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.json import to_bytes
+from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatch.monitor.report.archive import build_archive, write_archive
 from memwatch.monitor.report.contents import FORMAT, KEY, RECORDING, VALID, Contents, summarize_files
 from memwatch.monitor.report.drivers import read_drivers
@@ -115,7 +115,7 @@ def check_writable(file: Path, overwrite: bool) -> None:
 def collect(context: ClientContext, seconds: float, unix: float) -> Contents:
     """Read this machine and its daemon. Without a daemon, the machine is read directly."""
     reading, settings_error = local.load_reading_despite_settings()
-    answer = context.snapshot(lambda: local.snapshot(reading))
+    answer = context.snapshot(reading)
     direct = reading if answer.unix is None else None
     hide = ReportRedactor()
     with check_shape(context.address):
@@ -230,7 +230,7 @@ def record_directly(reading: DirectReading, path: Path, hide: ReportRedactor, se
     try:
         with closing(snapshots):  # type: ignore[type-var]
             for snapshot in islice(snapshots, max(1, int(seconds / INTERVAL_SECONDS))):
-                file.write(to_bytes(hide.redact(snapshot)))
+                file.write(to_bytes(hide.redact(snapshot_json(snapshot))))
     except KeyboardInterrupt:
         interrupted_after = time.monotonic() - began
     file.close()

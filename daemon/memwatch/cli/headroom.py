@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
-from memwatch.core.accounting.relations import left_of
-from memwatch.core.backends.devices import certain_part
-from memwatch.core.leases import OWN_LEASE
+from memwatch.core.backends.devices import certain_part, compute_capacity
+from memwatch.core.leases import OWN_LEASE, without_lease
 from memwatch.core.linux.files import Roots
-from memwatch.core.model import Device, Pool, Share
+from memwatch.core.model import Device, Pool, Share, find_system_ram
 from memwatch.core.reading.identity import read_identity
+from memwatch.core.snapshot import Snapshot
 from memwatch.library.cgroup_limit import CgroupLimit, own_limit
 from memwatch.library.daemon_client import read_roots
 from memwatch.monitor.render import words as wording
-
-Json = dict[str, Any]
 
 
 class PlaceHeadroom(NamedTuple):
@@ -43,17 +41,15 @@ class PlaceHeadroom(NamedTuple):
         certain = None if self.certain_bytes is None else min(self.certain_bytes, limit.left_bytes)
         return PlaceHeadroom(self.place, left, limit.size_bytes, limit.name, certain, self.leased_bytes)
 
-    def beside(self, snapshot: Json, device: str | None) -> PlaceHeadroom:
+    def beside(self, snapshot: Snapshot, device: str | None) -> PlaceHeadroom:
         """Return the headroom beside the leases of others. The lease of this program does not count."""
-        if not snapshot.get("leases"):  # older daemons have none
+        leases = without_lease(snapshot.leases, os.environ.get(OWN_LEASE, ""))
+        if not leases or self.left_bytes is None:
             return self
-        from memwatch.library.machine_record import decode_leased_machine
+        from memwatch.core.accounting.leased import with_leases_used  # needed only while there are leases
 
-        here = decode_leased_machine(snapshot, os.environ.get(OWN_LEASE, ""))
-        places: list[Device | Share] = [*here.devices, *here.shares]
-        found = here.ram if device is None else next((one for one in places if one.id == device), None)
-        left, certain = (None, None) if found is None else free_bytes(found)
-        if left is None or self.left_bytes is None:
+        left, certain = free_bytes(find_target_record(with_leases_used(snapshot, leases), device))
+        if left is None:
             return self
         leased = max(0, self.left_bytes - left)
         return self._replace(left_bytes=left, certain_bytes=certain, leased_bytes=leased)
@@ -85,87 +81,76 @@ class PlaceHeadroom(NamedTuple):
         return f"the {self.within} is {whole}" if self.within else f"{self.place} has {whole} in total"
 
 
-def find_headroom(snapshot: Json, device: str | None) -> PlaceHeadroom:
+def find_headroom(snapshot: Snapshot, device: str | None) -> PlaceHeadroom:
     """Return the headroom of a GPU or of System RAM, without memory that is leased to others.
 
     `device`: an id, or a name as a program started here would use it: cuda:0, a UUID, cpu. The cgroup limit applies
     only to System RAM of this machine. On a unified machine, no cgroup contains the memory of a driver.
     """
     place = None if device is None else find_place(snapshot, device)
-    if place is not None:
-        left, certain = _headroom(snapshot, place)
-        found = PlaceHeadroom(place, left, find_capacity(snapshot, place), "", certain)
-        return found.beside(snapshot, place)
-    ram = next((pool for pool in snapshot["pools"] if pool["kind"] == "system_ram"), None)
-    left = None if ram is None else ram["available_bytes"]
-    certain = None if ram is None or left is None or ram["free_bytes"] is None else min(left, ram["free_bytes"])
-    found = PlaceHeadroom("System RAM", left, find_capacity(snapshot, None), "", certain)
-    found = found.beside(snapshot, None)
-    limit = own_limit() if is_this_machine(snapshot) else None
+    left, certain = free_bytes(find_target_record(snapshot, place))
+    found = PlaceHeadroom(place or "System RAM", left, find_capacity(snapshot, place), "", certain)
+    found = found.beside(snapshot, place)
+    limit = own_limit() if place is None and is_this_machine(snapshot) else None
     return found if limit is None else found.limit_to(limit)
 
 
-def free_bytes(place: Pool | Device | Share) -> tuple[int | None, int | None]:
+def find_target_record(snapshot: Snapshot, place: str | None) -> Pool | Device | Share | None:
+    """Return a device or MIG instance by its id, or System RAM."""
+    if place is None:
+        return find_system_ram(snapshot.pools)
+    places: list[Device | Share] = [*snapshot.devices, *snapshot.shares]
+    return next((one for one in places if one.id == place), None)
+
+
+def free_bytes(place: Pool | Device | Share | None) -> tuple[int | None, int | None]:
     """Return what can be allocated there, and the part of it that needs no reclaim."""
+    if place is None:
+        return None, None
     if isinstance(place, Device):
         left, certain = place.headroom_bytes, place.headroom_certain_bytes
     elif isinstance(place, Share):
-        left = certain = left_of(place)
+        left = certain = place.left_bytes
     else:
         left, certain = place.available_bytes, certain_part(place.available_bytes, place.free_bytes)
     return (left if isinstance(left, int) else None), (certain if isinstance(certain, int) else None)
 
 
-def find_ram(snapshot: Json) -> str:
+def find_ram(snapshot: Snapshot) -> str:
     """Return the id of System RAM."""
-    return next((pool["id"] for pool in snapshot["pools"] if pool["kind"] == "system_ram"), "ram")
+    ram = find_system_ram(snapshot.pools)
+    return "ram" if ram is None else ram.id
 
 
-def find_capacity(snapshot: Json, device: str | None) -> int | None:
+def find_capacity(snapshot: Snapshot, device: str | None) -> int | None:
     """Return the total capacity, None if unknown."""
-    from memwatch.core.backends.devices import compute_capacity
-    from memwatch.library.machine_record import decode_machine
-
-    try:
-        here = decode_machine(snapshot)
-        if device is None:
-            return None if here.ram is None else here.ram.size_bytes
-        share = next((one.limit_bytes for one in here.shares if one.id == device), None)
-        found = next((one for one in here.devices if one.id == device), None)
-        whole = share if found is None else compute_capacity(found, here)
-    except (ValueError, TypeError, KeyError, StopIteration):  # older daemons send fewer fields
+    place = find_target_record(snapshot, device)
+    if place is None:
         return None
+    if isinstance(place, Device):
+        whole = compute_capacity(place, snapshot)
+    else:
+        whole = place.limit_bytes if isinstance(place, Share) else place.size_bytes
     return whole if isinstance(whole, int) else None
 
 
-def find_place(snapshot: Json, device: str) -> str | None:
+def find_place(snapshot: Snapshot, device: str) -> str | None:
     """Return the id of a GPU or of a MIG instance, None for the CPU."""
-    if any(one["id"] == device for one in snapshot["devices"]):
+    if any(one.id == device for one in snapshot.devices):
         return device
     from memwatch.library.device_names import DeviceError
     from memwatch.library.device_selection import find_target
-    from memwatch.library.machine_record import ROOTS, decode_machine
+    from memwatch.library.machine_record import ROOTS
     from memwatch.library.visible_gpus import Program
 
     environ = os.environ if is_this_machine(snapshot) else {}
     try:
-        target = find_target(device, decode_machine(snapshot).devices, Program(environ, {}, ROOTS, True))
+        target = find_target(device, snapshot.devices, Program(environ, {}, ROOTS, True))
     except DeviceError as error:
         raise click.UsageError(f"--{error}") from None
     return None if target is None else target.id
 
 
-def _headroom(snapshot: Json, place: str) -> tuple[int | None, int | None]:
-    """Return the headroom of a place, and the part that needs no reclaim. Older daemons do not report that."""
-    for one in snapshot["devices"]:
-        if one["id"] == place:
-            return one["headroom_bytes"], one.get("headroom_certain_bytes")
-    share = next(one for one in snapshot["shares"] if one["id"] == place)
-    known = isinstance(share["limit_bytes"], int) and isinstance(share["used_bytes"], int)
-    left = max(0, share["limit_bytes"] - share["used_bytes"]) if known else None
-    return left, left
-
-
-def is_this_machine(snapshot: Json) -> bool:
+def is_this_machine(snapshot: Snapshot) -> bool:
     """Return True if the snapshot is of the machine that this program runs on."""
-    return bool(snapshot["boot_id"] == read_identity(Roots(*read_roots(os.environ))).boot_id)
+    return snapshot.boot_id == read_identity(Roots(*read_roots(os.environ))).boot_id

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import click
 
 from memwatch.cli.address import Address
-from memwatch.cli.context import Number, build_context, check_shape, common, seconds_within
+from memwatch.cli.context import Number, build_context, common, seconds_within
 from memwatch.cli.http import ask
 from memwatch.cli.tables import columns
 from memwatch.cli.times import clock
@@ -39,9 +39,8 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 def history(series: tuple[str, ...], seconds: float, points: int, url: Address | None, as_json: bool) -> int:
     """Show min, avg and max of each pool, or of the given series, over a time range."""
     context = build_context(url, as_json)
-    answer = ask(context.address, "/api/v1/snapshot")
-    with check_shape(context.address):
-        query: list[tuple[str, object]] = [("from", answer.json["unix"] - seconds), ("points", points)]
+    start = context.read_snapshot().unix - seconds
+    query: list[tuple[str, object]] = [("from", start), ("points", points)]
     query += [("series", name) for name in series]
     answer = ask(context.address, f"/api/v1/history?{urlencode(query)}")
     return context.show(answer.json, lambda: render_lines(answer.json), answer.is_simulated)

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from memwatch import __version__
 from memwatch.cli.terminal.moment import LEVELS, labels_of
+from memwatch.core.model import Absent, Bytes
+from memwatch.core.snapshot import Snapshot
 
 Json = dict[str, Any]
 GIB = 1 << 30
@@ -45,8 +47,8 @@ class Topics(NamedTuple):
         return f"memwatch/{self.node}/availability"
 
 
-def topics_of(snapshot: Json) -> Topics:
-    return Topics(to_id(str(snapshot["host"])))
+def topics_of(snapshot: Snapshot) -> Topics:
+    return Topics(to_id(snapshot.host))
 
 
 def to_id(name: str) -> str:
@@ -54,40 +56,45 @@ def to_id(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", name)[:64] or "unknown"
 
 
-def sensors_of(snapshot: Json) -> Iterator[Sensor]:
+def sensors_of(snapshot: Snapshot) -> Iterator[Sensor]:
     """Yield the sensors of a machine: pools, levels of all targets, and headroom of GPUs."""
     labels = labels_of(snapshot)
-    for pool in snapshot["pools"]:
-        key, label, size = to_id(pool["id"]), labels[pool["id"]], pool["size_bytes"]
-        used = pool["used_bytes"]
+    for pool in snapshot.pools:
+        key, label, size = to_id(pool.id), labels[pool.id], pool.size_bytes
+        used = pool.used_bytes
         yield Sensor(f"{key}_size", f"{label} size", in_gib(size), SIZE)
-        yield Sensor(f"{key}_available", f"{label} available", in_gib(pool["available_bytes"]), SIZE)
-        yield Sensor(f"{key}_used", f"{label} used", None if used is None else round(100 * used / size, 1), PERCENT)
-    for one in snapshot["pressure"]:
-        yield Sensor(f"{to_id(one['target'])}_level", f"{labels[one['target']]} level", one["level"], LEVEL)
-    for device in snapshot["devices"]:
-        name = f"{device['id']} can allocate"
-        yield Sensor(f"{to_id(device['id'])}_headroom", name, in_gib(device["headroom_bytes"]), SIZE)
+        yield Sensor(f"{key}_available", f"{label} available", in_gib(pool.available_bytes), SIZE)
+        yield Sensor(
+            f"{key}_used",
+            f"{label} used",
+            None if isinstance(used, Absent) else round(100 * used / size, 1),
+            PERCENT,
+        )
+    for one in snapshot.pressure:
+        yield Sensor(f"{to_id(one.target)}_level", f"{labels[one.target]} level", one.level.word, LEVEL)
+    for device in snapshot.devices:
+        name = f"{device.id} can allocate"
+        yield Sensor(f"{to_id(device.id)}_headroom", name, in_gib(device.headroom_bytes), SIZE)
 
 
-def in_gib(size: int | None) -> float | None:
-    return None if size is None else round(size / GIB, 2)
+def in_gib(size: Bytes) -> float | None:
+    return None if isinstance(size, Absent) else round(size / GIB, 2)
 
 
-def values_of(snapshot: Json) -> Json:
+def values_of(snapshot: Snapshot) -> Json:
     """Return the values by key. Home Assistant shows null as unknown."""
     return {sensor.key: sensor.value for sensor in sensors_of(snapshot)}
 
 
-def discovery_of(snapshot: Json) -> Json:
+def discovery_of(snapshot: Snapshot) -> Json:
     """Return the message by which Home Assistant creates the device and its sensors."""
     topics = topics_of(snapshot)
-    name = snapshot["machine"]["name"]
+    name = snapshot.machine.name
     return {
         "device": {
             "identifiers": [f"memwatch_{topics.node}"],
-            "name": snapshot["host"],
-            "model": name if isinstance(name, str) else "unknown",
+            "name": snapshot.host,
+            "model": "unknown" if isinstance(name, Absent) else name,
             "sw_version": __version__,
         },
         "origin": {"name": "memwatch", "sw_version": __version__},

@@ -18,7 +18,7 @@ from memwatch.core.reading.machine import DirectReading, read_machine
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
 from memwatch.monitor.doctor.examiner import Examiner
-from memwatch.monitor.render.json import backends_json, examination_json, snapshot_json
+from memwatch.monitor.render.json import backends_json, examination_json
 from memwatch.planning.answer import FitAnswer
 
 Json = dict[str, Any]
@@ -48,14 +48,14 @@ def default_reading() -> DirectReading:
     return DirectReading(roots, list_collectors(Host(roots)))
 
 
-def snapshot(reading: DirectReading | None = None) -> Json:
-    return snapshot_json(read_machine(reading or load_reading()))
+def snapshot(reading: DirectReading | None = None) -> Snapshot:
+    return read_machine(reading or load_reading())
 
 
-def snapshots(interval_seconds: float, reading: DirectReading | None = None) -> Iterator[Json]:
+def snapshots(interval_seconds: float, reading: DirectReading | None = None) -> Iterator[Snapshot]:
     """Yield snapshots. The collectors stay open in between."""
     for found in (reading or load_reading()).snapshots():
-        yield snapshot_json(found)
+        yield found
         time.sleep(interval_seconds)
 
 

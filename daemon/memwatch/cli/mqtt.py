@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
 import click
@@ -23,18 +23,15 @@ from memwatch.cli.context import (
 )
 from memwatch.cli.errors import CommandError
 from memwatch.cli.home_assistant import topics_of
-from memwatch.cli.http import ask
+from memwatch.core.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from memwatch.cli._mqtt_session import MqttSession
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 PASSWORD_VARIABLE = "MEMWATCH_MQTT_PASSWORD"  # noqa: S105  a name
-SNAPSHOT = "/api/v1/snapshot"
 # A Date header has no fractions, so an age is known to the second.
 MAX_INTERVALS = 3
-
-Json = Any
 
 
 def parse_broker(_ctx: click.Context, _option: click.Parameter, value: str) -> tuple[str, int, bool]:
@@ -90,11 +87,8 @@ def mqtt(
     from memwatch.cli._mqtt_session import Broker, MqttSession
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    found = ask(context.address, SNAPSHOT).json
-    with check_shape(context.address):
-        session = MqttSession(
-            Broker(*broker, user, os.environ.get(PASSWORD_VARIABLE), broker_user), topics_of(found)
-        )
+    found = context.read_snapshot()
+    session = MqttSession(Broker(*broker, user, os.environ.get(PASSWORD_VARIABLE), broker_user), topics_of(found))
     session.open()
     try:
         publish_for_ever(context, session, interval)
@@ -121,12 +115,11 @@ def publish_for_ever(context: ClientContext, session: MqttSession, interval: flo
         time.sleep(interval)
 
 
-def current_snapshot(context: ClientContext) -> Json:
+def current_snapshot(context: ClientContext) -> Snapshot:
     """Ask for a snapshot. Raise CommandError if there is none, or an old one."""
-    answer = ask(context.address, SNAPSHOT)
+    answer = context.ask_snapshot()
     with check_shape(context.address):
-        age = 0.0 if answer.unix is None else answer.unix - answer.json["unix"]
-        is_old = age > MAX_INTERVALS * answer.json["interval_seconds"] + 1
-    if is_old:
+        snapshot, age = answer.snapshot, answer.age_seconds or 0.0
+    if age > MAX_INTERVALS * snapshot.interval_seconds + 1:
         raise CommandError(f"memwatchd at {context.address} has not sampled for {age:.0f} s; check its log")
-    return answer.json
+    return snapshot

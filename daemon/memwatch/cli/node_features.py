@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -24,8 +23,8 @@ from memwatch.cli.context import (
 )
 from memwatch.cli.errors import CommandError
 from memwatch.cli.headroom import find_capacity
+from memwatch.core.snapshot import Snapshot
 
-Json = dict[str, Any]
 PREFIX = "feature.node.kubernetes.io/memwatch."
 MIB = 1 << 20
 # Allocatable memory in steps of this part of the size: each change is a write to the Kubernetes API.
@@ -73,18 +72,18 @@ def node_features(file: Path | None, interval: float | None, url: Address | None
 def read_labels(context: ClientContext) -> dict[str, str]:
     answer = context.snapshot()
     with check_shape(context.address):
-        return dict(labels_of(answer.json))
+        return dict(labels_of(answer.snapshot))
 
 
-def labels_of(snapshot: Json) -> Iterator[tuple[str, str]]:
+def labels_of(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """Yield the labels whose value is known."""
-    architecture = str(snapshot["machine"]["architecture"])
+    architecture = snapshot.machine.architecture
     if VALUE.fullmatch(architecture):
         yield "memoryType", architecture
-    devices = snapshot["devices"]
+    devices = snapshot.devices
     yield "gpu.count", str(len(devices))
-    sizes = {one["id"]: find_capacity(snapshot, one["id"]) for one in devices}
-    known = [(size, one["headroom_bytes"]) for one in devices if (size := sizes[one["id"]])]
+    sizes = {one.id: find_capacity(snapshot, one.id) for one in devices}
+    known = [(size, one.headroom_bytes) for one in devices if (size := sizes[one.id])]
     if known:
         yield "gpu.memory", str(max(size for size, _ in known) // MIB)
     rooms = [round_down(room, size) for size, room in known if isinstance(room, int)]

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from memwatch.core.model import Absent
+from memwatch.core.snapshot import Snapshot
 from memwatch.library.host import Ram
 from memwatch.library.process_peak import MAXRSS_UNIT
 
@@ -94,19 +95,19 @@ class Peaks(Struct):
         if not isinstance(ram, Absent) and not self.used_bytes.keys() - {RAM_LABEL}:
             _raise(self.used_bytes, RAM_LABEL, ram.total_bytes - ram.available_bytes)
 
-    def see_snapshot(self, snapshot: Mapping[str, Any]) -> None:
+    def see_snapshot(self, snapshot: Snapshot) -> None:
         """Update from a snapshot: use of pools and shares by all programs, device memory of this process tree."""
-        self.is_simulated |= snapshot.get("simulated", False)
-        labels = {place["id"]: place["label"] for place in (*snapshot["pools"], *snapshot["shares"])}
-        for place in (*snapshot["pools"], *snapshot["shares"]):
-            if place["used_bytes"] is not None:
-                _raise(self.used_bytes, place["label"], place["used_bytes"])
+        self.is_simulated |= snapshot.simulated
+        for place in snapshot.places:
+            if isinstance(place.used_bytes, int):
+                _raise(self.used_bytes, place.label, place.used_bytes)
         in_use: dict[str, int] = {}
-        for process in snapshot["processes"]:
-            if process["pid"] in self.pids:
-                for place, count in process["device_bytes"].items():
+        for process in snapshot.processes:
+            if process.pid in self.pids:
+                for held_in, count in process.device_bytes.items():
                     if isinstance(count, int):
-                        in_use[labels.get(place, place)] = in_use.get(labels.get(place, place), 0) + count
+                        label = snapshot.labels.get(held_in, held_in)
+                        in_use[label] = in_use.get(label, 0) + count
         for label, count in in_use.items():
             _raise(self.device_bytes, label, count)
 

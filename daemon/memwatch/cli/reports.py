@@ -14,11 +14,11 @@ import click
 from memwatch.cli.address import Address
 from memwatch.cli.context import Number, build_context, check_shape, common, seconds_within
 from memwatch.cli.errors import CommandError
-from memwatch.cli.figures import decode_silence, least_footprint
 from memwatch.cli.http import DaemonResponse, RequestDeclinedError, ask
 from memwatch.cli.tables import columns
 from memwatch.cli.times import clock, stamp, when
 from memwatch.core.model import NAMELESS, Absent
+from memwatch.core.silences import Silence
 from memwatch.monitor.render import words as wording
 from memwatch.monitor.render.silence_words import build_notices, notice_lines
 
@@ -84,12 +84,18 @@ def _why_none(found: Json) -> str:
 
 def process_lines(found: Sequence[Json], limit: int, labels: Json) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("pid", "name", "footprint", "rss", "GPU memory")]
-    for one in sorted(found, key=lambda one: -least_footprint(one))[:limit]:
+    for one in sorted(found, key=lambda one: -_least(one))[:limit]:
         held = _devices(one["device_bytes"] or {}, labels)
         name = str(one["name"] or NAMELESS)[:60]
         rows.append((str(one["pid"]), name, _range(one), _known(one["rss_bytes"]), held))
     yield from columns(rows, right=frozenset({0, 2, 3})) if len(rows) > 1 else ["The list of processes is empty."]
     yield from _more(found, limit)
+
+
+def _least(process: Json) -> int:
+    """Return the footprint or its lower bound; -1 if unknown."""
+    known = process["footprint_bytes"], process.get("footprint_low_bytes")
+    return next((one for one in known if one is not None), -1)
 
 
 def _more(found: Sequence[Json], limit: int) -> Iterator[str]:
@@ -184,8 +190,10 @@ def alerts(url: Address | None, as_json: bool) -> int:
 
     def lines() -> Iterator[str]:
         yield from alert_lines(answer.json, answer.unix)
+        from memwatch.monitor.render.json import WIRE
+
         found = ask(context.address, "/api/v1/silences")
-        notices = build_notices(map(decode_silence, found.json), {})
+        notices = build_notices((WIRE.decode(Silence, one) for one in found.json), {})
         yield from notice_lines(notices, found.unix or time.time())
 
     return context.show(answer.json, lines, answer.is_simulated)

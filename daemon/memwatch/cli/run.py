@@ -20,6 +20,7 @@ import click
 
 from memwatch.cli.address import Address
 from memwatch.cli.context import (
+    ClientContext,
     build_context,
     check_shape,
     common,
@@ -34,6 +35,7 @@ from memwatch.cli.times import clock
 from memwatch.core.linux.user_files import folder_to_write
 from memwatch.core.printable import printable
 from memwatch.core.runtime.own_files import open_own
+from memwatch.core.snapshot import Snapshot
 from memwatch.library.host import host
 from memwatch.library.process_peak import KEEP_PEAK
 from memwatch.monitor.render import words as wording
@@ -48,9 +50,10 @@ ANSWER_SECONDS = 20.0
 class SnapshotPoller:
     """Poller of one snapshot per second. Stops after the first failed request."""
 
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self._snapshots: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    def __init__(self, context: ClientContext) -> None:
+        self.address = context.address
+        self._context = context
+        self._snapshots: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
         self._is_over = threading.Event()
 
     @property
@@ -61,7 +64,7 @@ class SnapshotPoller:
     def start(self) -> None:
         threading.Thread(target=self._run, name="memwatch-poller", daemon=True).start()
 
-    def snapshots(self) -> Iterator[dict[str, Any]]:
+    def snapshots(self) -> Iterator[Snapshot]:
         """Yield the snapshots received since the last call."""
         while not self._snapshots.empty():
             yield self._snapshots.get()
@@ -72,7 +75,7 @@ class SnapshotPoller:
     def _run(self) -> None:
         while not self._is_over.is_set():
             try:
-                self._snapshots.put(ask(self.address, "/api/v1/snapshot", seconds=ANSWER_SECONDS).json)
+                self._snapshots.put(self._context.read_snapshot(ANSWER_SECONDS))
             except CommandError:
                 self._is_over.set()
             self._is_over.wait(POLL_SECONDS)
@@ -131,7 +134,7 @@ def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_j
         _try(output)
     peaks = Peaks()
     began = time.monotonic()
-    poller = SnapshotPoller(context.address)
+    poller = SnapshotPoller(context)
     with peak_cgroup() as group:
         code = _run(command, poller, peaks, group)
         peaks.see_counters(read_children_peak(), None if group is None else group.read_peak())
@@ -214,12 +217,8 @@ def _run(command: Sequence[str], poller: SnapshotPoller, peaks: Peaks, group: Pe
 
 
 def _see_answers(poller: SnapshotPoller, peaks: Peaks) -> None:
-    try:
-        for snapshot in poller.snapshots():
-            with check_shape(poller.address):
-                peaks.see_snapshot(snapshot)
-    except CommandError:
-        poller.end()
+    for snapshot in poller.snapshots():
+        peaks.see_snapshot(snapshot)
 
 
 def _stages(poller: SnapshotPoller, peaks: Peaks) -> list[Json]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import click
@@ -11,13 +12,15 @@ import click
 from memwatch.cli.address import Address
 from memwatch.cli.context import ClientContext, build_context, common, seconds_within
 from memwatch.cli.errors import CommandError
-from memwatch.cli.figures import Json, decode_silence, place_labels
 from memwatch.cli.http import RequestDeclinedError, ask
 from memwatch.cli.tables import columns
 from memwatch.cli.times import when
+from memwatch.core.silences import Silence
 from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.silence_words import build_notices, end_command, until_local
+from memwatch.monitor.render.json import WIRE
+from memwatch.monitor.render.silence_words import build_notices, end_command, target_labels, until_local
 
+Json = dict[str, Any]
 SILENCES = "/api/v1/silences"
 ALL = "all"
 USAGE = 'name a TARGET, such as "memwatch silence ram --for 1h", or use --list or --end ID'
@@ -68,7 +71,7 @@ def _create(context: ClientContext, target: str, seconds: float, event: str | No
     query |= {} if target == ALL else {"target": target}
     query |= {} if event is None else {"event": event}
     answer = ask(context.address, f"{SILENCES}?{urlencode(query)}", "POST")
-    labels = place_labels(ask(context.address, "/api/v1/snapshot").json)
+    labels = target_labels(context.read_snapshot())
     return context.show(answer.json, lambda: created_lines(answer.json[-1], labels), answer.is_simulated)
 
 
@@ -84,7 +87,7 @@ def _end(context: ClientContext, silence_id: str) -> int:
 
 
 def created_lines(created: Json, labels: dict[str, str]) -> Iterator[str]:
-    (notice,) = build_notices([decode_silence(created)], labels)
+    (notice,) = build_notices([WIRE.decode(Silence, created)], labels)
     yield notice.text(until_local(notice.until_unix, created["created_unix"]))
     yield end_command(notice.id)
     if created["note"]:

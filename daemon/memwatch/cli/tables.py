@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memwatch.cli.figures import Json, certain_headroom, decode_vitals, figure, size, state_of
+from memwatch.cli.figures import Json, size
 from memwatch.cli.times import clock, stamp
-from memwatch.core.model import Bytes
+from memwatch.core.model import Device
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render import words as wording
 
 MARKS: dict[bool | None, str] = {True: "✓", False: "✗", None: "?"}
@@ -32,31 +33,28 @@ def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) 
     ]
 
 
-def device_lines(snapshot: Json) -> Iterator[str]:
+def device_lines(snapshot: Snapshot) -> Iterator[str]:
     """Yield a table of devices with their known sensors and notes, or the reason why there are none."""
-    devices = snapshot["devices"]
+    devices = snapshot.devices
     if not devices:
-        yield snapshot["machine"]["explanation"] or "No devices found."
+        yield snapshot.machine.explanation or "No devices found."
         return
     rows = [("id", "name", "architecture", "can allocate", "state"), *map(_device_row, devices)]
     head, *lines = columns(rows, right=frozenset({3}))
     yield head
     for device, line in zip(devices, lines, strict=True):
         yield line
-        if known := wording.vitals(decode_vitals(device)):
+        if known := wording.vitals(device.vitals):
             yield f"      {known}"
-        yield from (f"      {note}" for note in device.get("notes", ()))
-    if any(wording.needs_reclaim(*_headroom(device)) for device in devices):
+        yield from (f"      {note}" for note in device.notes)
+    if any(wording.needs_reclaim(device.headroom_certain_bytes, device.headroom_bytes) for device in devices):
         yield RANGE
 
 
-def _device_row(device: Json) -> tuple[str, ...]:
-    architecture = wording.architecture(device["architecture"])
-    return device["id"], device["name"], architecture, wording.headroom(*_headroom(device)), state_of(device)
-
-
-def _headroom(device: Json) -> tuple[Bytes, Bytes]:
-    return certain_headroom(device), figure(device, "headroom_bytes")
+def _device_row(device: Device) -> tuple[str, ...]:
+    architecture = wording.architecture(device.architecture.value)
+    headroom = wording.headroom(device.headroom_certain_bytes, device.headroom_bytes)
+    return device.id, device.name, architecture, headroom, device.state.replace("_", " ")
 
 
 def event_lines(events: Sequence[Json]) -> Iterator[str]:

@@ -7,19 +7,15 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 from memwatch.cli.context import EXIT_OK, ClientContext, check_shape
-from memwatch.cli.http import ask
 from memwatch.cli.terminal.app import Store, run_interface
 from memwatch.cli.terminal.feed import read_history
 from memwatch.cli.terminal.frame import View
 from memwatch.cli.terminal.pages import render
 from memwatch.cli.terminal.state import State
 from memwatch.cli.terminal.style import Depth, find_depth, paint
-from memwatch.core.printable import printable_parts
-
-Json = dict[str, Any]
+from memwatch.core.snapshot import Snapshot
 
 
 def run(context: ClientContext, interval: float, count: int | None) -> int:
@@ -50,14 +46,10 @@ def print_once(context: ClientContext) -> int:
     return EXIT_OK
 
 
-def _open(context: ClientContext) -> tuple[Json, Callable[[], Json], bool]:
+def _open(context: ClientContext) -> tuple[Snapshot, Callable[[], Snapshot], bool]:
     """Return a snapshot, a function that reads the next one, and True if a daemon keeps a history."""
     first, here = context.first_snapshot(0.0)
-    if here is not None:
-        return first, lambda: next(here), False
-
-    def read() -> Json:
-        found: Json = printable_parts(ask(context.address, "/api/v1/snapshot").json)
-        return found
-
-    return printable_parts(first), read, True
+    with check_shape(context.address):
+        if here is not None:
+            return first.snapshot, lambda: next(here).snapshot, False
+        return first.snapshot, context.read_snapshot, True

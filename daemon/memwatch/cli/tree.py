@@ -7,25 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.cli.figures import (
-    Json,
-    certain_headroom,
-    decode_pressure,
-    decode_vitals,
-    figure,
-    silence_lines,
-    size,
-    state_of,
-)
-from memwatch.cli.terminal.memory_map import DEVICE_SHARES as DEVICE_KINDS
 from memwatch.cli.terminal.moment import labels_of, share_label
 from memwatch.cli.times import when
-from memwatch.core.model import Absent, ShareKind
+from memwatch.core.model import Absent, Device, Pool, Process, Share, ShareKind
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render import words as wording
+from memwatch.monitor.render.memory_map import AVAILABLE, HELD_BY_DEVICES
+from memwatch.monitor.render.silence_words import notice_lines as silence_lines
+from memwatch.monitor.render.silence_words import notices_of
 
-# The available parts of a pool. All others are used.
-AVAILABLE_PARTS = ("page_cache", "free", "available")
-GPU_LIMIT = ShareKind.GPU_LIMIT.value
 ENDS = {True: ("└─ ", "   "), False: ("├─ ", "│  ")}
 
 
@@ -44,111 +34,109 @@ class Row(Struct, frozen=True):
     remark: str
 
 
-def render_lines(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
+def render_lines(snapshot: Snapshot, age_seconds: float | None) -> Iterator[str]:
     """Yield all lines of `memwatch status`. `age_seconds`: age of the snapshot when it was sent, if known."""
     labels = labels_of(snapshot)
-    for pressure in snapshot["pressure"]:
-        yield wording.verdict(labels[pressure["target"]], decode_pressure(pressure)) + "."
-    yield from silence_lines(snapshot)
+    for pressure in snapshot.pressure:
+        yield wording.verdict(labels[pressure.target], pressure) + "."
+    yield from silence_lines(notices_of(snapshot), snapshot.unix)
     yield from head_lines(snapshot, age_seconds)
     yield ""
     branches = [
-        branch for pool in snapshot["pools"] for branch in (pool_branch(pool, snapshot), *_apart(pool, snapshot))
+        branch for pool in snapshot.pools for branch in (pool_branch(pool, snapshot), *_apart(pool, snapshot))
     ]
     yield from draw([*branches, *_bare_devices(snapshot)])
     yield from swap_lines(snapshot)
     yield from lease_lines(snapshot)
-    if snapshot["devices"]:
+    if snapshot.devices:
         yield ""
-    for device in snapshot["devices"]:
+    for device in snapshot.devices:
         yield from device_lines(device)
     noted = list(note_lines(snapshot))
     yield from ["", *noted] if noted else []
     yield from trouble_lines(snapshot)
 
 
-def head_lines(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
-    machine = snapshot["machine"]
-    yield ", ".join(name for name in (snapshot["host"], machine["name"]) if name)
-    if machine["explanation"]:
-        yield machine["explanation"]
-    if snapshot["simulated"]:
+def head_lines(snapshot: Snapshot, age_seconds: float | None) -> Iterator[str]:
+    machine = snapshot.machine
+    yield snapshot.host if isinstance(machine.name, Absent) else f"{snapshot.host}, {machine.name}"
+    if machine.explanation:
+        yield machine.explanation
+    if snapshot.simulated:
         yield wording.SIMULATED
     # A Date header has no fractions, so an age is known to the second.
-    if age_seconds is not None and age_seconds > 3 * snapshot["interval_seconds"] + 1:
+    if age_seconds is not None and age_seconds > 3 * snapshot.interval_seconds + 1:
         yield f"Stale data, from {wording.age(age_seconds)}: memwatchd is not sampling."
 
 
-def pool_branch(pool: Json, snapshot: Json) -> Branch:
+def pool_branch(pool: Pool, snapshot: Snapshot) -> Branch:
     """Return a pool with its used and available halves. The children of each line add up to it, except shares.
 
     A share stands below the part that it is inside: memory of devices below their part, else below `used`.
     """
-    return Branch(pool["label"], size(pool, "size_bytes"), "", tuple(_halves(pool, snapshot)))
+    return Branch(pool.label, wording.size(pool.size_bytes), "", tuple(_halves(pool, snapshot)))
 
 
-def _apart(pool: Json, snapshot: Json) -> Iterator[Branch]:
+def _apart(pool: Pool, snapshot: Snapshot) -> Iterator[Branch]:
     """Yield the shares that cross the parts of a pool, such as a control group: they are no part of one."""
     if _parts_of(pool):
-        for branch in _shares_within(pool["id"], snapshot, lambda share: not _is_inside_a_part(share, pool)):
-            yield replace(branch, label=f"{branch.label} ⊂ {pool['label']}")
+        for branch in _shares_within(pool.id, snapshot, lambda share: not _is_inside_a_part(share, pool)):
+            yield replace(branch, label=f"{branch.label} ⊂ {pool.label}")
 
 
-def _is_inside_a_part(share: Json, pool: Json) -> bool:
-    return share["kind"] in DEVICE_KINDS and "devices" in _parts_of(pool)
+def _is_inside_a_part(share: Share, pool: Pool) -> bool:
+    return share.kind in HELD_BY_DEVICES and "devices" in _parts_of(pool)
 
 
-def _bare_devices(snapshot: Json) -> Iterator[Branch]:
+def _bare_devices(snapshot: Snapshot) -> Iterator[Branch]:
     """Yield the devices whose memory size is unknown, with the shares inside: limits of a memory partition."""
-    for device in snapshot["devices"]:
-        shares = _shares_within(device["id"], snapshot)
-        if shares and device["id"] not in {pool["id"] for pool in snapshot["pools"]}:
-            yield Branch(f"{device['name']} memory", wording.absent(Absent.NOT_AVAILABLE), "", shares)
+    for device in snapshot.devices:
+        shares = _shares_within(device.id, snapshot)
+        if shares and device.id not in {pool.id for pool in snapshot.pools}:
+            yield Branch(f"{device.name} memory", wording.absent(Absent.NOT_AVAILABLE), "", shares)
 
 
-def _shares_within(place: str, snapshot: Json, is_wanted: Callable[[Json], bool] = bool) -> tuple[Branch, ...]:
+def _shares_within(place: str, snapshot: Snapshot, is_wanted: Callable[[Share], bool] = bool) -> tuple[Branch, ...]:
     return tuple(
         Branch(
             share_label(share),
-            size(share, "used_bytes"),
-            "; ".join(filter(None, (_limit(share), share["note"] if share["kind"] == GPU_LIMIT else None))),
-            _shares_within(share["id"], snapshot),
+            wording.size(share.used_bytes),
+            "; ".join(filter(None, (_limit(share), share.note if share.kind is ShareKind.GPU_LIMIT else None))),
+            _shares_within(share.id, snapshot),
         )
-        for share in snapshot["shares"]
-        if share["within"] == place and is_wanted(share)
+        for share in snapshot.shares
+        if share.within == place and is_wanted(share)
     )
 
 
-def _limit(share: Json) -> str:
-    if share["limit_bytes"] is None:
+def _limit(share: Share) -> str:
+    if isinstance(share.limit_bytes, Absent):
         return ""
-    used, limit = share["used_bytes"], share["limit_bytes"]
-    part = (
-        f", {wording.ratio(used / limit)} used" if share["kind"] == GPU_LIMIT and used is not None and limit else ""
-    )
-    return f"limit {size(share, 'limit_bytes')}{part}"
+    ratio = share.judged_ratio if share.kind is ShareKind.GPU_LIMIT else Absent.NOT_AVAILABLE
+    part = "" if isinstance(ratio, Absent) else f", {wording.ratio(ratio)} used"
+    return f"limit {wording.size(share.limit_bytes)}{part}"
 
 
-def _parts_of(pool: Json) -> dict[str, int]:
-    return {kind.removesuffix("_bytes"): part for kind, part in pool["contents"].items()} or split_contents(pool)
+def _parts_of(pool: Pool) -> dict[str, int]:
+    return {part.kind: part.size_bytes for part in pool.contents} or split_contents(pool)
 
 
-def _halves(pool: Json, snapshot: Json) -> Iterator[Branch]:
+def _halves(pool: Pool, snapshot: Snapshot) -> Iterator[Branch]:
     parts = _parts_of(pool)
-    used = {kind: part for kind, part in parts.items() if kind not in AVAILABLE_PARTS}
-    available = {kind: part for kind, part in parts.items() if kind in AVAILABLE_PARTS}
-    inside = _shares_within(pool["id"], snapshot, lambda share: not parts or _is_inside_a_part(share, pool))
+    used = {kind: part for kind, part in parts.items() if kind not in AVAILABLE}
+    available = {kind: part for kind, part in parts.items() if kind in AVAILABLE}
+    inside = _shares_within(pool.id, snapshot, lambda share: not parts or _is_inside_a_part(share, pool))
     below = tuple(replace(one, below=inside) if kind == "devices" else one for kind, one in _branches(used))
-    yield Branch("used", size(pool, "used_bytes"), _ratio(pool), below or inside)
-    yield Branch("available", size(pool, "available_bytes"), "", tuple(one for _, one in _branches(available)))
+    yield Branch("used", wording.size(pool.used_bytes), _ratio(pool), below or inside)
+    yield Branch("available", wording.size(pool.available_bytes), "", tuple(one for _, one in _branches(available)))
 
 
-def split_contents(pool: Json) -> dict[str, int]:
+def split_contents(pool: Pool) -> dict[str, int]:
     """Split the used part of a GPU's memory, if its driver reports the use of processes.
 
     Without any, none is a part: the driver's list may be empty because it is not complete.
     """
-    used, rest, reserved = (figure(pool, f"{name}_bytes") for name in ("used", "unattributed", "reserved"))
+    used, rest, reserved = pool.used_bytes, pool.unattributed_bytes, pool.reserved_bytes
     if isinstance(used, Absent) or isinstance(rest, Absent):
         return {}
     kept = {} if isinstance(reserved, Absent) else {"reserved": reserved}
@@ -156,8 +144,8 @@ def split_contents(pool: Json) -> dict[str, int]:
     return {**({"processes": held} if held else {}), **kept, "unattributed": rest}
 
 
-def _ratio(pool: Json) -> str:
-    used, whole = figure(pool, "used_bytes"), pool["size_bytes"]
+def _ratio(pool: Pool) -> str:
+    used, whole = pool.used_bytes, pool.size_bytes
     return wording.ratio(used / whole) if isinstance(used, int) and whole else ""
 
 
@@ -180,56 +168,61 @@ def _rows(branch: Branch, first: str, rest: str) -> Iterator[Row]:
         yield from _rows(one, rest + end, rest + further)
 
 
-def swap_lines(snapshot: Json) -> Iterator[str]:
-    swap = snapshot["swap"]
-    if swap and swap["size_bytes"]:
-        yield f"Swap: {size(swap, 'used_bytes')} of {size(swap, 'size_bytes')} used (not counted as memory)"
+def swap_lines(snapshot: Snapshot) -> Iterator[str]:
+    swap = snapshot.swap
+    if not isinstance(swap, Absent) and swap.size_bytes:
+        used, whole = wording.size(swap.used_bytes), wording.size(swap.size_bytes)
+        yield f"Swap: {used} of {whole} used (not counted as memory)"
 
 
-def lease_lines(snapshot: Json) -> Iterator[str]:
-    """Yield a line about each lease. Older daemons have none."""
-    labels = {place["id"]: place["label"] for place in (*snapshot["pools"], *snapshot["shares"])}
-    for lease in snapshot.get("leases", ()):
-        held = [f"{wording.size(count)} of {labels.get(place, place)}" for place, count in lease["held"].items()]
-        left = wording.duration(max(0.0, lease["until_unix"] - snapshot["unix"]))
-        arrived = f", {wording.size(lease['arrived_bytes'])} more arrived" if lease["arrived_bytes"] else ""
-        yield f"Leased: {' and '.join(held)} to {lease['name']} (PID {lease['pid']}), {left} left{arrived}"
+def lease_lines(snapshot: Snapshot) -> Iterator[str]:
+    """Yield a line about each lease."""
+    labels = snapshot.labels
+    for lease in snapshot.leases:
+        held = [f"{wording.size(count)} of {labels.get(place, place)}" for place, count in lease.held.items()]
+        left = wording.duration(max(0.0, lease.until_unix - snapshot.unix))
+        arrived = f", {wording.size(lease.arrived_bytes)} more arrived" if lease.arrived_bytes else ""
+        yield f"Leased: {' and '.join(held)} to {lease.name} (PID {lease.pid}), {left} left{arrived}"
 
 
-def device_lines(device: Json) -> Iterator[str]:
+def device_lines(device: Device) -> Iterator[str]:
     """Yield a line about a device, then its notes."""
-    state = "" if device["state"] == "ok" else f", {state_of(device)}"
-    can = wording.can_allocate(certain_headroom(device), figure(device, "headroom_bytes"))
-    yield f"{device['id']}: {device['name']} ({wording.architecture(device['architecture'])}{state}): {can}"
-    if known := wording.vitals(decode_vitals(device)):
+    yield device_line(device)
+    if known := wording.vitals(device.vitals):
         yield f"  {known}"
-    for note in device.get("notes", ()):  # daemons before 0.1 have none
+    for note in device.notes:
         yield f"  {note}"
 
 
-def note_lines(snapshot: Json) -> Iterator[str]:
+def device_line(device: Device) -> str:
+    state = "" if device.state == "ok" else f", {device.state.replace('_', ' ')}"
+    can = wording.can_allocate(device.headroom_certain_bytes, device.headroom_bytes)
+    return f"{device.id}: {device.name} ({wording.architecture(device.architecture.value)}{state}): {can}"
+
+
+def note_lines(snapshot: Snapshot) -> Iterator[str]:
     """Yield notes about memory that was not returned, and about processes."""
     yield from _unreturned(snapshot)
-    yield from process_notes(snapshot["processes"])
+    yield from process_notes(snapshot.processes)
 
 
-def _unreturned(snapshot: Json) -> Iterator[str]:
-    for one in snapshot.get("not_returned", ()):  # older daemons do not report it
-        yield f"{one['text']}, since {when(one['since_unix'], snapshot['unix'])}."
+def _unreturned(snapshot: Snapshot) -> Iterator[str]:
+    for one in snapshot.not_returned:
+        yield f"{one.text}, since {when(one.since_unix, snapshot.unix)}."
 
 
-def process_notes(processes: Sequence[Json]) -> Iterator[str]:
-    """Yield a line about each process that is not visible or an orphan. Older daemons do not send notes."""
+def process_notes(processes: Sequence[Process]) -> Iterator[str]:
+    """Yield a line about each process that is not visible or an orphan."""
     for process in processes:
-        if process.get("note"):
-            held = [count for count in process["device_bytes"].values() if isinstance(count, int)]
-            name = process["name"] or "Process"
-            yield f"{name} (PID {process['pid']}) holds {wording.size(sum(held))}. {process['note']}"
+        if process.note:
+            held = [count for count in process.device_bytes.values() if isinstance(count, int)]
+            name = "Process" if isinstance(process.name, Absent) else process.name
+            yield f"{name} (PID {process.pid}) holds {wording.size(sum(held))}. {process.note}"
 
 
-def trouble_lines(snapshot: Json) -> Iterator[str]:
-    failing = [one for one in snapshot["collectors"] if one["state"] in ("failing", "stalled")]
+def trouble_lines(snapshot: Snapshot) -> Iterator[str]:
+    failing = [one for one in snapshot.collectors if one.state in ("failing", "stalled")]
     if failing:
         yield ""
     for one in failing:
-        yield f"collector {one['name']} is {one['state']}: {one['error']}"
+        yield f"collector {one.name} is {one.state}: {one.error}"

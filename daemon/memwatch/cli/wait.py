@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 from msgspec import Struct
@@ -29,7 +29,6 @@ from memwatch.core.linux.process_files import parse_stat
 from memwatch.monitor.render import words as wording
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
 
-Json = dict[str, Any]
 LEASES = "/api/v1/leases"
 # The lease is granted later: its limit is reached, or another program was faster.
 CONFLICT = 409
@@ -105,9 +104,10 @@ def wait_for(wish: Wish, context: ClientContext) -> tuple[PlaceHeadroom, str]:
     # With a COMMAND, stdout belongs to it, so messages are text even with --json.
     console = ClientContext(context.address, as_json=context.as_json and not wish.command)
     is_first, refusal = True, ""
-    for snapshot in context.snapshots(1.0):
+    for answer in context.snapshots(1.0):
         with check_shape(context.address):
-            console.print_simulated(is_first and snapshot["simulated"])
+            snapshot = answer.snapshot
+            console.print_simulated(is_first and snapshot.simulated)
             headroom = find_headroom(snapshot, wish.device)
             place = None if wish.device is None else find_place(snapshot, wish.device)
             target = place or find_ram(snapshot)

@@ -19,23 +19,25 @@ from memwatch.cli.context import (
     EXIT_OK,
     ClientContext,
     Number,
+    SnapshotAnswer,
     build_context,
     check_shape,
     common,
     seconds_within,
 )
-from memwatch.cli.figures import figure
 from memwatch.cli.output import paint_lines, stdout_depth, stdout_width
-from memwatch.cli.terminal.memory_map import DEVICE_SHARES
-from memwatch.cli.terminal.moment import LEVELS, STYLES
+from memwatch.cli.terminal.moment import STYLES
 from memwatch.cli.terminal.style import Depth, Line, Span
 from memwatch.cli.times import clock
+from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Share, sum_figures
 from memwatch.core.printable import printable
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render import words as wording
+from memwatch.monitor.render.json import rfc3339
+from memwatch.monitor.render.memory_map import HELD_BY_DEVICES
 
 # Lines of `memwatch watch`, as vmstat prints them: a header now and then, one figure per pool, the level last.
 
-Json = dict[str, Any]
 HEADER_EVERY = 20
 MIN_WIDTH = 7
 # Two spaces and the longest word, "critical".
@@ -50,80 +52,84 @@ class Column(NamedTuple):
     text: str
 
 
-def columns_of(snapshot: Json, width: int | None = None) -> list[Column]:
+def columns_of(snapshot: Snapshot, width: int | None = None) -> list[Column]:
     """Return the use of each pool and of devices in System RAM, its available part, swap and stalls.
 
     The other pools are added up, beside the fullest of them, where they do not fit into `width` cells.
     """
-    found = _columns(snapshot, snapshot["pools"])
-    others = [pool for pool in snapshot["pools"] if pool["kind"] != "system_ram"]
-    needed = sum(_width(one) + 1 for one in found) + len(clock(snapshot["unix"])) + LEVEL_WIDTH
+    found = _columns(snapshot, snapshot.pools)
+    others = [pool for pool in snapshot.pools if pool.kind is not PoolKind.SYSTEM_RAM]
+    needed = sum(_width(one) + 1 for one in found) + len(clock(snapshot.unix)) + LEVEL_WIDTH
     if width is None or needed <= width or len(others) < 2:
         return found
-    columns = _columns(snapshot, [pool for pool in snapshot["pools"] if pool not in others])
+    columns = _columns(snapshot, [pool for pool in snapshot.pools if pool not in others])
     at = next((number for number, one in enumerate(columns) if one.title in ("swap", "stall")), len(columns))
     return [*columns[:at], *_summed(others), *columns[at:]]
 
 
-def _summed(pools: Sequence[Json]) -> list[Column]:
-    used = [pool["used_bytes"] for pool in pools]
-    known = [pool for pool in pools if pool["used_bytes"] is not None and pool["size_bytes"]]
-    fullest = max(known, key=lambda pool: pool["used_bytes"] / pool["size_bytes"], default=None)
-    ratio = wording.ratio(fullest["used_bytes"] / fullest["size_bytes"]) if fullest else ""
-    name = f"{fullest['id'].upper()} {ratio:>6}" if fullest else wording.DASH
+def _summed(pools: Sequence[Pool]) -> list[Column]:
+    ratios = [
+        (pool.used_bytes / pool.size_bytes, pool)
+        for pool in pools
+        if isinstance(pool.used_bytes, int) and pool.size_bytes
+    ]
+    ratio, fullest = max(ratios, key=lambda one: one[0], default=(0.0, None))
+    name = f"{fullest.id.upper()} {wording.ratio(ratio):>6}" if fullest else wording.DASH
+    used = sum_figures(pool.used_bytes for pool in pools)
     return [
-        Column(f"{len(pools)} GPUs", _gib(None if None in used else sum(used))),
+        Column(f"{len(pools)} GPUs", _gib(used)),
         Column(f"{'fullest':>12}", name),
     ]
 
 
-def _columns(snapshot: Json, pools: Sequence[Json]) -> list[Column]:
+def _columns(snapshot: Snapshot, pools: Sequence[Pool]) -> list[Column]:
     found = []
     for pool in pools:
-        is_ram = pool["kind"] == "system_ram"
-        found.append(Column("RAM" if is_ram else pool["id"].upper(), _gib(pool["used_bytes"])))
+        is_ram = pool.kind is PoolKind.SYSTEM_RAM
+        found.append(Column("RAM" if is_ram else pool.id.upper(), _gib(pool.used_bytes)))
         if is_ram:
             found += [
-                Column(_share_title(share), _gib(share["used_bytes"]))
-                for share in snapshot["shares"]
-                if share["within"] == pool["id"] and share["kind"] in DEVICE_SHARES
+                Column(_share_title(share), _gib(share.used_bytes))
+                for share in snapshot.shares
+                if share.within == pool.id and share.kind in HELD_BY_DEVICES
             ]
-            found.append(Column("avail", _gib(pool["available_bytes"])))
-    if snapshot["swap"]:
-        found.append(Column("swap", _gib(snapshot["swap"]["used_bytes"])))
-    if snapshot["psi"]:
-        found.append(Column("stall", wording.ratio(snapshot["psi"]["some"]["ratio_10s"])))
+            found.append(Column("avail", _gib(pool.available_bytes)))
+    if not isinstance(snapshot.swap, Absent):
+        found.append(Column("swap", _gib(snapshot.swap.used_bytes)))
+    if not isinstance(snapshot.psi, Absent):
+        found.append(Column("stall", wording.ratio(snapshot.psi.some.ratio_10s)))
     return found
 
 
-def _share_title(share: Json) -> str:
-    return f"⊂{str(share['label']).split()[0][:8]}"
+def _share_title(share: Share) -> str:
+    return f"⊂{share.label.split()[0][:8]}"
 
 
-def _gib(count: int | None) -> str:
-    return wording.DASH if count is None else f"{count / GIB:,.1f}"
+def _gib(count: Bytes) -> str:
+    return wording.DASH if isinstance(count, Absent) else f"{count / GIB:,.1f}"
 
 
-def header_line(snapshot: Json, width: int | None = None) -> Line:
+def header_line(snapshot: Snapshot, width: int | None = None) -> Line:
     """Return the titles. Sizes are in GiB, and ⊂ marks memory inside System RAM."""
-    time_width = len(clock(snapshot["unix"]))
+    time_width = len(clock(snapshot.unix))
     titles = "".join(f" {one.title:>{_width(one)}}" for one in columns_of(snapshot, width))
     return (Span(f"{'GiB used':<{time_width}}{titles}  level", "bold"),)
 
 
-def sample_line(snapshot: Json, width: int | None = None) -> Line:
+def sample_line(snapshot: Snapshot, width: int | None = None) -> Line:
     figures = "".join(f" {one.text:>{_width(one)}}" for one in columns_of(snapshot, width))
     level = find_worst_level(snapshot)
     word = wording.level(level)
-    return Span(f"{clock(snapshot['unix'])}{figures}  "), Span(word, STYLES.get(level, ""))
+    return Span(f"{clock(snapshot.unix)}{figures}  "), Span(word, STYLES.get(level, ""))
 
 
 def _width(one: Column) -> int:
     return max(MIN_WIDTH, len(one.title))
 
 
-def find_worst_level(snapshot: Json) -> str:
-    return str(max((one["level"] for one in snapshot["pressure"]), key=LEVELS.index, default=wording.DASH))
+def find_worst_level(snapshot: Snapshot) -> str:
+    worst = snapshot.worst_level
+    return wording.DASH if worst is None else worst.word
 
 
 TOP = 10
@@ -149,18 +155,19 @@ def watch(interval: float, count: int | None, as_csv: bool, url: Address | None,
     context = build_context(url, as_json)
     if as_csv and context.as_json:
         raise click.UsageError("--csv and --json are mutually exclusive; use one of them")
-    for number, snapshot in enumerate(islice(ticks(context, interval), count)):
+    for number, answer in enumerate(islice(ticks(context, interval), count)):
         with check_shape(context.address):
             if number == 0:
-                context.print_simulated(snapshot["simulated"])
-            print("\n".join(_lines_of(snapshot, number, as_csv, context.as_json)), flush=True)
+                context.print_simulated(answer.snapshot.simulated)
+            print("\n".join(_lines_of(answer, number, as_csv, context.as_json)), flush=True)
     return EXIT_OK
 
 
-def _lines_of(snapshot: Json, number: int, as_csv: bool, as_json: bool) -> list[str]:
+def _lines_of(answer: SnapshotAnswer, number: int, as_csv: bool, as_json: bool) -> list[str]:
     """Return the lines of a sample, with a header before the first, and before every 20th in the table."""
     if as_json:
-        return [json.dumps(snapshot)]
+        return [json.dumps(answer.json)]
+    snapshot = answer.snapshot
     if as_csv:
         head = [csv_head(snapshot)] if number == 0 else []
         return [printable(line) for line in (*head, csv_line(snapshot))]
@@ -169,32 +176,28 @@ def _lines_of(snapshot: Json, number: int, as_csv: bool, as_json: bool) -> list[
     return paint_lines([*head_now, sample_line(snapshot, width)])
 
 
-def ticks(context: ClientContext, interval: float) -> Iterator[Json]:
+def ticks(context: ClientContext, interval: float) -> Iterator[SnapshotAnswer]:
     """Yield each tick once, even if the daemon is polled more often."""
     before: object = None
-    for number, snapshot in enumerate(context.snapshots(interval)):
+    for number, answer in enumerate(context.snapshots(interval)):
         with check_shape(context.address):
-            seq = snapshot["seq"]
+            seq = answer.snapshot.seq
         if number == 0 or seq != before:
             before = seq
-            yield snapshot
+            yield answer
 
 
-def _places(snapshot: Json) -> list[tuple[str, Json]]:
-    return [(place["id"], place) for place in (*snapshot["pools"], *snapshot["shares"])]
+def csv_head(snapshot: Snapshot) -> str:
+    names = [f"{name}.used_bytes" for name in snapshot.labels]
+    return _csv(["time", "level", *names, *(f"{pool.id}.available_bytes" for pool in snapshot.pools)])
 
 
-def csv_head(snapshot: Json) -> str:
-    names = [f"{name}.used_bytes" for name, _ in _places(snapshot)]
-    return _csv(["time", "level", *names, *(f"{pool['id']}.available_bytes" for pool in snapshot["pools"])])
-
-
-def csv_line(snapshot: Json) -> str:
+def csv_line(snapshot: Snapshot) -> str:
     """Return a CSV line. An empty field is an unknown value."""
-    used = [figure(place, "used_bytes") for _, place in _places(snapshot)]
-    left = [figure(pool, "available_bytes") for pool in snapshot["pools"]]
+    used = [place.used_bytes for place in snapshot.places]
+    left = [pool.available_bytes for pool in snapshot.pools]
     known = [one if isinstance(one, int) else "" for one in (*used, *left)]
-    return _csv([snapshot["time"], find_worst_level(snapshot), *known])
+    return _csv([rfc3339(snapshot.unix), find_worst_level(snapshot), *known])
 
 
 def _csv(fields: list[Any]) -> str:
@@ -216,16 +219,16 @@ def top(interval: float, count: int | None, once: bool, url: Address | None, as_
     """
     context = build_context(url, as_json)
     if context.as_json or not (once or sys.stdout.isatty()):
-        for snapshot in islice(context.snapshots(interval), count or 1):
-            context.show_painted(snapshot, lambda shot=snapshot: picture(shot))  # type: ignore[misc]
+        for answer in islice(context.snapshots(interval), count or 1):
+            context.show_painted(answer, lambda shot=answer: picture(shot.snapshot))  # type: ignore[misc]
         return EXIT_OK
     from memwatch.cli import top as interface
 
     return interface.print_once(context) if once else interface.run(context, interval, count)
 
 
-def picture(snapshot: Json) -> Iterator[str]:
-    age = max(0.0, time.time() - snapshot["unix"])
+def picture(snapshot: Snapshot) -> Iterator[str]:
+    age = max(0.0, time.time() - snapshot.unix)
     lines = status.render_lines(
         snapshot, age if age > 5 else None, stdout_width(), stdout_depth() > Depth.NONE, TOP
     )

@@ -218,6 +218,15 @@ class Share(Struct, frozen=True):
             raise InvalidRecordError(f"share {self.id}: cannot be within itself")
 
     @property
+    def left_bytes(self) -> Bytes:
+        """Return the unused part of the limit."""
+        if isinstance(self.limit_bytes, Absent):
+            return self.limit_bytes
+        if isinstance(self.used_bytes, Absent):
+            return self.used_bytes
+        return max(0, self.limit_bytes - self.used_bytes)
+
+    @property
     def judged_ratio(self) -> float | Absent:
         """Used fraction of the limit, 0 to 1 (above 1 if the limit was lowered below use)."""
         if isinstance(self.limit_bytes, Absent):

@@ -420,10 +420,15 @@ class Snapshot(Struct, frozen=True, dict=True):
         if place not in self.labels and place not in self._bare_devices:
             raise InvalidRecordError(f"share {share.id}: is within {place}, which does not exist")
 
+    @property
+    def places(self) -> tuple[Pool | Share, ...]:
+        """Return all pools and shares. They must not be added up."""
+        return (*self.pools, *self.shares)
+
     @cached_property
     def labels(self) -> Mapping[str, str]:
         """Label by id of every pool and share."""
-        return {pool.id: pool.label for pool in self.pools} | {share.id: share.label for share in self.shares}
+        return {place.id: place.label for place in self.places}
 
     def relation(self, share: Share) -> str:
         """Format the relation of a share to its parent: "CUDA Pool ⊂ System RAM"."""

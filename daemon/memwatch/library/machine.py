@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from memwatch.core.accounting.relations import left_of
 from memwatch.core.backends.devices import UNIFIED, certain_part, compute_capacity
 from memwatch.core.findings import stale_pool, stale_share
 from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share
@@ -310,7 +309,7 @@ def _now(place: Pool | Share, here: Machine, target: Target | None) -> tuple[Byt
     if _is_current(here):
         if isinstance(place, Pool):
             return place.used_bytes, place.available_bytes, place.free_bytes
-        return place.used_bytes, left_of(place), left_of(place)
+        return place.used_bytes, place.left_bytes, place.left_bytes
     if target is None:
         return Absent.STALE, Absent.STALE, Absent.STALE
     free = _free_by_framework(here, target)

@@ -158,7 +158,7 @@ def decode_leased_machine(found: Json, own_lease: str) -> Machine:
     return with_leases_used(decode_machine(found), leases)
 
 
-def from_snapshot(found: Snapshot) -> Machine:
+def from_snapshot(found: Snapshot, from_daemon: bool = False) -> Machine:
     return Machine(
         found.host,
         found.machine.name,
@@ -167,9 +167,10 @@ def from_snapshot(found: Snapshot) -> Machine:
         found.pools,
         found.shares,
         found.devices,
-        False,
+        from_daemon,
         time.monotonic(),
-        _own_cpus(read_boot_id(ROOTS.procfs)),  # the folders may be of another machine, as in tests
+        # The folders of a direct reading may be of another machine, as in tests.
+        _own_cpus(found.boot_id if from_daemon else read_boot_id(ROOTS.procfs)),
     )
 
 

@@ -16,11 +16,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.cli.headroom import find_capacity
 from memwatch.cli.history import sparkline
 from memwatch.cli.process_tree import Peaks, read_tree
+from memwatch.core.model import Absent
 from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.json_decode import build_snapshot
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
 from support.client_process import SCRIPT, memwatch
@@ -384,16 +387,15 @@ def test_gpu_capacity_is_its_limit() -> None:
     """As for its headroom, also where the pool is not known. If the daemon reports none, it is None."""
     snapshot = json.loads(to_bytes(snapshot_json(critical_gb10())))
     (device,) = snapshot["devices"]
-    limited = {**snapshot["shares"][0], "id": "working_set", "within": "ram", "limit_bytes": 27 << 30}
+    limited = {**snapshot["shares"][0], "id": "working_set", "within": "ram", "limit_bytes": 27 << 30, "absent": {}}
     snapshot["shares"].append(limited)
     snapshot["devices"] = [{**device, "allocates_from": ["working_set"]}]
 
-    assert find_capacity(snapshot, device["id"]) == 27 << 30
-    assert find_capacity(snapshot, None) == snapshot["pools"][0]["size_bytes"]
-    assert find_capacity({**snapshot, "pools": []}, None) is None
-    assert find_capacity({**snapshot, "pools": []}, device["id"]) == 27 << 30
-    assert find_capacity(snapshot, "gpu7") is None
-    assert find_capacity({}, None) is None
+    found = build_snapshot(snapshot)
+    assert find_capacity(found, device["id"]) == 27 << 30
+    assert find_capacity(found, None) == found.pools[0].size_bytes
+    assert find_capacity(found, "gpu7") is None
+    assert find_capacity(replace(found, pools=(), shares=(), devices=()), None) is None
 
 
 @pytest.mark.parametrize(
@@ -486,11 +488,12 @@ def test_peaks_sum_gpu_memory_of_the_process_tree() -> None:
     """Other processes are left out, and the maximum over time is kept."""
     peaks = Peaks()
     peaks.see_tree({7: 5, 8: 6})
-    pool = {"id": "ram", "label": "System RAM", "used_bytes": 100}
+    (pool,), (share,), (process, *_) = (getattr(critical_gb10(), name) for name in ("pools", "shares", "processes"))
+    pool = replace(pool, size_bytes=120, used_bytes=100, available_bytes=20, contents=())
+    share = replace(share, used_bytes=Absent.STALE)
     for held in (30, 20):
-        processes = [{"pid": pid, "device_bytes": {"cuda0": held}} for pid in (7, 8, 9)]
-        share = {"id": "cuda0", "label": "CUDA Pool", "used_bytes": None}
-        peaks.see_snapshot({"pools": [pool], "shares": [share], "processes": processes})
+        processes = tuple(replace(process, pid=pid, device_bytes={share.id: held}) for pid in (7, 8, 9))
+        peaks.see_snapshot(replace(critical_gb10(), pools=(pool,), shares=(share,), processes=processes))
     peaks.see_tree({7: 1})
 
     assert (peaks.rss_bytes, peaks.device_bytes, peaks.used_bytes) == (11, {"CUDA Pool": 60}, {"System RAM": 100})

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.cli.home_assistant import discovery_of, topics_of, values_of
-from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.core.snapshot import Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from support.client_process import SCRIPT, memwatch
@@ -31,9 +31,9 @@ CONFIG = "homeassistant/device/memwatch_spark_1a2b/config"
 DEMOS = ("dgx-spark", "rtx4090", "h100x8-mig", "strix-halo", "macbook")
 
 
-def demo(name: str) -> Any:
-    """Return the first snapshot of a demo, as the API answers it."""
-    return json.loads(to_bytes(snapshot_json(next(read_frames(path_of(name))))))
+def demo(name: str) -> Snapshot:
+    """Return the first snapshot of a demo."""
+    return next(read_frames(path_of(name)))
 
 
 @pytest.mark.parametrize("name", DEMOS)
@@ -58,15 +58,16 @@ def test_each_component_reads_a_value_of_its_kind(name: str) -> None:
 def test_sizes_are_those_of_the_snapshot_in_gib() -> None:
     snapshot = demo("rtx4090")
     values = values_of(snapshot)
-    vram = next(pool for pool in snapshot["pools"] if pool["id"] == "gpu0")
+    vram = next(pool for pool in snapshot.pools if pool.id == "gpu0")
 
-    assert values["gpu0_size"] == pytest.approx(vram["size_bytes"] / 2**30, abs=0.01)
-    assert values["gpu0_used"] == pytest.approx(100 * vram["used_bytes"] / vram["size_bytes"], abs=0.1)
+    assert isinstance(vram.used_bytes, int)
+    assert values["gpu0_size"] == pytest.approx(vram.size_bytes / 2**30, abs=0.01)
+    assert values["gpu0_used"] == pytest.approx(100 * vram.used_bytes / vram.size_bytes, abs=0.1)
 
 
 def test_topics_contain_no_separator_of_a_host_name() -> None:
     """A host may be named with dots, or, in a hostile recording, with a wildcard."""
-    assert topics_of({"host": "gpu.example/#+"}).state == "memwatch/gpu_example___/state"
+    assert topics_of(replace(demo("rtx4090"), host="gpu.example/#+")).state == "memwatch/gpu_example___/state"
 
 
 @pytest.mark.parametrize(

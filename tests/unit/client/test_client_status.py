@@ -19,6 +19,7 @@ from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render import words as wording
 from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.json_decode import build_snapshot
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import (
     SAMPLES,
@@ -36,8 +37,14 @@ def sent(snapshot: Snapshot) -> Any:
     return json.loads(to_bytes(snapshot_json(snapshot)))
 
 
+def received(snapshot: Snapshot) -> Snapshot:
+    return build_snapshot(sent(snapshot))
+
+
 def text_of(snapshot: Snapshot, width: int = 100) -> str:
-    return "\n".join(plain(line).rstrip() for line in render_lines(sent(snapshot), 0.2, width, has_colour=False))
+    return "\n".join(
+        plain(line).rstrip() for line in render_lines(received(snapshot), 0.2, width, has_colour=False)
+    )
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -56,7 +63,7 @@ def test_status_begins_with_the_verdict_and_lists_all_pools_and_shares(name: str
 
 
 def test_levels_are_coloured_and_bars_have_one_width() -> None:
-    lines = list(render_lines(sent(discrete_gpu()), 0.2, 120, has_colour=True))
+    lines = list(render_lines(received(discrete_gpu()), 0.2, 120, has_colour=True))
     bars = [line for line in lines if "available" in plain(line) and "/" in plain(line)]
 
     assert "\x1b[1;93m△ GPU 0 VRAM is high" in paint(lines[0], Depth.BASIC)
@@ -83,14 +90,14 @@ def test_calm_machine_has_one_verdict_and_its_largest_processes() -> None:
 
 def test_watch_has_one_figure_per_pool_and_the_level_last() -> None:
     """Titles stand above their figures. Shares of System RAM are marked as such."""
-    snapshot = sent(critical_gb10())
+    snapshot = received(critical_gb10())
     head, line = plain(header_line(snapshot)), plain(sample_line(snapshot))
 
     assert head.split() == ["GiB", "used", "RAM", "⊂CUDA", "avail", "swap", "stall", "level"]
     assert line.split()[2:] == ["115.4", "96.4", "4.3", "14.0", "12.1%", "critical"]
     for title, figure in (("RAM", "115.4"), ("avail", "4.3"), ("stall", "12.1%")):
         assert head.index(title) + len(title) == line.index(f" {figure}") + 1 + len(figure)
-    assert plain(header_line(sent(discrete_gpu()))).count("GPU") == 2
+    assert plain(header_line(received(discrete_gpu()))).count("GPU") == 2
 
 
 @pytest.mark.parametrize(
@@ -109,29 +116,29 @@ def test_check_maps_levels_to_nagios_codes(fail_on: str, warn_on: str, level: st
     snapshot = sent(critical_gb10())
     snapshot["pressure"][0]["level"] = level
 
-    assert judge(snapshot, 0.2, fail_on, warn_on, ())[0] == code
+    assert judge(build_snapshot(snapshot), 0.2, fail_on, warn_on, ())[0] == code
 
 
 def test_check_is_unknown_without_trustworthy_data() -> None:
     """Stale or missing data and an unknown target are never OK."""
-    snapshot = sent(critical_gb10())
+    snapshot = received(critical_gb10())
 
     assert judge(snapshot, 60.0, "critical", "high", ()) == (
         3,
         "stale data, from 1 min ago: memwatchd is not sampling",
     )
-    assert judge({**snapshot, "pressure": []}, 0.2, "critical", "high", ()) == (3, "no memory data")
+    assert judge(replace(snapshot, pressure=()), 0.2, "critical", "high", ()) == (3, "no memory data")
     assert judge(snapshot, 0.2, "critical", "high", ("gpu9",))[1].startswith("no level for gpu9; targets are ram")
 
 
 def test_check_names_the_worst_targets_with_performance_data() -> None:
     snapshot = sent(mig_server())
-    code, text = judge(snapshot, 0.2, "critical", "high", ())
+    code, text = judge(build_snapshot(snapshot), 0.2, "critical", "high", ())
 
     assert (code, text.startswith("GPU 0 · MIG 2 is critical")) == (2, True)
     snapshot["pressure"][0]["thresholds"] = {"medium": 0.5, "high": 0.7, "critical": 0.925}
     snapshot["pressure"][1]["thresholds"] = None
-    figures = perfdata(snapshot, (), "critical", "high")
+    figures = perfdata(build_snapshot(snapshot), (), "critical", "high")
     for one, limits in zip(snapshot["pressure"], ("70;92.5", ";", "80;95"), strict=False):
         assert f"'{one['target']}'={one['ratio'] * 100:.1f}%;{limits};0;100" in figures
         assert (
@@ -249,7 +256,7 @@ def test_times_are_local_with_their_zone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_samples_of_many_gpus_fit_a_narrow_terminal() -> None:
     """Without room the GPUs are one sum, beside the fullest of them. In a pipe each has its column."""
-    snapshot = sent(eight_by_seven())
+    snapshot = received(eight_by_seven())
     header, line = (plain(one(snapshot, 80)) for one in (header_line, sample_line))
 
     assert max(len(header), len(line)) <= 80
@@ -257,5 +264,6 @@ def test_samples_of_many_gpus_fit_a_narrow_terminal() -> None:
     assert re.search(r" 316\.5 +GPU\d +67\.4% ", line)
     assert "GPU7" in plain(header_line(snapshot))
     assert "GPU7" in plain(header_line(snapshot, 200))
-    snapshot["pools"][2]["used_bytes"] = None
+    unknown = replace(snapshot.pools[2], used_bytes=Absent.STALE, available_bytes=Absent.STALE)
+    snapshot = replace(snapshot, pools=(*snapshot.pools[:2], unknown, *snapshot.pools[3:]))
     assert " — " in plain(sample_line(snapshot, 80))

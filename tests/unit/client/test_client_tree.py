@@ -16,6 +16,7 @@ from memwatch.core.model import Absent, Content, Vitals
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render import words as wording
 from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.json_decode import build_snapshot
 from support.pattern_samples import leased
 from support.sample_parts import GIB
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, mig_server, simulated, unknown_figures
@@ -25,8 +26,16 @@ def sent(snapshot: Snapshot) -> Any:
     return json.loads(to_bytes(snapshot_json(snapshot)))
 
 
+def tree_lines(found: Any, age_seconds: float | None) -> list[str]:
+    return list(render_lines(build_snapshot(found), age_seconds))
+
+
+def table_lines(found: Any) -> list[str]:
+    return list(device_lines(build_snapshot(found)))
+
+
 def text_of(snapshot: Snapshot, age_seconds: float | None = 0.2) -> str:
-    return "\n".join(render_lines(sent(snapshot), age_seconds))
+    return "\n".join(tree_lines(sent(snapshot), age_seconds))
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -34,7 +43,7 @@ def test_all_parts_of_a_machine_are_listed(name: str) -> None:
     """Each pool with its size, each share as a subset, each device, each level in words, each failing collector."""
     snapshot = SAMPLES[name]()
 
-    text, labels = text_of(snapshot), labels_of(sent(snapshot))
+    text, labels = text_of(snapshot), labels_of(snapshot)
 
     for pool in snapshot.pools:
         assert any(
@@ -55,13 +64,13 @@ def test_sensors_of_a_device_are_listed_below_it() -> None:
     hot = critical_gb10().devices[0].with_vitals(Vitals(91.0, 44.9, {"sm": 1_400_000_000}, ("hw_thermal",)))
     snapshot = sent(replace(critical_gb10(), devices=(hot,)))
     line = "91 °C, 45 W, SM clock 1,400 MHz, throttled: temperature (hardware)"
-    shown, listed = "\n".join(render_lines(snapshot, 0.2)), "\n".join(device_lines(snapshot))
+    shown, listed = "\n".join(tree_lines(snapshot, 0.2)), "\n".join(table_lines(snapshot))
     for name in Vitals.__struct_fields__:
         del snapshot["devices"][0][name]
 
     assert re.search(rf"^gpu0: NVIDIA GB10 .*\n  {re.escape(line)}$", shown, re.MULTILINE)
     assert re.search(rf"^gpu0 .*\n      {re.escape(line)}$", listed, re.MULTILINE)
-    assert "°C" not in "\n".join(render_lines(snapshot, 0.2))
+    assert "°C" not in "\n".join(tree_lines(snapshot, 0.2))
 
 
 def test_tree_of_a_unified_machine_adds_up() -> None:
@@ -144,7 +153,7 @@ def test_notes_are_listed_below_their_device() -> None:
     snapshot = critical_gb10()
     noted = replace(snapshot, devices=(replace(snapshot.devices[0], notes=("CUDA calls less free.", "Two.")),))
 
-    table = list(device_lines(sent(noted)))
+    table = list(table_lines(sent(noted)))
 
     assert [line.strip() for line in table[2:4]] == ["CUDA calls less free.", "Two."]
     assert "\n  CUDA calls less free.\n  Two." in text_of(noted)
@@ -155,11 +164,11 @@ def test_both_bounds_of_a_headroom_are_shown() -> None:
     found = sent(critical_gb10())
     older = {**found, "devices": [{k: v for k, v in found["devices"][0].items() if "certain" not in k}]}
 
-    assert "can allocate 2.0 GiB at once, up to 4.3 GiB after reclaim" in "\n".join(render_lines(found, None))
-    assert "can allocate 4.3 GiB now" in "\n".join(render_lines(older, None))
-    assert list(device_lines(found))[1].split("  ")[-2:] == ["2.0 – 4.3 GiB", "ok"]
-    assert list(device_lines(found))[2].startswith("Of a range, the lower end is free now")
-    assert [line.split()[-3:] for line in device_lines(older)][1:] == [["4.3", "GiB", "ok"]]
+    assert "can allocate 2.0 GiB at once, up to 4.3 GiB after reclaim" in "\n".join(tree_lines(found, None))
+    assert "can allocate 4.3 GiB now" in "\n".join(tree_lines(older, None))
+    assert list(table_lines(found))[1].split("  ")[-2:] == ["2.0 – 4.3 GiB", "ok"]
+    assert list(table_lines(found))[2].startswith("Of a range, the lower end is free now")
+    assert [line.split()[-3:] for line in table_lines(older)][1:] == [["4.3", "GiB", "ok"]]
 
 
 def test_failed_device_shows_its_state() -> None:
@@ -168,8 +177,8 @@ def test_failed_device_shows_its_state() -> None:
     lost = replace(snapshot.devices[0], state="needs_reset", headroom_bytes=Absent.NOT_AVAILABLE)
     noted = sent(replace(snapshot, devices=(lost,)))
 
-    assert ", needs reset): headroom — not available" in "\n".join(render_lines(noted, None))
-    assert list(device_lines(noted))[1].endswith("— not available  needs reset")
+    assert ", needs reset): headroom — not available" in "\n".join(tree_lines(noted, None))
+    assert list(table_lines(noted))[1].endswith("— not available  needs reset")
 
 
 def test_columns_are_aligned() -> None:
@@ -186,4 +195,4 @@ def test_leases_are_listed_with_their_time_left() -> None:
 
     assert "Leased: 14.0 GiB of System RAM to train.py (PID 4242), 1 min 20 s left, 6.0 GiB more arrived\n" in shown
     assert "Leased: 30.0 GiB of System RAM to llama-server (PID 4243), 30 min left\n" in shown
-    assert "Leased" not in "\n".join(render_lines(found, 0.2))
+    assert "Leased" not in "\n".join(tree_lines(found, 0.2))

@@ -9,12 +9,14 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.cli import home_assistant, node_features
 from memwatch.cli.address import parse_url
 from memwatch.cli.context import check_shape
 from memwatch.cli.errors import CommandError
 from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.json_decode import build_snapshot
 from support.sample_snapshots import critical_gb10
 
 HERE = parse_url("http://127.0.0.1:1")
@@ -55,11 +57,15 @@ def read(what: Callable[[], str]) -> str:
         return ""
 
 
+def labels_in(found: Any) -> dict[str, str]:
+    return dict(node_features.labels_of(build_snapshot(found)))
+
+
 def test_labels_of_a_node_are_names_and_plain_values() -> None:
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     for snapshot in odd_snapshots():
         labels = dict[str, str]()
-        text = read(lambda: node_features.feature_file(dict(node_features.labels_of(snapshot)), None, now))  # noqa: B023
+        text = read(lambda: node_features.feature_file(labels_in(snapshot), None, now))  # noqa: B023
         for line in text.splitlines():
             name, _, value = line.partition("=")
             labels[name] = value
@@ -70,14 +76,14 @@ def test_labels_of_a_node_are_names_and_plain_values() -> None:
 @pytest.mark.parametrize("of", [home_assistant.values_of, home_assistant.discovery_of])
 def test_messages_of_home_assistant_are_json_with_plain_keys(of: Callable[[Any], Any]) -> None:
     for snapshot in odd_snapshots():
-        text = read(lambda: home_assistant.encode(of(snapshot)))  # noqa: B023
+        text = read(lambda: home_assistant.encode(of(build_snapshot(snapshot))))  # noqa: B023
         found = json.loads(text or "{}", parse_constant=pytest.fail)
         keys = found.get("components", found)
         assert all(key == home_assistant.to_id(key) for key in keys)
 
 
 def test_topics_of_a_hostile_host_have_one_level() -> None:
-    topics = home_assistant.topics_of({"host": "#/+/\x1b[2J\n" * 50})
+    topics = home_assistant.topics_of(replace(critical_gb10(), host="#/+/\x1b[2J\n" * 50))
     assert set(topics.node) <= set("_2J")
     assert topics.state.count("/") == 2
     assert len(topics.node) <= 64

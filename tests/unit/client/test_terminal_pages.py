@@ -7,17 +7,20 @@ import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.cli.terminal.frame import Frame, View
+from memwatch.cli.terminal.memory_map import marks_of
 from memwatch.cli.terminal.moment import Moment, ProcessReading
 from memwatch.cli.terminal.pages import render
 from memwatch.cli.terminal.past import NO_PROCESSES, Recent, nearest_tick, note_of, past_snapshot
 from memwatch.cli.terminal.state import Region, State
 from memwatch.cli.terminal.style import line_cells, plain
-from memwatch.cli.terminal.thresholds import marks_of
 from memwatch.cli.terminal.trend import Trend
-from memwatch.core.snapshot import Snapshot
+from memwatch.core.model import Absent, Pool, PoolKind, Quality, Thresholds
+from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.json_decode import build_snapshot
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, hostile_names, many_owners, mig_server
 from support.terminal_sizes import SIZES
@@ -29,9 +32,10 @@ def sent(snapshot: Snapshot) -> Any:
     return json.loads(to_bytes(snapshot_json(snapshot)))
 
 
-def draw(snapshot: Any, width: int = 80, height: int = 24, state: State | None = None, **moment: Any) -> Frame:
+def draw(found: Any, width: int = 80, height: int = 24, state: State | None = None, **moment: Any) -> Frame:
+    snapshot = found if isinstance(found, Snapshot) else build_snapshot(found)
     return render(
-        View(Moment(snapshot, **moment), state or State(), width, height, snapshot["unix"] + 0.5, has_colour=True)
+        View(Moment(snapshot, **moment), state or State(), width, height, snapshot.unix + 0.5, has_colour=True)
     )
 
 
@@ -107,12 +111,12 @@ def test_thresholds_are_those_of_the_daemon() -> None:
 
 
 def test_thresholds_of_a_budget_and_of_resident_memory_lie_where_the_level_begins() -> None:
-    pool = {"id": "gpu0", "size_bytes": 80, "available_bytes": 30}
-    judged = {"target": "gpu0", "size_bytes": 60, "available_bytes": 10, "resident_bytes": 0}
-    thresholds = {"medium": 0.5, "high": 0.8, "critical": 1.0}
+    pool = Pool("gpu0", PoolKind.VRAM, "VRAM 0", 80, 50, 30, "", Quality.MEASURED)
+    judged = Pressure("gpu0", Level.LOW, Level.LOW, 0.5, size_bytes=60, available_bytes=10)
+    judged = replace(judged, thresholds=Thresholds(0.5, 0.8, 1.0))
 
     def places(**changes: int) -> list[float]:
-        return [round(one.at, 4) for one in marks_of(pool, [{**judged, "thresholds": thresholds, **changes}])]
+        return [round(one.position, 4) for one in marks_of(pool, [replace(judged, **changes)])]
 
     assert places() == [30 / 80, 48 / 80, 60 / 80]  # a budget of 60
     assert places(size_bytes=60, available_bytes=30) == [50 / 80, 68 / 80, 80 / 80]  # 20 set aside
@@ -256,7 +260,7 @@ def test_oom_kill_and_recovery_are_in_the_first_lines() -> None:
 def test_time_left_is_never_cut(width: int) -> None:
     """A narrow terminal cuts the machine, the host, the target and the clock before it."""
     snapshot = sent(discrete_gpu())
-    snapshot["pressure"][0].update(level="critical", seconds_to_full=17.3)
+    snapshot["pressure"][0].update(level="critical", seconds_to_full=17.3, absent={})
     snapshot["host"] = "a-host-with-a-long-name.example.org"
 
     first = text_of(draw(snapshot, width)).splitlines()[0]
@@ -348,7 +352,9 @@ def test_process_that_has_ended_since_growth_was_read_is_not_named(is_listed: bo
     process = snapshot["processes"][0]
     grown = {**process, **sizes_now(process), "grown_bytes": 37 * GIB, "windows": {"60": 6 * GIB}}
     if is_listed:
-        snapshot["kernel_log"] = {"kills": [{"pid": process["pid"], "name": process["name"]}]}
+        killed = {"pid": process["pid"], "name": process["name"], "scope": "machine", "number": 1}
+        del snapshot["absent"]["kernel_log"]
+        snapshot["kernel_log"] = {"kills": [{**killed, "anonymous_bytes": 37 * GIB}]}
     else:
         del snapshot["processes"][0]
 
@@ -402,7 +408,7 @@ def test_past_is_shown_from_the_history_without_its_processes() -> None:
         f"share.{latest['shares'][0]['id']}.used_bytes": Trend((unix,), (30.0 * GIB,)),
         "pressure.ram.level": Trend((unix,), (1.0,)),
     }
-    past = past_snapshot(latest, trends, unix + 5, 15.0)
+    past = past_snapshot(build_snapshot(latest), trends, unix + 5, 15.0)
     text = text_of(draw(past, 132, 24, State(paused_at=unix + 5), note=NO_PROCESSES))
 
     assert "40.0/119.7G" in text
@@ -411,7 +417,9 @@ def test_past_is_shown_from_the_history_without_its_processes() -> None:
     assert "paused" in text
     assert "can allocate —" in text
     assert "VLLM" not in text
-    assert past_snapshot(latest, trends, unix + 60, 15.0)["pools"][0]["used_bytes"] is None
+    assert (
+        past_snapshot(build_snapshot(latest), trends, unix + 60, 15.0).pools[0].used_bytes is Absent.NOT_AVAILABLE
+    )
 
 
 def test_past_has_the_processes_of_the_nearest_notable_tick() -> None:
@@ -423,7 +431,7 @@ def test_past_has_the_processes_of_the_nearest_notable_tick() -> None:
     ticks = [{"unix": unix + distance, "processes": [process]} for distance in (-400, 60, 200)]
     trends = {"pool.ram.used_bytes": Trend((unix,), (90.0 * GIB,))}
     tick = nearest_tick(ticks, unix)
-    past = past_snapshot(latest, trends, unix, 15.0, tick)
+    past = past_snapshot(build_snapshot(latest), trends, unix, 15.0, tick)
     frame = draw(past, 132, 24, State(paused_at=unix), note=note_of(tick))
 
     assert tick == ticks[1]
@@ -439,16 +447,16 @@ def test_past_has_the_processes_of_the_nearest_notable_tick() -> None:
 
 def test_received_snapshots_are_kept_whole() -> None:
     """They come back with their processes. Older figures come before them, and a repeated tick counts once."""
-    first, kept = sent(critical_gb10()), Recent()
-    later = {**first, "unix": first["unix"] + 1, "processes": []}
+    first, kept = build_snapshot(sent(critical_gb10())), Recent()
+    later = replace(first, unix=first.unix + 1, monotonic=first.unix + 1, processes=())
     for snapshot in (first, first, later):
         kept.add(snapshot)
-    kept.prepend({"pool.ram.used_bytes": Trend((first["unix"] - 60, first["unix"]), (1.0, 2.0))})
+    kept.prepend({"pool.ram.used_bytes": Trend((first.unix - 60, first.unix), (1.0, 2.0))})
 
-    assert kept.snapshot_at(first["unix"] + 0.5) == first
-    assert kept.snapshot_at(first["unix"] + 9) == later
-    assert kept.snapshot_at(first["unix"] - 9) is None
-    assert kept.oldest == first["unix"] - 60
+    assert kept.snapshot_at(first.unix + 0.5) == first
+    assert kept.snapshot_at(first.unix + 9) == later
+    assert kept.snapshot_at(first.unix - 9) is None
+    assert kept.oldest == first.unix - 60
     assert len(kept.trends()["pool.ram.used_bytes"].unix) == 3
 
 
@@ -476,7 +484,7 @@ def test_without_a_daemon_pages_say_what_is_missing() -> None:
 
 
 def test_bars_without_colours_differ_by_their_characters() -> None:
-    view = View(Moment(sent(critical_gb10())), State(), 100, 24, 0.0, has_colour=False)
+    view = View(Moment(critical_gb10()), State(), 100, 24, 0.0, has_colour=False)
     bar = plain(render(view).lines[1])
 
     assert {"█", "▓", "▒"} <= set(bar)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import pairwise
 
@@ -18,6 +17,7 @@ from memwatch.core.model import Absent
 from memwatch.core.pressure.signals import PAST
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.json_decode import snapshot_from
 from memwatch.monitor.render.status_line import build_status_line
 from memwatch.monitor.render.summary import build_sentence, build_title
 from support.sample_snapshots import calm_workstation
@@ -96,7 +96,7 @@ def check_countdowns(verdict: Pressure, texts: tuple[str, ...]) -> None:
 
 def tops_of(snapshot: Snapshot, widths: tuple[int, ...]) -> list[str]:
     """Return the first line of `memwatch top` in terminals of these widths."""
-    sent = json.loads(to_bytes(snapshot_json(snapshot)))
+    sent = snapshot_from(to_bytes(snapshot_json(snapshot)))
     views = [View(Moment(sent), State(), width, 24, snapshot.unix, has_colour=False) for width in widths]
     return [plain(clip_line(header_of(view), view.width)) for view in views]
 

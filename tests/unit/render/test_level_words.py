@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import product
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -23,6 +21,7 @@ from memwatch.monitor.history.notable_ticks import build_tick
 from memwatch.monitor.incidents.unclean import explain_end
 from memwatch.monitor.render import words
 from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.json_decode import snapshot_from
 from memwatch_web.pages.renderer import Pages
 from memwatchd.wiring import render_status
 from support.html_reader import Reader
@@ -34,8 +33,8 @@ FREE = "Low “free” is normal."
 SHOWN_ATTRIBUTES = ("title", "aria-label", "alt", "placeholder")
 
 
-def sent(snapshot: Snapshot) -> Any:
-    return json.loads(to_bytes(snapshot_json(snapshot)))
+def sent(snapshot: Snapshot) -> Snapshot:
+    return snapshot_from(to_bytes(snapshot_json(snapshot)))
 
 
 def test_value_low_reads_ok_and_other_levels_read_as_their_value() -> None:
@@ -64,7 +63,7 @@ def test_no_command_says_low(sample: str) -> None:
 
     lines = [plain(line) for line in render_lines(snapshot, 0.2, 120, has_colour=False)]
     for page in (1, 2, 3, 4):
-        view = View(Moment(snapshot), State(page=page), 150, 50, snapshot["unix"], has_colour=True)
+        view = View(Moment(snapshot), State(page=page), 150, 50, snapshot.unix, has_colour=True)
         lines += [plain(line) for line in render(view).lines]
     lines += [judge(snapshot, 0.0, "critical", "high", ())[1], render_status(SAMPLES[sample]())]
     assert [line for line in lines if LOW.search(line)] == []

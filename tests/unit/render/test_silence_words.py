@@ -23,6 +23,7 @@ from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.recording.redact import Redactor
 from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.monitor.render.json_decode import build_snapshot, snapshot_from
 from memwatch.monitor.render.silence_words import build_notices, find_widest, notice_lines, until_utc
 from memwatch.monitor.render.status_line import build_status_line
 from memwatch.monitor.render.summary import build_latest
@@ -149,7 +150,7 @@ def test_status_of_the_unit_names_silences() -> None:
 @pytest.mark.parametrize("snapshot", [make() for make in SAMPLES.values()])
 def test_status_tree_and_top_name_silences(snapshot: Snapshot) -> None:
     """At every level: what is silenced at noon is silenced at the next critical level."""
-    found = json.loads(to_bytes(snapshot_json(silenced(silence(), of=snapshot))))
+    found = snapshot_from(to_bytes(snapshot_json(silenced(silence(), of=snapshot))))
     sentence = "silenced by root until 18:17: no one is notified (end it: memwatch silence --end sil_1)"
     frame = render(View(Moment(found), State(), 80, 24, NOON))
     top = [plain(line) for line in frame.lines]
@@ -162,11 +163,11 @@ def test_status_tree_and_top_name_silences(snapshot: Snapshot) -> None:
 
 def test_past_moments_and_older_daemons_have_no_silences() -> None:
     found = json.loads(to_bytes(snapshot_json(silenced(silence()))))
-    past = past_snapshot(found, {}, NOON - 60, 15.0)
-    older = {name: value for name, value in found.items() if name != "silences"}
+    past = past_snapshot(build_snapshot(found), {}, NOON - 60, 15.0)
+    del found["silences"]
 
-    assert past["silences"] == []
-    assert "silenced" not in "\n".join(tree_lines(older, None))
+    assert past.silences == ()
+    assert "silenced" not in "\n".join(tree_lines(build_snapshot(found), None))
 
 
 def test_redacted_recordings_hide_author_and_comment() -> None:

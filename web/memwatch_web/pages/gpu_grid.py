@@ -7,7 +7,6 @@ from itertools import accumulate
 
 from msgspec import Struct
 
-from memwatch.core.accounting.relations import left_of
 from memwatch.core.model import Absent, Device, PoolKind
 from memwatch.core.snapshot import Level, Pressure
 from memwatch.monitor.render import words
@@ -83,7 +82,7 @@ def _note(one: MemoryMap, pressure: Mapping[str, Pressure]) -> str:
     """Say what is left: "3 critical · largest free slice 8.6 GiB", or "13.2 GiB available"."""
     if not one.slices:
         return f"{words.size(one.whole.available_bytes)} available"
-    left = [size for piece in one.slices if not isinstance(size := left_of(piece.share), Absent)]
+    left = [size for piece in one.slices if not isinstance(size := piece.share.left_bytes, Absent)]
     levels = [pressure[piece.share.id].level for piece in one.slices if piece.share.id in pressure]
     worst = max(levels, default=Level.LOW)
     alike = [f"{levels.count(worst)} {worst.word}"] if worst > Level.LOW else []

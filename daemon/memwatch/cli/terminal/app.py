@@ -15,15 +15,15 @@ from typing import Any
 from memwatch.cli.address import Address
 from memwatch.cli.terminal.feed import Feed
 from memwatch.cli.terminal.frame import Frame, View
-from memwatch.cli.terminal.moment import Moment, ProcessReading
+from memwatch.cli.terminal.moment import Json, Moment, ProcessReading
 from memwatch.cli.terminal.pages import render
 from memwatch.cli.terminal.past import RECENT_SECONDS, Recent, nearest_tick, note_of, past_snapshot
 from memwatch.cli.terminal.screen import Screen
 from memwatch.cli.terminal.state import Facts, State, press
 from memwatch.cli.terminal.style import Depth
 from memwatch.cli.terminal.trend import Trend
+from memwatch.core.snapshot import Snapshot
 
-Json = dict[str, Any]
 # A lone Esc is told from the start of a sequence by the time that follows it.
 ESCAPE_SECONDS = 0.05
 # Without new data the clock of a lost connection still runs.
@@ -37,7 +37,7 @@ class Store:
     """Everything that was received."""
 
     def __init__(self, has_history: bool) -> None:
-        self.latest: Json | None = None
+        self.latest: Snapshot | None = None
         self.recent: Recent = Recent()
         self.growth: dict[int, Json] = {}
         self.events: list[Json] = []
@@ -174,7 +174,7 @@ class App:
 
     def _facts(self) -> Facts:
         latest = self._store.latest
-        now = float(latest["unix"]) if latest else time.time()
+        now = latest.unix if latest else time.time()
         oldest = self._store.recent.oldest or now
         if self._state.page == 3 or self._store.has_history:
             oldest = min(oldest, now - self._state.range_seconds)
@@ -189,7 +189,7 @@ class App:
         is_long = state.page == 3 and state.range_seconds > RECENT_SECONDS
         if not is_long and state.paused_at is None:
             return
-        end = float(latest["unix"])
+        end = latest.unix
         if state.paused_at is not None and end - state.paused_at > state.range_seconds * 0.9:
             end = state.paused_at + state.range_seconds * 0.1
         wanted = (round(end / max(10.0, state.range_seconds / 100)), float(state.range_seconds))
@@ -246,8 +246,8 @@ def open_keyboard() -> int | None:
 
 def run_interface(
     address: Address,
-    first: Json,
-    read: Callable[[], Json],
+    first: Snapshot,
+    read: Callable[[], Snapshot],
     interval: float,
     depth: Depth,
     has_history: bool,

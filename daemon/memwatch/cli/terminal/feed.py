@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from memwatch.cli.address import Address
@@ -17,8 +17,9 @@ from memwatch.cli.http import ask
 from memwatch.cli.terminal.past import RECENT_SECONDS, decode_history, figures_of
 from memwatch.cli.terminal.trend import Trend
 from memwatch.core.printable import printable_parts
+from memwatch.core.snapshot import Snapshot
 
-Json = dict[str, Any]
+R = TypeVar("R")
 # Growth and events change slowly, and each request costs the daemon and this process time.
 SLOW_SECONDS = 5.0
 MAX_SERIES, MAX_EVENTS, MAX_GROWTH, MAX_TICKS = 20, 200, 200, 500
@@ -29,7 +30,7 @@ STOP_SECONDS = 0.2
 class Feed:
     """Puts answers into a queue and wakes the reader of `wake_fd`: (kind, answer) with the kinds of `_run`."""
 
-    def __init__(self, address: Address, interval: float, read: Callable[[], Json], is_remote: bool) -> None:
+    def __init__(self, address: Address, interval: float, read: Callable[[], Snapshot], is_remote: bool) -> None:
         self.answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self.wake_fd: int
         self.wake_fd, self._wake_end = os.pipe()
@@ -67,14 +68,14 @@ class Feed:
             os.write(self._wake_end, b".")
 
     def _run(self) -> None:
-        latest: Json | None = None
+        latest: Snapshot | None = None
         slow_at = 0.0
         while not self._is_over:
             began = time.monotonic()
             latest = self._try("snapshot", self._read) or latest
             if latest is not None and self._is_remote:
                 if slow_at == 0.0:
-                    end = float(latest["unix"])
+                    end = latest.unix
                     self._history(latest, end - RECENT_SECONDS, end, RECENT_POINTS, "recent")
                 if began >= slow_at:
                     slow_at = began + SLOW_SECONDS
@@ -82,7 +83,7 @@ class Feed:
                     self._try("events", lambda: self._ask(f"/api/v1/events?limit={MAX_EVENTS}"))
             self._wait(latest, began + self._interval)
 
-    def _wait(self, latest: Json | None, until: float) -> None:
+    def _wait(self, latest: Snapshot | None, until: float) -> None:
         """Wait for the next sample, and answer requests for history meanwhile."""
         while not self._is_over:
             while latest is not None and not self._wanted.empty():
@@ -95,14 +96,14 @@ class Feed:
             self._hurry.wait(left)
             self._hurry.clear()
 
-    def _history(self, latest: Json, start: float, end: float, points: int, kind: str) -> None:
+    def _history(self, latest: Snapshot, start: float, end: float, points: int, kind: str) -> None:
         found = _read_range(self._address, list(figures_of(latest)), start, end, points)
         self.put(kind, (start, end, found))
         if kind == "past":
             query = urlencode([("from", start), ("to", end), ("limit", MAX_TICKS)])
             self._try("ticks", lambda: self._ask(f"/api/v1/ticks?{query}"))
 
-    def _process(self, latest: Json, pid: int) -> None:
+    def _process(self, latest: Snapshot, pid: int) -> None:
         # Not needed for the first picture: it would take 10 ms of it.
         from memwatch.cli.terminal.process_reading import read_process
 
@@ -112,7 +113,7 @@ class Feed:
     def _ask(self, path: str) -> Any:  # noqa: ANN401  any JSON
         return printable_parts(ask(self._address, path).json)
 
-    def _try(self, kind: str, work: Callable[[], Any]) -> Json | None:
+    def _try(self, kind: str, work: Callable[[], R]) -> R | None:
         """Put what `work` returns, or its error. Return it, None after an error."""
         try:
             answer = work()
@@ -125,12 +126,12 @@ class Feed:
             self._is_over = True
             return None
         self.put(kind, answer)
-        return answer if isinstance(answer, dict) else None
+        return answer
 
 
-def read_history(address: Address, latest: Json) -> dict[str, Trend]:
+def read_history(address: Address, latest: Snapshot) -> dict[str, Trend]:
     """Return the last ten minutes of the series that a snapshot has."""
-    end = float(latest["unix"])
+    end = latest.unix
     return _read_range(address, list(figures_of(latest)), end - RECENT_SECONDS, end, RECENT_POINTS)
 
 

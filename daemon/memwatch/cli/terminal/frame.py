@@ -7,20 +7,22 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from memwatch.cli.figures import decode_pressure, silence_lines
 from memwatch.cli.terminal.moment import (
     MARKS,
     STYLES,
-    Json,
     Moment,
     labels_of,
     level_word,
     outlook,
-    worst_of,
 )
 from memwatch.cli.terminal.state import PAGES, Region, State
 from memwatch.cli.terminal.style import Line, Span, cells, clip_line, line_cells, spread, wrapped
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Machine
 from memwatch.monitor.render import words as wording
+from memwatch.monitor.render.silence_words import notice_lines as silence_lines
+from memwatch.monitor.render.silence_words import notices_of
+from memwatch.monitor.render.summary import find_worst
 
 MIN_WIDTH, MIN_HEIGHT = 40, 10
 # From this size on there is room for charts and events beside the processes.
@@ -92,31 +94,31 @@ def header_of(view: View) -> Line:
     right = next((one for one in choices if line_cells(one) <= view.width), choices[-1])
     left = [
         Span(" "),
-        Span(snapshot["host"], "bold"),
-        *((Span(" demo", "accent"),) if snapshot["simulated"] else ()),
+        Span(snapshot.host, "bold"),
+        *((Span(" demo", "accent"),) if snapshot.simulated else ()),
     ]
     room = view.width - line_cells(left) - line_cells(right) - 3
-    about = next((text for text in _machine_words(snapshot) if cells(text) <= room), "")
+    about = next((text for text in _machine_words(snapshot.machine) if cells(text) <= room), "")
     return spread((*left, Span(f"  {about}", "muted")), right, view.width)
 
 
-def _machine_words(snapshot: Json) -> list[str]:
+def _machine_words(machine: Machine) -> list[str]:
     """Return descriptions of the machine, from long to short."""
-    machine = snapshot["machine"]
-    name, kind = machine["name"] or "", wording.architecture(machine["architecture"] or "")
+    name = "" if isinstance(machine.name, Absent) else machine.name
+    kind = wording.architecture(machine.architecture)
     return [" · ".join(word for word in words if word) for words in ((name, kind), (name,))]
 
 
 def _status(view: View, with_target: bool = True) -> Line:
     snapshot = view.moment.snapshot
-    worst = worst_of(snapshot)
+    worst = find_worst(snapshot)
     if worst is None:
         return (Span("no memory data", "muted"),)
-    level = worst["level"]
+    level = worst.level.word
     found = [Span(f"{MARKS[level]} {level_word(level)}", _badge(level))]
-    if with_target and len(snapshot["pressure"]) > 1 and level != "low":
-        found.append(Span(f" {labels_of(snapshot).get(worst['target'], worst['target'])}", "bold"))
-    if words := outlook(decode_pressure(worst)):
+    if with_target and len(snapshot.pressure) > 1 and level != "low":
+        found.append(Span(f" {labels_of(snapshot).get(worst.target, worst.target)}", "bold"))
+    if words := outlook(worst):
         found.append(Span(f"  {words}", f"bold {STYLES[level]}" if level != "low" else "muted"))
     return tuple(found)
 
@@ -179,11 +181,12 @@ def _keys(view: View) -> Sequence[tuple[str, str]]:
 
 def notice_lines(view: View) -> list[Line]:
     """Return lines about missing data, such as a lost connection, an OOM kill that just happened, and silences."""
-    worst = worst_of(view.moment.snapshot)
-    kills = [one["text"] for one in worst["reasons"] if one["signal"] == "oom_kill"] if worst else []
+    snapshot = view.moment.snapshot
+    worst = find_worst(snapshot)
+    kills = [one.text for one in worst.reasons if one.signal == "oom_kill"] if worst else []
     found = [Span(f" {text}", "bold critical") for text in kills]
     found += [Span(f" {text}", "bold high") for text in (view.moment.error,) if text]
-    for text in silence_lines(view.moment.snapshot):
+    for text in silence_lines(notices_of(snapshot), snapshot.unix):
         found += [Span(f" {part}", "bold medium") for part in wrapped(text, view.width - 2)]
     found += [Span(f" {view.moment.note}", "muted")] if view.moment.note else []
     return [(span,) for span in found]

@@ -3,57 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from memwatch.cli.figures import certain_headroom, decode_vitals, figure, state_of
 from memwatch.cli.terminal.frame import View
-from memwatch.cli.terminal.holders import names_in, names_of_share
-from memwatch.cli.terminal.memory_map import draw_bar, draw_slices, merge, parts_of, put_names, segments
+from memwatch.cli.terminal.memory_map import (
+    Place,
+    draw_bar,
+    draw_slices,
+    marks_of,
+    merge,
+    put_share_names,
+    whole_of,
+)
 from memwatch.cli.terminal.moment import LEVELS, MARKS, STYLES, level_word, share_label
-from memwatch.cli.terminal.sizes import pair, short
+from memwatch.cli.terminal.sizes import pair, percent, short
 from memwatch.cli.terminal.style import Line, Span, cells, clip, pad
-from memwatch.cli.terminal.thresholds import marks_of
 from memwatch.cli.terminal.trend import spark
-from memwatch.core.model import Absent
+from memwatch.core.model import Absent, Device, Pool, PoolKind, Share, ShareKind
 from memwatch.monitor.render import words as wording
+from memwatch.monitor.render.memory_map import build_map
 
-Json = dict[str, Any]
 SPARK = 12
 MAX_NAME = 24
 RECENT_SECONDS = 600.0
 
 
-def level_of(place: Json, view: View) -> str:
-    return view.moment.levels.get(place["id"], "")
+def level_of(place: Place, view: View) -> str:
+    return view.moment.levels.get(place.id, "")
 
 
-def worst_level(pool: Json, view: View) -> str:
+def worst_level(pool: Pool, view: View) -> str:
     """Return the highest level of a GPU's memory and of its MIG instances."""
-    shares = view.moment.snapshot["shares"]
-    inside = (one for one in shares if one["within"] == pool["id"] and one["kind"] == "mig_instance")
-    known = [found for place in (pool, *inside) if (found := level_of(place, view))]
+    shares = view.moment.snapshot.shares
+    inside = (one for one in shares if one.within == pool.id and one.kind is ShareKind.MIG_INSTANCE)
+    places: list[Place] = [pool, *inside]
+    known = [found for place in places if (found := level_of(place, view))]
     return max(known, key=LEVELS.index, default="")
 
 
-def pool_of(device: Json, view: View) -> Json | None:
+def pool_of(device: Device, view: View) -> Pool | None:
     """Return the pool that is the GPU's own memory, if it has one."""
-    own = {device["id"], *device["allocates_from"], *(share["within"] for share in mig_of(device, view))}
-    pools = view.moment.snapshot["pools"]
-    return next((pool for pool in pools if pool["id"] in own and pool["kind"] != "system_ram"), None)
+    own = {device.id, *device.allocates_from, *(share.within for share in mig_of(device, view))}
+    pools = view.moment.snapshot.pools
+    return next((pool for pool in pools if pool.id in own and pool.kind is not PoolKind.SYSTEM_RAM), None)
 
 
-def mig_of(device: Json, view: View) -> list[Json]:
-    shares = view.moment.snapshot["shares"]
-    return [one for one in shares if one["device"] == device["id"] and one["kind"] == "mig_instance"]
+def mig_of(device: Device, view: View) -> list[Share]:
+    shares = view.moment.snapshot.shares
+    return [one for one in shares if one.device == device.id and one.kind is ShareKind.MIG_INSTANCE]
 
 
-def worst_first(devices: Sequence[Json], view: View) -> list[Json]:
+def worst_first(devices: Sequence[Device], view: View) -> list[Device]:
     """Sort the GPUs by the level of them and of their MIG instances, then by use."""
 
-    def rank(device: Json) -> tuple[int, float]:
-        places = [device["id"], *(share["id"] for share in mig_of(device, view))]
-        known = [one for one in view.moment.snapshot["pressure"] if one["target"] in places]
-        return max(((LEVELS.index(one["level"]), one["ratio"]) for one in known), default=(-1, 0.0))
+    def rank(device: Device) -> tuple[int, float]:
+        places = [device.id, *(share.id for share in mig_of(device, view))]
+        known = [one for one in view.moment.snapshot.pressure if one.target in places]
+        return max(((int(one.level), one.ratio) for one in known), default=(-1, 0.0))
 
     return sorted(devices, key=rank, reverse=True)
 
@@ -65,12 +70,12 @@ def short_name(name: str) -> str:
     return name
 
 
-def gpu_line(device: Json, view: View, name_width: int) -> Line:
+def gpu_line(device: Device, view: View, name_width: int) -> Line:
     pool = pool_of(device, view)
-    if pool is None or pool["kind"] == "carveout":
+    if pool is None or pool.kind is PoolKind.CARVEOUT:
         return _shared_line(device, pool, name_width)
     tail = _tail(pool, view)
-    ratio, size = _ratio(pool), pair(pool["used_bytes"], pool["size_bytes"])
+    ratio, size = percent(pool.used_bytes, pool.size_bytes), pair(pool.used_bytes, pool.size_bytes)
     sensors = pad(sensors_of(device, short_form=True), 9, right=True)
     after = (Span(f" {size:>12}{ratio:>7} "), Span(sensors, "muted"), *tail)
     lead = _lead(device, name_width)
@@ -78,25 +83,20 @@ def gpu_line(device: Json, view: View, name_width: int) -> Line:
     return (*lead, *gpu_bar(device, pool, view, max(4, width)), *after)
 
 
-def gpu_bar(device: Json, pool: Json, view: View, width: int) -> Line:
+def gpu_bar(device: Device, pool: Pool, view: View, width: int) -> Line:
+    drawn = build_map(pool, view.moment.snapshot)
     if mig_of(device, view):
-        return draw_slices(pool, view.moment.snapshot["shares"], width, view.moment.levels)
-    found = segments(parts_of(pool), pool["size_bytes"], width)
-    marks = marks_of(pool, view.moment.snapshot["pressure"])
-    return draw_bar(found, width, marks, view.has_colour, names_in(found, pool, view.moment))
+        return draw_slices(drawn.slices, width, view.moment.levels)
+    marks = marks_of(pool, view.moment.snapshot.pressure)
+    return draw_bar(drawn.segments, width, marks, view.has_colour, view.moment.has_current_processes)
 
 
-def _lead(device: Json, name_width: int) -> Line:
-    name = clip(short_name(device["name"]), name_width)
-    return Span(f" {device['id'].upper():<5}", "bold"), Span(pad(name, name_width) + " ")
+def _lead(device: Device, name_width: int) -> Line:
+    name = clip(short_name(device.name), name_width)
+    return Span(f" {device.id.upper():<5}", "bold"), Span(pad(name, name_width) + " ")
 
 
-def _ratio(pool: Json) -> str:
-    used, whole = pool["used_bytes"], pool["size_bytes"]
-    return wording.ratio(used / whole) if used is not None and whole else wording.DASH
-
-
-def _tail(pool: Json, view: View) -> Line:
+def _tail(pool: Pool, view: View) -> Line:
     """Return the sparkline, if there is room for it, and the level."""
     level = worst_level(pool, view)
     found = []
@@ -111,71 +111,70 @@ def _level(level: str, view: View) -> Span:
     return Span(f" {MARKS.get(level, ' ')}{word}", STYLES.get(level, ""))
 
 
-def trend_of(place: Json, view: View, width: int, kind: str = "pool") -> str:
+def trend_of(place: Place, view: View, width: int, kind: str = "pool") -> str:
     """Return the sparkline of the use in the last ten minutes."""
-    trend = view.moment.trends.get(f"{kind}.{place['id']}.used_bytes")
+    trend = view.moment.trends.get(f"{kind}.{place.id}.used_bytes")
     if trend is None:
         return ""
     end = view.moment.unix
-    whole = place.get("size_bytes") or place.get("limit_bytes") or 0
-    return spark(trend.columns(end - RECENT_SECONDS, end, width), whole)
+    return spark(trend.columns(end - RECENT_SECONDS, end, width), whole_of(place))
 
 
-def _shared_line(device: Json, pool: Json | None, name_width: int) -> Line:
+def _shared_line(device: Device, pool: Pool | None, name_width: int) -> Line:
     """Return the line of a GPU that allocates from System RAM: no bar, since its bytes are in that of the RAM."""
     found = [*_lead(device, name_width), Span(f"can allocate {_range(device)}")]
     if pool is not None:
-        found.append(Span(f"   carve-out {pair(pool['used_bytes'], pool['size_bytes'])}"))
-    for api, free in device["api_free_bytes"].items():
+        found.append(Span(f"   carve-out {pair(pool.used_bytes, pool.size_bytes)}"))
+    for api, free in device.api_free_bytes.items():
         if isinstance(free, int):
             found.append(Span(f"   {wording.api(api)} free {short(free)}", "muted"))
     sensors = sensors_of(device)
     return (*found, Span(f"   {sensors}" if sensors else "", "muted"), *_state(device))
 
 
-def _range(device: Json) -> str:
-    most, least = figure(device, "headroom_bytes"), certain_headroom(device)
+def _range(device: Device) -> str:
+    most, least = device.headroom_bytes, device.headroom_certain_bytes
     if wording.needs_reclaim(least, most):
         return f"{short(least)} – {short(most)}"
     return short(most)
 
 
-def _state(device: Json) -> Line:
-    return () if device["state"] == "ok" else (Span(f"   {state_of(device)}", "bold high"),)
+def _state(device: Device) -> Line:
+    return () if device.state == "ok" else (Span(f"   {device.state.replace('_', ' ')}", "bold high"),)
 
 
-def sensors_of(device: Json, short_form: bool = False) -> str:
+def sensors_of(device: Device, short_form: bool = False) -> str:
     """Return utilization, temperature and, in the long form, power: "94%  61 °C  45 W"."""
-    vitals = decode_vitals(device)
     found = []
-    busy = device.get("busy_ratio")
-    if busy is not None:
+    busy, celsius, watts = device.busy_ratio, device.temperature_celsius, device.power_watts
+    if not isinstance(busy, Absent):
         found.append(f"{busy * 100:3.0f}%" if short_form else f"util {busy * 100:.0f}%")
-    if not isinstance(vitals.temperature_celsius, Absent):
-        found.append(f"{vitals.temperature_celsius:.0f}°C")
-    if not short_form and not isinstance(vitals.power_watts, Absent):
-        found.append(wording.watts(vitals.power_watts).replace(" ", ""))
+    if not isinstance(celsius, Absent):
+        found.append(f"{celsius:.0f}°C")
+    if not short_form and not isinstance(watts, Absent):
+        found.append(wording.watts(watts).replace(" ", ""))
     return (" " if short_form else "  ").join(found)
 
 
-def mig_line(share: Json, view: View, name_width: int) -> Line:
+def mig_line(share: Share, view: View, name_width: int) -> Line:
     """Return the line of a MIG instance below its GPU."""
-    used, limit = share["used_bytes"], share["limit_bytes"]
+    used, limit = share.used_bytes, share.limit_bytes
     level = level_of(share, view)
     lead = Span(f" └ {pad(share_label(share), name_width + 4)}"[: name_width + 7])
-    ratio = wording.ratio(used / limit) if used is not None and limit else wording.DASH
-    after: list[Span] = [Span(f" {pair(used, limit):>12}{ratio:>7} "), Span(" " * 9)]
+    after: list[Span] = [Span(f" {pair(used, limit):>12}{percent(used, limit):>7} "), Span(" " * 9)]
     if view.width >= 100:
         after.append(Span(f" {trend_of(share, view, SPARK, 'share'):<{SPARK}}", "accent"))
     after.append(_level(level, view))
     width = max(4, view.width - cells(lead.text) - sum(cells(span.text) for span in after) - 1)
-    filled = min(width, round(used / limit * width)) if used is not None and limit else 0
+    ratio = share.judged_ratio
+    filled = 0 if isinstance(ratio, Absent) else min(width, round(ratio * width))
     colour = level if level in ("high", "critical") else "gpu"
     row = [*[Span("█", colour)] * filled, *[Span("·", "free")] * (width - filled)]
-    put_names(row, names_of_share(share, filled, view.moment))
+    if view.moment.has_current_processes:
+        put_share_names(row, share, filled, view.moment.snapshot.processes)
     return (lead, *merge(row), *after)
 
 
-def name_width_of(devices: Sequence[Json], view: View) -> int:
-    longest = max((cells(short_name(device["name"])) for device in devices), default=0)
+def name_width_of(devices: Sequence[Device], view: View) -> int:
+    longest = max((cells(short_name(device.name)) for device in devices), default=0)
     return min(longest, MAX_NAME if view.width >= 100 else 14)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from memwatch.cli.terminal.frame import Body, Frame, View, finish, header_of, notice_lines
-from memwatch.cli.terminal.memory_map import merge
+from memwatch.cli.terminal.memory_map import Place, marks_of, merge, style_at, whole_of
 from memwatch.cli.terminal.moment import labels_of
 from memwatch.cli.terminal.sizes import short
 from memwatch.cli.terminal.style import Line, Span, clip, pad
-from memwatch.cli.terminal.thresholds import marks_of, style_at
 from memwatch.cli.terminal.trend import Trend, chart, spark
+from memwatch.core.model import Pool, PoolKind
 from memwatch.monitor.render import words as wording
 
-Json = dict[str, Any]
 LABEL = 9
+BIG = frozenset({PoolKind.SYSTEM_RAM, PoolKind.HBM, PoolKind.VRAM})
 RANGE_WORDS = {600: "10 min", 3600: "1 h", 21_600: "6 h", 86_400: "24 h", 604_800: "7 d"}
 
 
@@ -26,7 +25,7 @@ def history_page(view: View) -> Frame:
     body.lines.append(_title(view))
     places = _places(view)
     room = view.height - len(body.lines) - 3
-    big = [one for one in places if one[1]["kind"] in ("system_ram", "hbm", "vram")][:2]
+    big = [one for one in places if one[1].kind in BIG][:2]
     rows = max(3, min(12, (room - (len(places) - len(big)) - 2) // max(1, len(big)) - 2))
     lines: list[Line] = []
     for name, place in big:
@@ -51,10 +50,10 @@ def _title(view: View) -> Line:
     return tuple(found)
 
 
-def _places(view: View) -> list[tuple[str, Json]]:
+def _places(view: View) -> list[tuple[str, Place]]:
     snapshot = view.moment.snapshot
-    pools = [(f"pool.{one['id']}.used_bytes", one) for one in snapshot["pools"]]
-    shares = [(f"share.{one['id']}.used_bytes", one) for one in snapshot["shares"]]
+    pools = [(f"pool.{one.id}.used_bytes", one) for one in snapshot.pools]
+    shares = [(f"share.{one.id}.used_bytes", one) for one in snapshot.shares]
     return [*pools, *shares]
 
 
@@ -69,22 +68,22 @@ def _trend(name: str, view: View) -> Trend:
     return view.moment.charts.get(name) or view.moment.trends.get(name) or Trend()
 
 
-def chart_lines(pool: Json, view: View, width: int, rows: int) -> list[Line]:
+def chart_lines(pool: Pool, view: View, width: int, rows: int) -> list[Line]:
     """Return the chart of a pool over the range that is shown, without a title."""
-    return [*_chart_of(f"pool.{pool['id']}.used_bytes", pool, view, width, rows)[1:], _axis(view, width)]
+    return [*_chart_of(f"pool.{pool.id}.used_bytes", pool, view, width, rows)[1:], _axis(view, width)]
 
 
-def _chart_of(name: str, place: Json, view: View, width: int, rows: int) -> list[Line]:
+def _chart_of(name: str, place: Place, view: View, width: int, rows: int) -> list[Line]:
     """Return a chart with its name above it, the scale at the left and the levels in colour."""
     start, end = _span(view)
     columns = max(1, width - LABEL - 2)
-    whole = place.get("size_bytes") or place.get("limit_bytes") or 0
+    whole = whole_of(place)
     trend = _trend(name, view)
     values, lowest = trend.columns(start, end, columns), trend.lowest(start, end)
     at = _cursor(view, start, end, columns)
-    marks = marks_of(place, view.moment.snapshot["pressure"])
+    marks = marks_of(place, view.moment.snapshot.pressure)
     lines: list[Line] = [
-        (Span(f" {labels_of(view.moment.snapshot)[place['id']]}", "bold"), *_statistics(values, lowest))
+        (Span(f" {labels_of(view.moment.snapshot)[place.id]}", "bold"), *_statistics(values, lowest))
     ]
     for number, text in enumerate(chart(values, whole, rows)):
         top = whole * (rows - number) / rows
@@ -110,13 +109,13 @@ def _statistics(values: list[float | None], lowest: float | None) -> Line:
     return (Span(f"   min {short(round(lowest))}  max {short(round(max(known)))}", "muted"),)
 
 
-def _row(name: str, place: Json, view: View) -> Line:
+def _row(name: str, place: Place, view: View) -> Line:
     """Return a place as one row: its name, its sparkline and its greatest use."""
     start, end = _span(view)
-    label = pad(clip(labels_of(view.moment.snapshot)[place["id"]], 20), 20)
+    label = pad(clip(labels_of(view.moment.snapshot)[place.id], 20), 20)
     width = max(8, view.width - 34)
     values = _trend(name, view).columns(start, end, width)
-    whole = place.get("size_bytes") or place.get("limit_bytes") or max((one for one in values if one), default=0)
+    whole = whole_of(place) or max((one for one in values if one), default=0)
     known = [one for one in values if one is not None]
     return (
         Span(f" {label} "),

@@ -1,37 +1,21 @@
-"""The map of a pool: a bar of its parts, thresholds through it, and brackets below that name the shares inside.
+"""Draw the map of a pool in cells: a bar of its parts, thresholds through it, brackets of the shares below it.
 
-Pure functions of the JSON of a pool and its shares. A cell of a bar is a character with two colours.
+The layout is that of all displays: `render.memory_map`. A cell of a bar is a character with two colours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from memwatch.cli.terminal.sizes import short
 from memwatch.cli.terminal.style import Line, Span, cells, clip
-from memwatch.cli.terminal.thresholds import Mark
+from memwatch.core.model import Absent, Pool, Process, Share
+from memwatch.core.snapshot import LEVEL_WORDS, Pressure
+from memwatch.monitor.render.memory_map import Mark, MemoryMap, Part, Segment, Slice, name_holders
 
-Json = dict[str, Any]
-
-# From left to right: GPU memory first, so that its bracket starts at the left edge; then used, then available.
-ORDER = (
-    "devices",
-    "anonymous",
-    "processes",
-    "used",
-    "other",
-    "shared_memory",
-    "huge_pages",
-    "kernel",
-    "reserved",
-    "unattributed",
-    "page_cache",
-    "available",
-    "free",
-)
-AVAILABLE = frozenset({"page_cache", "available", "free"})
+Place = Pool | Share
 
 
 class Look(NamedTuple):
@@ -46,9 +30,7 @@ class Look(NamedTuple):
 LOOKS: Mapping[str, Look] = {
     "devices": Look("gpu", "█", "█", "GPU"),
     "anonymous": Look("process", "█", "▓", "processes"),
-    "processes": Look("gpu", "█", "█", "processes"),
-    "used": Look("gpu", "█", "█", "used"),
-    "other": Look("process", "█", "▓", "other use"),
+    "used": Look("process", "█", "▓", "other use"),
     "shared_memory": Look("shared", "█", "▚", "shared"),
     "huge_pages": Look("huge", "█", "▤", "huge pages"),
     "kernel": Look("kernel", "█", "▞", "kernel"),
@@ -58,28 +40,12 @@ LOOKS: Mapping[str, Look] = {
     "available": Look("free", "·", "·", "available"),
     "free": Look("free", "·", "·", "free"),
 }
+USED_ON_GPU = Look("gpu", "█", "█", "used")
 UNKNOWN = Look("muted", "▒", "▒", "")
 # Last cell of a holder: a gap of an eighth.
 EDGE = "▉"
 # A name that does not fit is cut, but not to less than this.
 MIN_CLIPPED = 6
-# Parts that are memory of GPUs.
-GPU_HELD = frozenset({"devices", "processes", "used"})
-# Shares that a driver holds of System RAM. A bracket stands below the part "devices", which is their sum.
-DEVICE_SHARES = frozenset({"cuda_pool", "gtt", "gpu_buffers", "npu_buffers", "metal_working_set"})
-
-
-class Part(NamedTuple):
-    kind: str
-    size_bytes: int
-
-
-class Segment(NamedTuple):
-    """A part of a bar in cells: from `start` up to `end`."""
-
-    part: Part
-    start: int
-    end: int
 
 
 class Name(NamedTuple):
@@ -103,52 +69,17 @@ class Bracket(NamedTuple):
     style: str
 
 
-def parts_of(pool: Json, shares: Sequence[Json] = ()) -> list[Part]:
-    """Return the known parts of a pool in the order of the bar. They add up to its size.
-
-    Memory of devices without a separate part is taken out of the part that contains it.
-    """
-    parts = {kind.removesuffix("_bytes"): size for kind, size in pool["contents"].items() if size}
-    parts = parts or _halves(pool)
-    held = sum(one["used_bytes"] or 0 for one in shares if is_device_share(one, pool))
-    if held and "devices" not in parts:
-        around = next((kind for kind in ("unattributed", "used") if parts.get(kind, 0) >= held), None)
-        if around is not None:
-            parts = {**parts, "devices": held, around: parts[around] - held}
-            parts["other"] = parts.pop("used", 0)
-    parts = {kind: size for kind, size in parts.items() if size}
-    place = {kind: at for at, kind in enumerate(ORDER)}
-    return [Part(kind, parts[kind]) for kind in sorted(parts, key=lambda kind: place.get(kind, len(ORDER)))]
+def look_of(kind: str, holder: str = "") -> Look:
+    return USED_ON_GPU if kind == "used" and holder == "gpu" else LOOKS.get(kind, UNKNOWN)
 
 
-def is_device_share(share: Json, pool: Json) -> bool:
-    return share["within"] == pool["id"] and share["kind"] in DEVICE_SHARES
+def cell_of(position: float, width: int) -> int:
+    """Return the cell at a position. It is rounded, so that errors do not add up."""
+    return round(min(1.0, position) * width)
 
 
-def _halves(pool: Json) -> dict[str, int]:
-    used, available = pool["used_bytes"], pool["available_bytes"]
-    if used is None:
-        return {}
-    rest, reserved = pool.get("unattributed_bytes") or 0, pool.get("reserved_bytes") or 0
-    held = max(0, used - rest - reserved)
-    found = {"processes" if rest or reserved else "used": held, "reserved": reserved, "unattributed": rest}
-    found["available"] = available if available is not None else max(0, pool["size_bytes"] - used)
-    return {kind: size for kind, size in found.items() if size}
-
-
-def segments(parts: Sequence[Part], whole: int, width: int) -> list[Segment]:
-    """Divide `width` cells among the parts. Ends are rounded, so that errors do not add up."""
-    found, done = [], 0
-    for part in parts:
-        start = round(min(1.0, done / whole) * width) if whole else 0
-        done += part.size_bytes
-        end = round(min(1.0, done / whole) * width) if whole else 0
-        found.append(Segment(part, start, end))
-    return found
-
-
-def look_of(kind: str) -> Look:
-    return LOOKS.get(kind, UNKNOWN)
+def _ends(one: Segment | Slice, width: int) -> tuple[int, int]:
+    return cell_of(one.start, width), cell_of(one.start + one.width, width)
 
 
 def draw_bar(
@@ -156,16 +87,16 @@ def draw_bar(
     width: int,
     marks: Sequence[Mark] = (),
     has_colour: bool = True,
-    names: Sequence[Name] = (),
+    has_names: bool = False,
 ) -> Line:
     """Draw the bar, with the thresholds of the levels through it and the names of holders inside."""
     row = [Span(" ")] * width
     for segment in found:
-        look = look_of(segment.part.kind)
-        char = look.char if has_colour else look.plain
-        row[segment.start : segment.end] = [Span(char, look.colour)] * (segment.end - segment.start)
+        look, (start, end) = look_of(segment.kind, segment.holder), _ends(segment, width)
+        row[start:end] = [Span(look.char if has_colour else look.plain, look.colour)] * (end - start)
     crossed = {mark_cell(one, width): one.level for one in marks} if width >= 20 else {}
-    put_names(row, names, crossed)
+    if has_names:
+        put_names(row, list(_names(found, width)), crossed)
     for at, level in crossed.items():
         under = row[at]
         solid = under.text in ("█", EDGE)
@@ -173,8 +104,27 @@ def draw_bar(
     return merge(row)
 
 
+def _names(found: Sequence[Segment], width: int) -> Iterator[Name]:
+    """Yield the processes of the segments whose names have one cell for each character."""
+    ends = {one.kind: _ends(one, width)[1] for one in found}
+    for one in found:
+        name = "" if one.process is None else one.process.name
+        if isinstance(name, str) and name and cells(name) == len(name):
+            start, end = _ends(one, width)
+            yield Name(start, end, (f"{name} {short(one.size_bytes)}", name), end == ends[one.kind])
+
+
+def put_share_names(row: list[Span], share: Share, end: int, processes: Sequence[Process]) -> None:
+    """Write the names of the largest holders of a share into the cells up to `end`, which are its use."""
+    used = share.used_bytes
+    if isinstance(used, Absent) or not used or not end:
+        return
+    whole = Segment("used", "gpu", "", used, 0.0, 1.0)
+    put_names(row, list(_names(list(name_holders(whole, used, processes, [share.id])), end)))
+
+
 def mark_cell(mark: Mark, width: int) -> int:
-    return min(width - 1, round(mark.at * width))
+    return min(width - 1, round(mark.position * width))
 
 
 def put_names(row: list[Span], names: Sequence[Name], crossed: Collection[int] = ()) -> None:
@@ -207,37 +157,12 @@ def merge(row: Sequence[Span]) -> Line:
     return tuple(found)
 
 
-def brackets_of(pool: Json, shares: Sequence[Json], found: Sequence[Segment], width: int) -> list[Bracket]:
-    """Return the brackets below a bar: shares where their bytes are, then the available part."""
-    inside = [share for share in shares if share["within"] == pool["id"] and share["used_bytes"]]
-    held = next((one for one in found if one.part.kind == "devices"), None)
-    brackets: list[Bracket] = []
-    if held is not None and held.part.size_bytes:
-        at, scale = held.start, (held.end - held.start) / held.part.size_bytes
-        for share in (one for one in inside if one["kind"] in DEVICE_SHARES):
-            end = min(held.end, at + round(share["used_bytes"] * scale))
-            size = short(share["used_bytes"])
-            name = f"{share['label']} {size}"
-            labels = f"{name} ⊂ {pool['label']}", f"{name} ⊂ RAM", name, size
-            brackets.append(Bracket(at, end, labels, "gpu"))
-            at = end
-    left = [one for one in found if one.part.kind in AVAILABLE]
-    if left and pool["available_bytes"] is not None:
-        size = short(pool["available_bytes"])
-        start = max(left[0].start, width - round(pool["available_bytes"] / pool["size_bytes"] * width))
-        brackets.append(Bracket(start, width, (f"available {size}", f"avail {size}", size), "muted"))
-    own = next((one for one in found if one.part.kind == "anonymous"), None)
-    if own is not None:
-        size = short(own.part.size_bytes)
-        brackets.append(Bracket(own.start, own.end, (f"processes {size}",), "process"))
-    return [one for one in brackets if one.end > one.start]
-
-
-def draw_brackets(brackets: Sequence[Bracket], width: int) -> Line:
+def draw_brackets(drawn: MemoryMap, width: int) -> Line:
     """Draw the brackets in one line, the first with precedence. A label without room inside stands beside.
 
     A bracket whose cells are taken, or that has no room for its label, is left out, except the first ones.
     """
+    brackets = [one for one in _brackets(drawn, width) if one.end > one.start]
     row = [Span(" ")] * width
     for number, one in enumerate(brackets):
         length = one.end - one.start
@@ -253,6 +178,20 @@ def draw_brackets(brackets: Sequence[Bracket], width: int) -> Line:
         if label:
             _put(row, one.start + (length - cells(label) - 2) // 2, f" {label} ", f"{one.style} bold")
     return merge(row)
+
+
+def _brackets(drawn: MemoryMap, width: int) -> Iterator[Bracket]:
+    """Yield the brackets of shares, of the available part, and last that of processes: a full line drops it."""
+    for one in sorted(drawn.brackets, key=lambda one: one.holder == "processes"):
+        start, end = cell_of(one.start, width), cell_of(one.start + one.width, width)
+        size = short(one.size_bytes)
+        if one.share is not None:
+            name = f"{one.label} {size}"
+            yield Bracket(start, end, (f"{name} ⊂ {drawn.whole.label}", f"{name} ⊂ RAM", name, size), "gpu")
+        elif one.holder == "free":
+            yield Bracket(start, end, (f"available {size}", f"avail {size}", size), "muted")
+        else:
+            yield Bracket(start, end, (f"processes {size}",), "process")
 
 
 def _shape(width: int) -> str:
@@ -282,7 +221,7 @@ def _put(row: list[Span], at: int, text: str, style: str) -> None:
 
 def legend(parts: Sequence[Part], width: int, has_colour: bool = True) -> Line:
     """Return the key of the colours with sizes, without the smallest parts if there is no room for all."""
-    kept = list(parts)
+    kept = [part for part in parts if part.size_bytes]
     while kept:
         line = tuple(span for part in kept for span in _key(part, has_colour))
         if sum(cells(span.text) for span in line) - 2 <= width:
@@ -292,34 +231,56 @@ def legend(parts: Sequence[Part], width: int, has_colour: bool = True) -> Line:
 
 
 def _key(part: Part, has_colour: bool) -> Line:
-    look = look_of(part.kind)
+    look = look_of(part.kind, part.holder)
     mark = ("■" if look.char == "█" else look.char) if has_colour else look.plain
     return Span(mark, look.colour), Span(f" {look.word or clip(part.kind, 12)} {short(part.size_bytes)}  ")
 
 
-def slices(gpu: Json, shares: Sequence[Json], width: int) -> list[tuple[int, int, Json]]:
-    """Place the MIG instances of a GPU side by side: start and end of each in cells, by their limits."""
-    mine = [one for one in shares if one["within"] == gpu["id"] and one["kind"] == "mig_instance"]
-    found, done = [], 0
-    whole = max(gpu["size_bytes"], sum(one["limit_bytes"] or 0 for one in mine)) or 1
-    for share in mine:
-        start = round(done / whole * width)
-        done += share["limit_bytes"] or 0
-        found.append((start, round(done / whole * width), share))
-    return found
-
-
-def draw_slices(gpu: Json, shares: Sequence[Json], width: int, level_of: Mapping[str, str]) -> Line:
+def draw_slices(slices: Sequence[Slice], width: int, level_of: Mapping[str, str]) -> Line:
     """Draw the bar of a GPU in MIG mode: its instances side by side, each filled as far as it is used."""
     row = [Span(" ")] * width
-    for start, end, share in slices(gpu, shares, width):
-        limit, used = share["limit_bytes"] or 0, share["used_bytes"] or 0
+    for one in slices:
+        start, end = _ends(one, width)
         room = max(0, end - start - 1)  # one cell is the edge
-        filled = min(room, round(used / limit * room)) if limit else 0
-        level = level_of.get(share["id"], "")
+        filled = 0 if isinstance(one.used, Absent) else round(one.used * room)
+        level = level_of.get(one.share.id, "")
         colour = level if level in ("high", "critical") else "gpu"
         row[start : start + filled] = [Span("█", colour)] * filled
         row[start + filled : start + room] = [Span("·", "free")] * (room - filled)
         if end > start:
             row[end - 1] = Span("▏" if end < width else " ", "muted")
     return merge(row)
+
+
+def marks_of(place: Place, pressure: Sequence[Pressure]) -> tuple[Mark, ...]:
+    """Return the thresholds of a pool or limited share by rising level. Empty if it is not judged.
+
+    The judged memory may be less than the bar: without huge pages, without resident memory, or a budget.
+    """
+    verdict = next((one for one in pressure if one.target == place.id), None)
+    size = whole_of(place)
+    if verdict is None or isinstance(verdict.thresholds, Absent) or not size:
+        return ()
+    judged = size if isinstance(verdict.size_bytes, Absent) else verdict.size_bytes or size
+    available = place.available_bytes if isinstance(place, Pool) else place.left_bytes
+    counted = verdict.available_bytes
+    beyond = 0 if isinstance(available, Absent) or isinstance(counted, Absent) else available - counted
+    found = []
+    for number, level in enumerate(LEVEL_WORDS[1:], 1):
+        threshold = verdict.thresholds.entry(number)
+        left = (1 - threshold) * (judged - verdict.resident_bytes) + beyond
+        found.append(Mark(level, threshold, 1 - left / size))
+    return tuple(one for one in found if 0 < one.position <= 1)
+
+
+def whole_of(place: Place) -> int:
+    """Return the size of a pool or the limit of a share, 0 if it is unknown."""
+    size = place.size_bytes if isinstance(place, Pool) else place.limit_bytes
+    return 0 if isinstance(size, Absent) else size
+
+
+def style_at(fraction: float | None, marks: Sequence[Mark], plain: str = "accent") -> str:
+    """Return the level that begins at or below a fraction of the bar, as a style."""
+    if fraction is None:
+        return ""
+    return next((one.level for one in reversed(marks) if fraction >= one.position), plain)

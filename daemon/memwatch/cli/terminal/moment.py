@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
 from typing import Any
 
 from msgspec import Struct, field
 
 from memwatch.cli.terminal.trend import Trend
-from memwatch.core.model import Absent, Bytes
-from memwatch.core.snapshot import LEVEL_WORDS, Pressure
+from memwatch.core.model import Absent, Bytes, Share, ShareKind
+from memwatch.core.snapshot import LEVEL_WORDS, LevelWord, Pressure, Snapshot
 from memwatch.monitor.render import words as wording
 
 Json = dict[str, Any]
@@ -39,7 +38,7 @@ class Moment(Struct, frozen=True):
     of the charts in Unix seconds. `sizes`: footprints over time by PID. `reading`: of the opened process.
     """
 
-    snapshot: Json
+    snapshot: Snapshot
     trends: Mapping[str, Trend] = field(default_factory=dict)
     growth: Mapping[int, Json] = field(default_factory=dict)
     events: Sequence[Json] = ()
@@ -53,52 +52,43 @@ class Moment(Struct, frozen=True):
 
     @property
     def unix(self) -> float:
-        return float(self.snapshot["unix"])
+        return self.snapshot.unix
 
     @property
-    def levels(self) -> dict[str, str]:
+    def has_current_processes(self) -> bool:
+        """Return False for a past moment: its processes are those of another time."""
+        return not self.note
+
+    @property
+    def levels(self) -> dict[str, LevelWord]:
         """Return the levels by target."""
-        return {one["target"]: one["level"] for one in self.snapshot["pressure"]}
+        return {one.target: one.level.word for one in self.snapshot.pressure}
 
 
-def worst_of(snapshot: Json) -> Json | None:
-    """Return the pressure record with the highest level; at critical the first to be full; then the highest use."""
-
-    def rank(one: Json) -> tuple[int, float, float]:
-        left = one.get("seconds_to_full") if one["level"] == LEVELS[-1] else None
-        return LEVELS.index(one["level"]), -inf if left is None else -left, one["ratio"]
-
-    return max(snapshot["pressure"], key=rank, default=None)
-
-
-def labels_of(snapshot: Json) -> dict[str, str]:
+def labels_of(snapshot: Snapshot) -> dict[str, str]:
     """Return a unique name for each place: a MIG instance with its GPU."""
-    names = {pool["id"]: pool["label"] for pool in snapshot["pools"]}
-    for share in snapshot["shares"]:
-        names[share["id"]] = share_label(share)
-    return names
+    return {pool.id: pool.label for pool in snapshot.pools} | {one.id: share_label(one) for one in snapshot.shares}
 
 
-def living_of(snapshot: Json) -> dict[int, float | None]:
+def living_of(snapshot: Snapshot) -> dict[int, float | Absent]:
     """Return the start times by PID of the listed processes, without those that the OOM killer has killed.
 
     A driver may list the memory of a process some seconds longer than the process lives.
     """
-    killed = {(one["pid"], one["name"]) for one in (snapshot["kernel_log"] or {}).get("kills", ())}
-    return {
-        one["pid"]: one["start_time"] for one in snapshot["processes"] if (one["pid"], one["name"]) not in killed
-    }
+    log = snapshot.kernel_log
+    killed = set() if isinstance(log, Absent) else {(one.pid, one.name) for one in log.kills}
+    return {one.pid: one.start_time for one in snapshot.processes if (one.pid, one.name) not in killed}
 
 
-def share_label(share: Json) -> str:
-    if share["kind"] == "mig_instance" and share["device"] and "GPU" not in share["label"]:
-        return f"GPU {share['device'].removeprefix('gpu')} · {mig_label(share)}"
-    return str(share["label"])
+def share_label(share: Share) -> str:
+    if share.kind is ShareKind.MIG_INSTANCE and share.device and "GPU" not in share.label:
+        return f"GPU {share.device.removeprefix('gpu')} · {mig_label(share)}"
+    return share.label
 
 
-def mig_label(share: Json) -> str:
+def mig_label(share: Share) -> str:
     """Return the name of a MIG instance below its GPU: "MIG 11"."""
-    return f"MIG {share['id'].rpartition('mig')[2]}"
+    return f"MIG {share.id.rpartition('mig')[2]}"
 
 
 def level_word(level: str) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from memwatch.cli.terminal.events import event_lines
 from memwatch.cli.terminal.frame import Body, Frame, View, finish, header_of, notice_lines, rule
@@ -16,27 +15,25 @@ from memwatch.cli.terminal.gpus import (
     worst_first,
 )
 from memwatch.cli.terminal.history import chart_lines
-from memwatch.cli.terminal.holders import names_in
 from memwatch.cli.terminal.memory_map import (
-    brackets_of,
     draw_bar,
     draw_brackets,
     legend,
     mark_cell,
+    marks_of,
     merge,
-    parts_of,
-    segments,
+    style_at,
 )
-from memwatch.cli.terminal.moment import LEVELS, STYLES, living_of
+from memwatch.cli.terminal.moment import STYLES, Json, living_of
 from memwatch.cli.terminal.processes import add_table
-from memwatch.cli.terminal.sizes import pair, short
+from memwatch.cli.terminal.sizes import pair, percent, short
 from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells
-from memwatch.cli.terminal.thresholds import Mark, marks_of, style_at
 from memwatch.cli.terminal.trend import spark
+from memwatch.core.model import Absent, Bytes, Device, Pool, PoolKind
 from memwatch.core.processes.growth import MIN_FALL_BYTES
 from memwatch.monitor.render import words as wording
+from memwatch.monitor.render.memory_map import Mark, build_map
 
-Json = dict[str, Any]
 # Lines that always remain for the table: its header and some rows.
 MIN_TABLE = 6
 MIN_CHART, MAX_CHART, EVENT_ROWS = 6, 14, 5
@@ -45,8 +42,8 @@ MIN_CHART, MAX_CHART, EVENT_ROWS = 6, 14, 5
 def overview(view: View) -> Frame:
     body = Body([header_of(view), *notice_lines(view)], [])
     snapshot = view.moment.snapshot
-    for pool in snapshot["pools"]:
-        if pool["kind"] == "system_ram":
+    for pool in snapshot.pools:
+        if pool.kind is PoolKind.SYSTEM_RAM:
             body.lines += pool_lines(pool, view)
     body.lines.append(_recent_line(view))
     body.lines += _gpu_lines(view, view.height - len(body.lines) - MIN_TABLE - 2)
@@ -57,30 +54,29 @@ def overview(view: View) -> Frame:
     return finish(view, body)
 
 
-def pool_lines(pool: Json, view: View) -> list[Line]:
+def pool_lines(pool: Pool, view: View) -> list[Line]:
     """Return the bar with its figures, the brackets below it, and the key of its colours."""
-    lead = f" {_short_label(pool)} {pair(pool['used_bytes'], pool['size_bytes'])} "
-    used, whole = pool["used_bytes"], pool["size_bytes"]
-    ratio = wording.ratio(used / whole) if used is not None and whole else wording.DASH
-    level = view.moment.levels.get(pool["id"], "low")
+    lead = f" {_short_label(pool)} {pair(pool.used_bytes, pool.size_bytes)} "
+    ratio = percent(pool.used_bytes, pool.size_bytes)
+    level = view.moment.levels.get(pool.id, "low")
     width = max(10, view.width - cells(lead) - 8)
-    parts = parts_of(pool, view.moment.snapshot["shares"])
-    found = segments(parts, whole, width)
-    marks = marks_of(pool, view.moment.snapshot["pressure"])
-    names = names_in(found, pool, view.moment)
-    bar = draw_bar(found, width, marks, view.has_colour, names)
-    brackets = draw_brackets(brackets_of(pool, view.moment.snapshot["shares"], found, width), width)
+    drawn = build_map(pool, view.moment.snapshot)
+    marks = marks_of(pool, view.moment.snapshot.pressure)
+    bar = draw_bar(drawn.segments, width, marks, view.has_colour, view.moment.has_current_processes)
     space, end = Span(" " * cells(lead)), Span(f" {ratio:>6}", f"bold {STYLES[level]}")
     lines: list[Line] = []
     if view.is_tall:
-        lines += [(space, *_thresholds(marks, width)), (space, *draw_bar(found, width, marks, view.has_colour))]
-    lines += [(Span(lead, "bold"), *bar, end), (space, *brackets)]
-    key = legend(parts, view.width - 2, view.has_colour)
+        lines += [
+            (space, *_thresholds(marks, width)),
+            (space, *draw_bar(drawn.segments, width, marks, view.has_colour)),
+        ]
+    lines += [(Span(lead, "bold"), *bar, end), (space, *draw_brackets(drawn, width))]
+    key = legend(drawn.parts, view.width - 2, view.has_colour)
     return [*lines, (Span(" "), *key)] if key else lines
 
 
-def _short_label(pool: Json) -> str:
-    return "RAM" if pool["label"] == "System RAM" else clip(str(pool["label"]), 16)
+def _short_label(pool: Pool) -> str:
+    return "RAM" if pool.label == "System RAM" else clip(pool.label, 16)
 
 
 def _thresholds(marks: Sequence[Mark], width: int) -> Line:
@@ -88,8 +84,8 @@ def _thresholds(marks: Sequence[Mark], width: int) -> Line:
     row, taken = [Span(" ")] * width, 0
     for one in marks:
         at = mark_cell(one, width)
-        percent = f"{one.ratio * 100:.3g}% "
-        room = next((text for text in (f"{percent}{one.level} ", percent) if len(text) <= at - taken), "")
+        figure = f"{one.threshold * 100:.3g}% "
+        room = next((text for text in (f"{figure}{one.level} ", figure) if len(text) <= at - taken), "")
         row[at - len(room) : at + 1] = [Span(char, one.level) for char in f"{room}╷"]
         taken = at + 2
     return merge(row)
@@ -107,44 +103,46 @@ def _recent_line(view: View) -> Line:
 
 
 def _colored_spark(view: View, width: int) -> Line:
-    pool = next(iter(view.moment.snapshot["pools"]), None)
-    trend = view.moment.trends.get(f"pool.{pool['id']}.used_bytes") if pool else None
+    pool = next(iter(view.moment.snapshot.pools), None)
+    trend = view.moment.trends.get(f"pool.{pool.id}.used_bytes") if pool else None
     if pool is None or trend is None or width < 8:
         return ()
-    whole, end = pool["size_bytes"], view.moment.unix
+    whole, end = pool.size_bytes, view.moment.unix
     values = trend.columns(end - RECENT_SECONDS, end, width)
     blocks = spark(values, whole)
-    marks = marks_of(pool, view.moment.snapshot["pressure"])
+    marks = marks_of(pool, view.moment.snapshot.pressure)
     styles = [style_at(None if value is None else value / whole, marks) for value in values]
     return merge([Span(block, style) for block, style in zip(blocks, styles, strict=True)])
 
 
 def _swap(view: View) -> tuple[str, str]:
-    swap = view.moment.snapshot["swap"]
-    if not swap:
+    swap = view.moment.snapshot.swap
+    if isinstance(swap, Absent):
         return "", ""
-    if not swap["size_bytes"]:
+    if not swap.size_bytes:
         return "no swap", "muted"
-    return f"swap {pair(swap['used_bytes'], swap['size_bytes'])}", "bold medium" if swap["used_bytes"] else "muted"
+    return f"swap {pair(swap.used_bytes, swap.size_bytes)}", "bold medium" if swap.used_bytes else "muted"
 
 
 def _stalls(view: View) -> tuple[str, str]:
-    psi = view.moment.snapshot["psi"]
-    if not psi:
+    psi = view.moment.snapshot.psi
+    if isinstance(psi, Absent):
         return "", ""
-    some = psi["some"]["ratio_10s"]
-    full = f" (full {wording.ratio(psi['full']['ratio_10s'])})" if psi.get("full") and some >= 0.0005 else ""
+    some = psi.some.ratio_10s
+    full = ""
+    if not isinstance(psi.full, Absent) and some >= 0.0005:
+        full = f" (full {wording.ratio(psi.full.ratio_10s)})"
     return f"stall {wording.ratio(some)}{full}", "bold high" if some >= 0.1 else "muted"
 
 
 def _grower(view: View) -> tuple[str, str]:
     """Return the process with the most growth in the last minute, unless it has ended or returned memory since."""
     living = living_of(view.moment.snapshot)
-    sizes = {one["pid"]: one.get("footprint_low_bytes") for one in view.moment.snapshot["processes"]}
+    sizes = {one.pid: one.footprint_low_bytes for one in view.moment.snapshot.processes}
     grown = [
         (one["windows"].get("60") or 0, one)
         for one in view.moment.growth.values()
-        if living.get(one["pid"], 0.0) == one["start_time"] and not _is_falling(one, sizes.get(one["pid"]))
+        if _is_living(one, living) and not _is_falling(one, sizes.get(one["pid"], Absent.NOT_AVAILABLE))
     ]
     most, process = max(grown, key=lambda pair: pair[0], default=(0, None))
     if process is None or most < 64 << 20:
@@ -152,16 +150,21 @@ def _grower(view: View) -> tuple[str, str]:
     return f"↑ {clip(process['name'] or '?', 15)} {process['pid']} +{short(round(most / 60))}/s", "bold high"
 
 
-def _is_falling(grown: Json, size: int | None) -> bool:
+def _is_living(grown: Json, living: Mapping[int, float | Absent]) -> bool:
+    start = living.get(grown["pid"], 0.0)
+    return bool((None if isinstance(start, Absent) else start) == grown["start_time"])
+
+
+def _is_falling(grown: Json, size: Bytes) -> bool:
     """Return True if a process returns memory. `size`: the one now; the growth is up to 15 s older."""
-    return grown.get("falling", False) or (size is not None and grown["to_bytes"] - size >= MIN_FALL_BYTES)
+    return bool(grown.get("falling")) or (isinstance(size, int) and grown["to_bytes"] - size >= MIN_FALL_BYTES)
 
 
 def _gpu_lines(view: View, room: int) -> list[Line]:
     """Return a line for each GPU, and for MIG instances if there is room. Without room, the worst GPUs."""
-    devices = view.moment.snapshot["devices"]
+    devices = view.moment.snapshot.devices
     width = name_width_of(devices, view)
-    shown = devices
+    shown: Sequence[Device] = devices
     if len(devices) > max(1, room):
         shown = worst_first(devices, view)[: max(1, room - 1)]
     with_mig = len(devices) + sum(len(mig_of(one, view)) for one in devices) <= room
@@ -176,16 +179,16 @@ def _gpu_lines(view: View, room: int) -> list[Line]:
 
 def _chart_rows(view: View, used: int) -> int:
     """Return the height of the chart: the rows that the processes leave."""
-    processes = min(len(view.moment.snapshot["processes"]), view.height // 2)
+    processes = min(len(view.moment.snapshot.processes), view.height // 2)
     return max(MIN_CHART, min(MAX_CHART, view.height - used - processes - (5 if view.is_wide else 5 + EVENT_ROWS)))
 
 
 def _charts(view: View, rows: int) -> list[Line]:
     """Return the chart of the fullest pool, and the newest events beside or below it."""
-    if not view.moment.has_history or not view.moment.snapshot["pools"]:
+    if not view.moment.has_history or not view.moment.snapshot.pools:
         return []
     pool = chart_pool(view)
-    title = (Span("── ", "muted"), Span(f"{pool['label']}, last 10 min", "bold"), Span(" ", ""))
+    title = (Span("── ", "muted"), Span(f"{pool.label}, last 10 min", "bold"), Span(" ", ""))
     head = (*title, Span("─" * max(0, view.width - line_cells(title)), "muted"))
     if not view.is_wide:
         room = EVENT_ROWS if view.height >= 45 else 0
@@ -200,9 +203,8 @@ def _charts(view: View, rows: int) -> list[Line]:
     return lines
 
 
-def chart_pool(view: View) -> Json:
+def chart_pool(view: View) -> Pool:
     """Return the pool with the highest level, then the highest use; of equals the first."""
     snapshot = view.moment.snapshot
-    ranks = {one["target"]: (LEVELS.index(one["level"]), one["ratio"]) for one in snapshot["pressure"]}
-    found: Json = max(snapshot["pools"], key=lambda pool: ranks.get(pool["id"], (-1, 0.0)))
-    return found
+    ranks = {one.target: (int(one.level), one.ratio) for one in snapshot.pressure}
+    return max(snapshot.pools, key=lambda pool: ranks.get(pool.id, (-1, 0.0)))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any
 
 from msgspec.structs import replace
 
-from memwatch.cli.figures import certain_headroom, decode_vitals, figure
 from memwatch.cli.terminal.events import events_page
 from memwatch.cli.terminal.frame import (
     MIN_HEIGHT,
@@ -22,17 +20,16 @@ from memwatch.cli.terminal.frame import (
 )
 from memwatch.cli.terminal.gpus import gpu_line, mig_line, mig_of, name_width_of
 from memwatch.cli.terminal.history import history_page
-from memwatch.cli.terminal.holders import held_in
 from memwatch.cli.terminal.overview import overview
 from memwatch.cli.terminal.process_page import process_page
 from memwatch.cli.terminal.sizes import short
 from memwatch.cli.terminal.style import Line, Span, clip_line, line_cells, pad, wrapped
-from memwatch.core.model import NAMELESS
+from memwatch.core.model import Absent, Device
 from memwatch.monitor.render import words as wording
+from memwatch.monitor.render.memory_map import held_in
 
 # Page 2: each GPU with its MIG instances, what it can allocate, its sensors and its largest processes.
 
-Json = dict[str, Any]
 # A column that is narrower has no room for bars.
 MIN_COLUMN = 90
 Block = list[Line]
@@ -40,11 +37,11 @@ Block = list[Line]
 
 def gpu_page(view: View) -> Frame:
     body = Body([header_of(view), *notice_lines(view), ()], [])
-    devices = view.moment.snapshot["devices"]
+    devices = view.moment.snapshot.devices
     room = view.height - 1 - len(body.lines)
     lines = fit_blocks(devices, view, room)
     if not devices:
-        words = view.moment.snapshot["machine"]["explanation"] or "No GPU found."
+        words = view.moment.snapshot.machine.explanation or "No GPU found."
         lines = [(Span(f" {words}", "muted"),)]
     offset = max(0, min(view.state.offset, len(lines) - room))
     body.rows, body.total = room, len(lines)
@@ -52,7 +49,7 @@ def gpu_page(view: View) -> Frame:
     return finish(view, body)
 
 
-def fit_blocks(devices: Sequence[Json], view: View, room: int) -> list[Line]:
+def fit_blocks(devices: Sequence[Device], view: View, room: int) -> list[Line]:
     """Return all GPUs on one screen: below each other, else side by side, at last without details.
 
     A terminal that is too small for that scrolls over all of it.
@@ -65,7 +62,7 @@ def fit_blocks(devices: Sequence[Json], view: View, room: int) -> list[Line]:
     return _arranged(devices, view, 1, has_details=True)
 
 
-def _arranged(devices: Sequence[Json], view: View, columns: int, has_details: bool) -> list[Line]:
+def _arranged(devices: Sequence[Device], view: View, columns: int, has_details: bool) -> list[Line]:
     width = view.width // columns
     blocks = [_block(device, replace(view, width=width), has_details) for device in devices]
     lines: list[Line] = []
@@ -82,8 +79,8 @@ def _side_by_side(row: Sequence[Line], width: int) -> Line:
     return tuple(span for line, space in zip(cut, spaces, strict=True) for span in (*line, space))
 
 
-def _block(device: Json, view: View, has_details: bool) -> Block:
-    width = name_width_of(view.moment.snapshot["devices"], view)
+def _block(device: Device, view: View, has_details: bool) -> Block:
+    width = name_width_of(view.moment.snapshot.devices, view)
     lines = [gpu_line(device, view, width)]
     lines += [mig_line(share, view, width) for share in mig_of(device, view)]
     if has_details:
@@ -91,26 +88,25 @@ def _block(device: Json, view: View, has_details: bool) -> Block:
     return lines
 
 
-def _details(device: Json, view: View) -> list[str]:
-    can = wording.can_allocate(certain_headroom(device), figure(device, "headroom_bytes"))
-    first = [wording.architecture(str(device["architecture"])), can]
-    second = [wording.vitals(decode_vitals(device))]
-    if device.get("busy_ratio") is not None:
-        second.insert(0, f"utilization {wording.ratio(float(str(device['busy_ratio'])))}")
-    if device["state"] != "ok":
-        second.append(str(device["state"]).replace("_", " "))
+def _details(device: Device, view: View) -> list[str]:
+    can = wording.can_allocate(device.headroom_certain_bytes, device.headroom_bytes)
+    first = [wording.architecture(device.architecture.value), can]
+    second = [wording.vitals(device.vitals)]
+    if not isinstance(device.busy_ratio, Absent):
+        second.insert(0, f"utilization {wording.ratio(device.busy_ratio)}")
+    if device.state != "ok":
+        second.append(device.state.replace("_", " "))
     found = [", ".join(first), ", ".join(filter(None, second)), _holders(device, view)]
-    notes = device.get("notes") or ()
-    return [text for text in (*found, *map(str, notes if isinstance(notes, list) else ())) if text]
+    return [text for text in (*found, *device.notes) if text]
 
 
-def _holders(device: Json, view: View) -> str:
+def _holders(device: Device, view: View) -> str:
     """Name the processes that hold most of a GPU, with their memory on this one."""
     snapshot = view.moment.snapshot
-    places = {device["id"], *(one["id"] for one in snapshot["shares"] if one["device"] == device["id"])}
-    held = [(held_in(one, places), one) for one in snapshot["processes"]]
-    largest = sorted(((size, one) for size, one in held if size), key=lambda pair: (-pair[0], pair[1]["pid"]))
-    shown = [f"{one['name'] or NAMELESS} {one['pid']} {short(size)}" for size, one in largest[:4]]
+    places = {device.id, *(one.id for one in snapshot.shares if one.device == device.id)}
+    held = [(held_in(one, places), one) for one in snapshot.processes]
+    largest = sorted(((size, one) for size, one in held if size), key=lambda pair: (-pair[0], pair[1].pid))
+    shown = [f"{one.title} {one.pid} {short(size)}" for size, one in largest[:4]]
     more = f", {len(largest) - 4} more" if len(largest) > 4 else ""
     return f"held by {', '.join(shown)}{more}" if shown else ""
 

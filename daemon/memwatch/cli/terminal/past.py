@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import time
 import zlib
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from math import nan
 
-from memwatch.cli.terminal.memory_map import is_device_share
-from memwatch.cli.terminal.moment import LEVELS
+from msgspec.structs import replace
+
+from memwatch.cli.terminal.moment import Json
 from memwatch.cli.terminal.trend import Trend
-from memwatch.core.model import Absent
+from memwatch.core.model import Absent, Bytes, Content, Device, Pool, PoolKind, Process, Share, Vitals
+from memwatch.core.snapshot import Level, MemoryPsi, Pressure, PsiLine, Snapshot
+from memwatch.monitor.history.notable_ticks import Holder
+from memwatch.monitor.render.json import WIRE, snapshot_json, to_bytes
+from memwatch.monitor.render.json_decode import snapshot_from
+from memwatch.monitor.render.memory_map import HELD_BY_DEVICES
+from memwatch.monitor.render.summary import by_footprint
 
-Json = dict[str, Any]
 # Ten minutes at 1 Hz. A compressed snapshot of a machine with 8 GPUs has 4 kB.
 MAX_KEPT = 600
 # Processes whose footprints are kept over time: 600 KiB in all.
@@ -24,6 +29,7 @@ MAX_SIZES = 64
 RECENT_SECONDS = 600.0
 # Processes of a tick are shown with moments that are at most this far from it.
 NEAR_SECONDS = 300.0
+UNKNOWN = Absent.NOT_AVAILABLE
 NO_PROCESSES = "Processes at this time are not in the history."
 
 
@@ -35,12 +41,12 @@ class Recent:
         self._trends: dict[str, tuple[deque[float], deque[float | None], deque[float | None]]] = {}
         self._sizes: dict[int, tuple[float, array[float], array[float]]] = {}
 
-    def add(self, snapshot: Json) -> None:
+    def add(self, snapshot: Snapshot) -> None:
         """Append a snapshot, unless there was no tick since the last one."""
-        unix = float(snapshot["unix"])
+        unix = snapshot.unix
         if self._kept and unix <= self._kept[-1][0]:
             return
-        self._kept.append((unix, zlib.compress(json.dumps(snapshot).encode(), 1)))
+        self._kept.append((unix, zlib.compress(to_bytes(snapshot_json(snapshot)), 1)))
         self._add_sizes(snapshot)
         for name, value in figures_of(snapshot).items():
             times, values, lows = self._series(name)
@@ -53,22 +59,21 @@ class Recent:
                     values.popleft()
                     lows.popleft()
 
-    def _add_sizes(self, snapshot: Json) -> None:
+    def _add_sizes(self, snapshot: Snapshot) -> None:
         """Add the footprints of the largest processes. A process that is not among them keeps no past."""
-        largest = sorted(snapshot["processes"], key=lambda one: -(one.get("footprint_low_bytes") or 0))[:MAX_SIZES]
         before, self._sizes = self._sizes, {}
-        for one in largest:
-            size = one.get("footprint_low_bytes")
-            if size is None:
+        for one in by_footprint(snapshot.processes)[:MAX_SIZES]:
+            size = one.footprint_low_bytes
+            if isinstance(size, Absent):
                 continue
-            started = one["start_time"] or 0.0
-            kept = before.get(one["pid"])
+            started = 0.0 if isinstance(one.start_time, Absent) else one.start_time
+            kept = before.get(one.pid)
             times, values = kept[1:] if kept and kept[0] == started else (array("d"), array("d"))
-            times.append(float(snapshot["unix"]))
+            times.append(snapshot.unix)
             values.append(size)
             if len(times) > MAX_KEPT:
                 del times[0], values[0]
-            self._sizes[one["pid"]] = started, times, values
+            self._sizes[one.pid] = started, times, values
 
     def sizes(self, pid: int) -> dict[int, Trend]:
         """Return the footprints of a process over time by its PID. Empty if it has none."""
@@ -98,40 +103,35 @@ class Recent:
         firsts = [times[0] for times, _, _ in self._trends.values() if times]
         return min(firsts, default=0.0)
 
-    def snapshot_at(self, unix: float) -> Json | None:
+    def snapshot_at(self, unix: float) -> Snapshot | None:
         """Return the last snapshot up to a time, None if it was before the first."""
         place = bisect_right([when for when, _ in self._kept], unix) - 1
         if place < 0:
             return None
-        found: Json = json.loads(zlib.decompress(self._kept[place][1]))
-        return found
+        return snapshot_from(zlib.decompress(self._kept[place][1]))
 
 
-def figures_of(snapshot: Json) -> dict[str, float | None]:
+def figures_of(snapshot: Snapshot) -> dict[str, float | None]:
     """Return the values of a snapshot by the names of their series in the history."""
-    found: dict[str, float | None] = {}
-    for pool in snapshot["pools"]:
-        for kind in ("used", "available"):
-            found[f"pool.{pool['id']}.{kind}_bytes"] = pool[f"{kind}_bytes"]
-    for share in snapshot["shares"]:
-        found[f"share.{share['id']}.used_bytes"] = share["used_bytes"]
-    for one in snapshot["pressure"]:
-        found[f"pressure.{one['target']}.level"] = LEVELS.index(one["level"])
-    if snapshot["psi"]:
-        found["psi.some.ratio_10s"] = snapshot["psi"]["some"]["ratio_10s"]
-    if snapshot["swap"]:
-        found["swap.used_bytes"] = snapshot["swap"]["used_bytes"]
-    return found
+    found: dict[str, Bytes | float] = {}
+    for pool in snapshot.pools:
+        found[f"pool.{pool.id}.used_bytes"] = pool.used_bytes
+        found[f"pool.{pool.id}.available_bytes"] = pool.available_bytes
+    for share in snapshot.shares:
+        found[f"share.{share.id}.used_bytes"] = share.used_bytes
+    for one in snapshot.pressure:
+        found[f"pressure.{one.target}.level"] = int(one.level)
+    if not isinstance(snapshot.psi, Absent):
+        found["psi.some.ratio_10s"] = snapshot.psi.some.ratio_10s
+    if not isinstance(snapshot.swap, Absent):
+        found["swap.used_bytes"] = snapshot.swap.used_bytes
+    return {name: None if isinstance(value, Absent) else value for name, value in found.items()}
 
 
 def decode_history(answer: Json) -> dict[str, Trend]:
     """Return the series of a response to /api/v1/history, each with its extremes."""
     found = answer["series"]
     return {one["name"]: Trend(tuple(one["unix"]), tuple(one["max"]), tuple(one["min"])) for one in found}
-
-
-def join(parts: Iterable[Mapping[str, Trend]]) -> dict[str, Trend]:
-    return {name: trend for part in parts for name, trend in part.items()}
 
 
 def nearest_tick(ticks: Sequence[Json], unix: float) -> Json | None:
@@ -149,84 +149,100 @@ def note_of(tick: Json | None) -> str:
 
 
 def past_snapshot(
-    latest: Json, trends: Mapping[str, Trend], unix: float, tolerance: float, tick: Json | None = None
-) -> Json:
+    latest: Snapshot, trends: Mapping[str, Trend], unix: float, tolerance: float, tick: Json | None = None
+) -> Snapshot:
     """Return the latest snapshot with the figures of an earlier time, and without what is not in the history.
 
     The processes are those of `tick`, with the figures that it has.
     """
 
-    def value(name: str) -> Any:  # noqa: ANN401  a number or None
-        trend = trends.get(name)
-        found = None if trend is None else trend.at(unix, tolerance)
-        return None if found is None else round(found)
+    def value(name: str) -> Bytes:
+        found = trends[name].at(unix, tolerance) if name in trends else None
+        return UNKNOWN if found is None else round(found)
 
-    pools = [_past_pool(pool, value, latest["shares"]) for pool in latest["pools"]]
-    shares = [{**share, "used_bytes": value(f"share.{share['id']}.used_bytes")} for share in latest["shares"]]
-    sizes = {pool["id"]: pool["available_bytes"] for pool in latest["pools"]}
-    pressure = [_past_pressure(one, value, pools, sizes.get(one["target"])) for one in latest["pressure"]]
+    shares = tuple(replace(share, used_bytes=value(f"share.{share.id}.used_bytes")) for share in latest.shares)
+    pools = tuple(_past_pool(pool, value(f"pool.{pool.id}.used_bytes"), shares) for pool in latest.pools)
+    before = {pool.id: pool for pool in latest.pools}
+    levels = [(one, value(f"pressure.{one.target}.level")) for one in latest.pressure]
+    places = {pool.id: pool for pool in pools}
     stall = trends.get("psi.some.ratio_10s", Trend()).at(unix, tolerance)
-    swap = latest["swap"] and {**latest["swap"], "used_bytes": value("swap.used_bytes")}
-    return {
-        **latest,
-        "unix": unix,
-        "pools": pools,
-        "shares": shares,
-        "pressure": [one for one in pressure if one is not None],
-        "psi": None if stall is None else {"some": {"ratio_10s": stall}, "full": None},
-        "swap": swap if swap and swap["used_bytes"] is not None else None,
-        "devices": [_past_device(device) for device in latest["devices"]],
-        "processes": [_past_process(one) for one in tick["processes"]] if tick else [],
-        "claims": [],
-        "silences": [],
-    }
-
-
-def _past_process(process: Json) -> Json:
-    unknown = ("swap_bytes", "start_time")
-    absent = {**process.get("absent", {}), **dict.fromkeys(unknown, Absent.NOT_AVAILABLE.value)}
-    defaults = {"footprint_basis": "", "command": None, **dict.fromkeys(unknown), "absent": absent}
-    return {"footprint_low_bytes": process["footprint_bytes"], **process, **defaults}
-
-
-def _past_pool(pool: Json, value: Any, shares: list[Json]) -> Json:  # noqa: ANN401  a function
-    used, available = (value(f"pool.{pool['id']}.{kind}_bytes") for kind in ("used", "available"))
-    if available is None and used is not None:
-        available = max(0, pool["size_bytes"] - used)
-    contents: Json = {}
-    if used is not None and pool["kind"] == "system_ram":
-        inside = [share["id"] for share in shares if is_device_share(share, pool)]
-        held = sum(value(f"share.{name}.used_bytes") or 0 for name in inside)
-        contents = {"devices_bytes": held, "other_bytes": max(0, used - held), "available_bytes": available}
-    gone: Json = {"unattributed_bytes": None, "reserved_bytes": None, "contents": contents}
-    return {**pool, **gone, "used_bytes": used, "available_bytes": available}
-
-
-def _past_pressure(pressure: Json, value: Any, pools: list[Json], latest_available: int | None) -> Json | None:  # noqa: ANN401  a function
-    level = value(f"pressure.{pressure['target']}.level")
-    if level is None:
-        return None
-    pool = next((one for one in pools if one["id"] == pressure["target"]), None)
-    known = pool is not None and pool["used_bytes"] is not None
-    ratio = pool["used_bytes"] / pool["size_bytes"] if pool is not None and known else 0.0
-    word = LEVELS[max(0, min(3, level))]
-    left, counted = pool["available_bytes"] if pool is not None else None, pressure["available_bytes"]
-    if left is not None and counted is not None and latest_available is not None:
-        counted = left - (latest_available - counted)  # a budget is judged by its own rest
-    unknown = ("seconds_to_full", "clears_in_seconds")
-    gone = {"ratio": ratio, "reasons": [], "available_bytes": counted, **dict.fromkeys(unknown)}
-    absent = {**pressure.get("absent", {}), **dict.fromkeys(unknown, Absent.NOT_AVAILABLE.value)}
-    return {**pressure, "level": word, "base_level": word, **gone, "absent": absent}
-
-
-def _past_device(device: Json) -> Json:
-    gone = (
-        "headroom_bytes",
-        "headroom_certain_bytes",
-        "busy_ratio",
-        "temperature_celsius",
-        "power_watts",
-        "clock_hertz",
+    swap, swapped = latest.swap, value("swap.used_bytes")
+    if not isinstance(swap, Absent):
+        swap = UNKNOWN if isinstance(swapped, Absent) else replace(swap, used_bytes=swapped)
+    return replace(
+        latest,
+        unix=unix,
+        pools=pools,
+        shares=shares,
+        pressure=tuple(
+            _past_pressure(one, level, places.get(one.target), before.get(one.target))
+            for one, level in levels
+            if not isinstance(level, Absent)
+        ),
+        psi=UNKNOWN if stall is None else MemoryPsi(PsiLine(stall, nan, nan, nan), UNKNOWN),
+        swap=swap,
+        devices=tuple(map(_past_device, latest.devices)),
+        processes=tuple(map(_past_process, tick["processes"])) if tick else (),
+        claims=(),
+        silences=(),
     )
-    absent = dict.fromkeys(gone, Absent.NOT_AVAILABLE.value)
-    return {**device, **dict.fromkeys(gone), "api_free_bytes": {}, "throttled": [], "absent": absent}
+
+
+def _past_process(found: Json) -> Process:
+    one: Holder = WIRE.decode(Holder, found)
+    return Process(
+        pid=one.pid,
+        start_time=UNKNOWN,
+        name=one.name,
+        rss_bytes=one.rss_bytes,
+        footprint_bytes=one.footprint_bytes,
+        footprint_basis="",
+        user=one.user,
+        unit=one.unit,
+        container=one.container,
+        device_bytes=one.device_bytes,
+    )
+
+
+def _past_pool(pool: Pool, used: Bytes, shares: Sequence[Share]) -> Pool:
+    known = UNKNOWN if isinstance(used, Absent) else min(used, pool.size_bytes)
+    available = UNKNOWN if isinstance(known, Absent) else pool.size_bytes - known
+    contents: tuple[Content, ...] = ()
+    if not isinstance(known, Absent) and not isinstance(available, Absent) and pool.kind is PoolKind.SYSTEM_RAM:
+        inside = [one.used_bytes for one in shares if one.within == pool.id and one.kind in HELD_BY_DEVICES]
+        held = min(known, sum(one for one in inside if isinstance(one, int)))
+        contents = Content("devices", held), Content("used", known - held), Content("available", available)
+    return replace(
+        pool,
+        used_bytes=known,
+        available_bytes=available,
+        unattributed_bytes=UNKNOWN,
+        reserved_bytes=UNKNOWN,
+        contents=contents,
+    )
+
+
+def _past_pressure(pressure: Pressure, level: int, pool: Pool | None, latest: Pool | None) -> Pressure:
+    counted, ratio = pressure.available_bytes, 0.0
+    if pool is not None and not isinstance(pool.used_bytes, Absent):
+        ratio = pool.used_bytes / pool.size_bytes
+    now = latest.available_bytes if latest is not None else UNKNOWN
+    left = pool.available_bytes if pool is not None else UNKNOWN
+    if not isinstance(left, Absent) and not isinstance(counted, Absent) and not isinstance(now, Absent):
+        counted = left - (now - counted)  # a budget is judged by its own rest
+    word = Level(max(0, min(3, level)))
+    return replace(
+        pressure,
+        level=word,
+        base_level=word,
+        ratio=ratio,
+        reasons=(),
+        available_bytes=counted,
+        seconds_to_full=UNKNOWN,
+        clears_in_seconds=UNKNOWN,
+    )
+
+
+def _past_device(device: Device) -> Device:
+    gone = dict.fromkeys(("headroom_bytes", "headroom_certain_bytes", "busy_ratio"), UNKNOWN)
+    return replace(device.with_vitals(Vitals.absent(UNKNOWN)), api_free_bytes={}, **gone)

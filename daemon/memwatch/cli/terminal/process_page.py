@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from memwatch.cli.figures import figure
 from memwatch.cli.terminal.frame import Body, Frame, View, finish, header_of, notice_lines
 from memwatch.cli.terminal.moment import labels_of
 from memwatch.cli.terminal.style import Line, Span, pad, wrapped
 from memwatch.cli.terminal.trend import spark
-from memwatch.core.model import NAMELESS, Absent
+from memwatch.core.allocators import AllocatorReport
+from memwatch.core.model import Absent, Bytes, Process, Words
 from memwatch.monitor.render import words as wording
 
-Json = dict[str, Any]
 LABEL, SIZE, INDENT = 13, 12, "   "
 RECENT_SECONDS = 600.0
 WINDOWS = (("60", "1 min"), ("600", "10 min"), ("3600", "1 h"))
@@ -24,7 +22,7 @@ Row = tuple[str, str, str]
 def process_page(view: View) -> Frame:
     """Return the page of the process that was opened."""
     snapshot = view.moment.snapshot
-    process = next((one for one in snapshot["processes"] if one["pid"] == view.state.opened), None)
+    process = next((one for one in snapshot.processes if one.pid == view.state.opened), None)
     body = Body([header_of(view), *notice_lines(view), ()], [])
     if process is None:
         body.lines += [(Span(f" {line}", ""),) for line in wrapped(_missing(view), view.width - 2)]
@@ -43,16 +41,16 @@ def _missing(view: View) -> str:
     return f"Process {view.state.opened} is not listed: it has ended, or others are larger. Esc goes back."
 
 
-def _title(process: Json) -> Line:
-    return Span(f" {process['name'] or NAMELESS}", "bold accent"), Span(f"  PID {process['pid']}", "bold")
+def _title(process: Process) -> Line:
+    return Span(f" {process.title}", "bold accent"), Span(f"  PID {process.pid}", "bold")
 
 
-def _lines(process: Json, view: View) -> Iterator[Line]:
+def _lines(process: Process, view: View) -> Iterator[Line]:
     yield from _rows(_memory(process, view), view)
     yield from _trend(process, view)
     yield ()
     yield from _rows(_identity(process, view), view)
-    reports = [one for one in view.moment.snapshot.get("claims") or () if one["pid"] == process["pid"]]
+    reports = [one for one in view.moment.snapshot.claims if one.pid == process.pid]
     if reports:
         yield ()
         yield (Span(" Allocators, as the program reports them", "bold"),)
@@ -74,52 +72,32 @@ def _rows(rows: Sequence[Row] | Iterator[Row], view: View) -> Iterator[Line]:
             yield from ((Span(" " * (LABEL + 2) + part),) for part in parts[1:])
 
 
-def _memory(process: Json, view: View) -> Iterator[Row]:
-    yield "footprint", _footprint(process), wording.basis(process["footprint_basis"]) or " "
-    yield "RSS", *_size(process, "rss_bytes", "resident set; shared pages count fully")
+def _memory(process: Process, view: View) -> Iterator[Row]:
+    yield "footprint", wording.footprint(process), wording.basis(process.footprint_basis) or " "
+    yield "RSS", *_figure(process.rss_bytes, "resident set; shared pages count fully")
     yield _pss(view)
     names = labels_of(view.moment.snapshot)
-    for place, held in (process["device_bytes"] or {}).items():
-        if place != "absent":
-            yield names.get(place, place), *_place(process, place, held, view)
-    yield "swap", *_size(process, "swap_bytes", "")
+    for place, held in process.device_bytes.items():
+        yield names.get(place, place), *_figure(held, _device_of(place, view))
+    yield "swap", *_figure(process.swap_bytes, "")
     yield "growth", *_growth(process, view)
     yield _oom_score(view)
 
 
-def _footprint(process: Json) -> str:
-    low, high = process.get("footprint_low_bytes"), process.get("footprint_high_bytes")
-    if process["footprint_bytes"] is None and low is not None:
-        return wording.between(low, Absent.NOT_AVAILABLE if high is None else high)
-    return wording.size(figure(process, "footprint_bytes"))
-
-
-def _size(process: Json, name: str, note: str) -> tuple[str, str]:
+def _figure(found: Bytes, note: str) -> tuple[str, str]:
     """Return a size and its note, or a dash and the reason of its absence."""
-    return _figure(figure(process, name), note)
-
-
-def _figure(found: int | Absent, note: str) -> tuple[str, str]:
     if isinstance(found, Absent):
         return wording.DASH, wording.absent(found).removeprefix(f"{wording.DASH} ")
     return wording.size(found), note or " "
 
 
-def _place(process: Json, place: str, held: int | None, view: View) -> tuple[str, str]:
-    device = _device_of(place, view)
-    if held is None:
-        absent = process["device_bytes"].get("absent", {}).get(place, Absent.NOT_AVAILABLE.value)
-        return _figure(Absent(absent), "")
-    return wording.size(held), device
-
-
 def _device_of(place: str, view: View) -> str:
     """Return the GPU that a pool or share belongs to: "GPU0 NVIDIA GB10"."""
     snapshot = view.moment.snapshot
-    owner = next((one["device"] for one in snapshot["shares"] if one["id"] == place), None) or place
-    found = (one for one in snapshot["devices"] if one["id"] == owner or place in one["allocates_from"])
+    owner = next((one.device for one in snapshot.shares if one.id == place), None) or place
+    found = (one for one in snapshot.devices if one.id == owner or place in one.allocates_from)
     device = next(found, None)
-    return f"of {device['id'].upper()} {device['name']}" if device else " "
+    return f"of {device.id.upper()} {device.name}" if device else " "
 
 
 def _pss(view: View) -> Row:
@@ -146,8 +124,8 @@ def _oom_score(view: View) -> Row:
     return "OOM score", str(score), note
 
 
-def _growth(process: Json, view: View) -> tuple[str, str]:
-    grown = view.moment.growth.get(process["pid"])
+def _growth(process: Process, view: View) -> tuple[str, str]:
+    grown = view.moment.growth.get(process.pid)
     if grown is None:
         reason = "not enough history" if view.moment.has_history else "needs a daemon"
         return wording.DASH, reason
@@ -161,9 +139,9 @@ def _growth(process: Json, view: View) -> tuple[str, str]:
     return wording.change(grown["grown_bytes"]), f"in {span}; {note}" if windows else f"in {span}"
 
 
-def _trend(process: Json, view: View) -> Iterator[Line]:
+def _trend(process: Process, view: View) -> Iterator[Line]:
     """Yield ten minutes of the footprint, as far as this program has received it."""
-    trend = view.moment.sizes.get(process["pid"])
+    trend = view.moment.sizes.get(process.pid)
     if trend is None or len(trend.unix) < 2:
         return
     end = view.moment.unix
@@ -175,50 +153,56 @@ def _trend(process: Json, view: View) -> Iterator[Line]:
         yield lead, Span(spark(values, max(known)), "process")
 
 
-def _identity(process: Json, view: View) -> Iterator[Row]:
-    yield "user", process["user"] or wording.DASH, ""
-    yield "unit", process["unit"] or wording.DASH, ""
-    for label, name in (("container", "container"), ("pod", "pod"), ("job", "job")):
-        if process.get(name):
-            known = process.get(f"{name}_name")
-            yield label, f"{known} ({process[name]})" if known else process[name], ""
+def _identity(process: Process, view: View) -> Iterator[Row]:
+    names = view.moment.snapshot
+    yield "user", _known(process.user) or wording.DASH, ""
+    yield "unit", _known(process.unit) or wording.DASH, ""
+    for label, value, titles in (
+        ("container", process.container, names.container_names),
+        ("pod", process.pod, names.pod_names),
+        ("job", process.job, {}),
+    ):
+        if found := _known(value):
+            yield label, f"{titles[found]} ({found})" if found in titles else found, ""
     yield "started", _started(process, view), ""
     yield "command line", _command(process), ""
-    if process.get("note"):
-        yield "note", process["note"], ""
+    if process.note:
+        yield "note", process.note, ""
 
 
-def _started(process: Json, view: View) -> str:
-    at = process["start_time"]
-    if at is None:
+def _known(value: Words | None) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _started(process: Process, view: View) -> str:
+    at = process.start_time
+    if isinstance(at, Absent):
         return wording.DASH
     ago = wording.duration(max(1.0, round(view.moment.unix - at)))
     return f"{time.strftime('%Y-%m-%d %H:%M:%S %Z', time.localtime(at))}, {ago} ago"
 
 
-def _command(process: Json) -> str:
-    reasons = process.get("absent") or {}
-    if process.get("command"):
-        return str(process["command"])
-    if "command" in reasons:
-        return wording.absent(Absent(reasons["command"]))
-    return "not read: set command_lines = true under [processes] of memwatchd"
+def _command(process: Process) -> str:
+    if isinstance(process.command, Absent):
+        return wording.absent(process.command)
+    return process.command or "not read: set command_lines = true under [processes] of memwatchd"
 
 
-def _report(report: Json) -> Row:
+def _report(report: AllocatorReport) -> Row:
     """Return an allocator's report: its reserved bytes, and what is in use of them."""
-    found = []
-    for name, words in (
-        ("allocated_bytes", "allocated"),
-        ("inactive_split_bytes", "fragmented"),
-        ("limit_bytes", "limit"),
-    ):
-        if report.get(name) is not None:
-            found.append(f"{words} {wording.size(figure(report, name))}")
-    if report.get("retries"):
-        found.append(f"retried {wording.count(report['retries'], 'time')}")
-    if report.get("ooms"):
-        found.append(wording.count(report["ooms"], "OOM error"))
-    where = report["device"] or report.get("gpu") or ""
-    reserved = wording.size(figure(report, "reserved_bytes"))
-    return report["name"], reserved, ", ".join([f"reserved on {where}" if where else "reserved", *found])
+    parts = (
+        (report.allocated_bytes, "allocated"),
+        (report.inactive_split_bytes, "fragmented"),
+        (report.limit_bytes, "limit"),
+    )
+    found = [f"{words} {wording.size(size)}" for size, words in parts if not isinstance(size, Absent)]
+    if isinstance(report.retries, int) and report.retries:
+        found.append(f"retried {wording.count(report.retries, 'time')}")
+    if isinstance(report.ooms, int) and report.ooms:
+        found.append(wording.count(report.ooms, "OOM error"))
+    where = report.device or report.gpu or ""
+    return (
+        report.name,
+        wording.size(report.reserved_bytes),
+        ", ".join([f"reserved on {where}" if where else "reserved", *found]),
+    )

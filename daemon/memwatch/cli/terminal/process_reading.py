@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from memwatch.cli.address import Address
 from memwatch.cli.errors import CommandError
@@ -14,31 +13,24 @@ from memwatch.core.linux.files import Roots
 from memwatch.core.model import Absent, Bytes, Process
 from memwatch.core.processes.process_folder import read_oom_score
 from memwatch.core.processes.pss import PssError, PssReader
+from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
 
-Json = dict[str, Any]
 OTHER_MACHINE = "readable on the machine itself only"
 
 
-def read_process(address: Address | None, snapshot: Json, pid: int) -> ProcessReading | None:
+def read_process(address: Address | None, snapshot: Snapshot, pid: int) -> ProcessReading | None:
     """Read the figures of a listed process, None if it is not listed. Without `address` all are read here."""
-    found = next((one for one in snapshot["processes"] if one["pid"] == pid), None)
-    if found is None:
+    process = next((one for one in snapshot.processes if one.pid == pid), None)
+    if process is None:
         return None
-    process, roots = _identity(found), Roots(*read_roots(os.environ))
+    roots = Roots(*read_roots(os.environ))
     pss, pss_note = _pss_here(roots, process) if address is None else _pss_of(address, pid)
-    is_here = not snapshot["simulated"] and is_this_machine(snapshot)
+    is_here = not snapshot.simulated and is_this_machine(snapshot)
     score = read_oom_score(roots, process) if is_here else Absent.NOT_AVAILABLE
-    demo = "demo data (simulated process)" if snapshot["simulated"] else OTHER_MACHINE
+    demo = "demo data (simulated process)" if snapshot.simulated else OTHER_MACHINE
     note = "" if is_here else demo
     return ProcessReading(pid, pss, pss_note, score, note)
-
-
-def _identity(found: Json) -> Process:
-    """Return the process as far as it is needed to recognize it in /proc."""
-    started = found["start_time"]
-    missing = Absent.NOT_AVAILABLE
-    return Process(found["pid"], missing if started is None else started, missing, missing, missing, "rss")
 
 
 def _pss_of(address: Address, pid: int) -> tuple[Bytes, str]:

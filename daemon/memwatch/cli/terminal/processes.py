@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from memwatch.cli.terminal.frame import Body, View
-from memwatch.cli.terminal.moment import mig_label
+from memwatch.cli.terminal.moment import Json, mig_label
 from memwatch.cli.terminal.sizes import short, signed
 from memwatch.cli.terminal.state import Region, State
 from memwatch.cli.terminal.style import Line, Span, pad
-from memwatch.core.model import NAMELESS
+from memwatch.core.model import Absent, Bytes, Process, ShareKind, Words
 from memwatch.core.owners import WITHIN, describe_home
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render.words import DASH
 
-Json = dict[str, Any]
 BAR = 4
 MIN_NAME, MAX_NAME, MAX_UNIT = 12, 40, 40
 # Growth that is shown in colour.
@@ -77,49 +77,59 @@ SORT_KEYS: Mapping[str, Callable[[Row], Any]] = {
 }
 
 
-def rows_of(snapshot: Json, growth: Mapping[int, Json]) -> list[Row]:
+def rows_of(snapshot: Snapshot, growth: Mapping[int, Json]) -> list[Row]:
     places = places_of(snapshot)
-    return [_row(process, growth.get(process["pid"], {}), places) for process in snapshot["processes"]]
+    return [
+        _row(process, unit_of(process, snapshot), growth.get(process.pid, {}), places)
+        for process in snapshot.processes
+    ]
 
 
-def places_of(snapshot: Json) -> dict[str, str]:
+def places_of(snapshot: Snapshot) -> dict[str, str]:
     """Return a short name of the GPU for each place that holds device memory: "0", "7:2" for a MIG instance."""
-    found = {device["id"]: device["id"].removeprefix("gpu") for device in snapshot["devices"]}
-    for share in snapshot["shares"]:
-        if share["device"]:
-            number = share["device"].removeprefix("gpu")
-            is_mig = share["kind"] == "mig_instance"
-            found[share["id"]] = f"{number}:{mig_label(share).removeprefix('MIG ')}" if is_mig else number
+    found = {device.id: device.id.removeprefix("gpu") for device in snapshot.devices}
+    for share in snapshot.shares:
+        if share.device:
+            number = share.device.removeprefix("gpu")
+            is_mig = share.kind is ShareKind.MIG_INSTANCE
+            found[share.id] = f"{number}:{mig_label(share).removeprefix('MIG ')}" if is_mig else number
     return found
 
 
-def _row(process: Json, grown: Json, places: Mapping[str, str]) -> Row:
-    held = {place: size for place, size in (process["device_bytes"] or {}).items() if place != "absent"}
+def _row(process: Process, unit: str, grown: Json, places: Mapping[str, str]) -> Row:
+    held = process.device_bytes
     known = [count for count in held.values() if isinstance(count, int)]
-    exact = process["footprint_bytes"]
-    low = process.get("footprint_low_bytes")
     on = ",".join(places.get(place, place) for place, count in held.items() if count != 0)
     return Row(
-        pid=process["pid"],
-        user=process["user"] or DASH,
-        name=process["name"] or NAMELESS,
-        unit=unit_of(process),
-        footprint=low if exact is None else exact,
-        is_bound=exact is None and low is not None,
-        rss=process["rss_bytes"],
+        pid=process.pid,
+        user=_text(process.user) or DASH,
+        name=process.title,
+        unit=unit,
+        footprint=_known(process.footprint_low_bytes),
+        is_bound=process.footprint_range is not None,
+        rss=_known(process.rss_bytes),
         gpu=sum(known) if len(known) == len(held) else None,
         growth=grown.get("grown_bytes"),
         gpus=on or DASH,
-        is_orphan=bool(process.get("orphan")),
+        is_orphan=process.orphan,
     )
 
 
-def unit_of(process: Json) -> str:
+def _known(figure: Bytes) -> int | None:
+    return None if isinstance(figure, Absent) else figure
+
+
+def _text(word: Words | None) -> str | None:
+    return word if isinstance(word, str) else None
+
+
+def unit_of(process: Process, snapshot: Snapshot) -> str:
     """Return the name of the pod, container or unit that a process belongs to."""
-    named = [str(process[name]) for name in ("pod_name", "container_name", "job") if process.get(name)]
-    if named:
-        return named[0]
-    unit, within, scope = (describe_home(process.get("unit"), process.get("container")) or DASH).partition(WITHIN)
+    pod, container = snapshot.pod_names.get(str(process.pod)), snapshot.container_names.get(str(process.container))
+    if named := pod or container or (_text(process.job)):
+        return named
+    home = describe_home(_text(process.unit), _text(process.container)) or DASH
+    unit, within, scope = home.partition(WITHIN)
     return unit.removesuffix(".service").removesuffix(".scope") + within + scope
 
 
@@ -199,7 +209,7 @@ def add_table(view: View, body: Body, bottom: int) -> None:
     """Add the header and the rows up to the line `bottom`, with the header's cells as regions."""
     snapshot, state = view.moment.snapshot, view.state
     rows = select(rows_of(snapshot, view.moment.growth), state)
-    columns = columns_for(view.width - 1, bool(snapshot["devices"]))
+    columns = columns_for(view.width - 1, bool(snapshot.devices))
     at = 1
     for one in columns:
         if one.key in SORT_KEYS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.units import BINARY_UNITS, common_power, size
-from memwatch.monitor.render.words import DASH
+from memwatch.monitor.render.words import DASH, ratio
 
 
 def short(count: Bytes | None, power: int | None = None) -> str:
@@ -19,6 +19,12 @@ def short(count: Bytes | None, power: int | None = None) -> str:
     value = count / 1024**power
     digits = 0 if value >= 999.95 or power < 3 else 1
     return f"{value:,.{digits}f}{BINARY_UNITS[power - 1][0]}"
+
+
+def percent(part: Bytes, whole: Bytes) -> str:
+    """Format a part of a whole: "94.6%", "—" if one of them is unknown."""
+    known = isinstance(part, int) and isinstance(whole, int) and whole
+    return ratio(part / whole) if known else DASH  # type: ignore[operator]
 
 
 def pair(part: Bytes | None, whole: Bytes | None) -> str:

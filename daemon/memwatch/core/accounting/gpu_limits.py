@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.accounting.relations import bound_headroom, left_of
+from memwatch.core.accounting.relations import bound_headroom
 from memwatch.core.drivers.nvml.records import NvmlReading
 from memwatch.core.findings import Findings
 from memwatch.core.linux.cgroups import OwnerNames, owner_folders, parse_owners
@@ -354,7 +354,7 @@ def _owners_of(cgroup: str) -> list[tuple[str, str]]:
 
 def _with_limit(device: Device, own: Share | None, notes: Sequence[str]) -> Device:
     """Bound the headroom by the limit of the container that memwatchd runs in, and add notes."""
-    bound = left_of(own) if own else Absent.NOT_SUPPORTED
+    bound = own.left_bytes if own else Absent.NOT_SUPPORTED
     if isinstance(bound, int):
         device = bound_headroom(device, bound)
     return replace(device, notes=(*device.notes, *notes)) if notes else device
@@ -371,7 +371,7 @@ def _with_charged_headroom(found: Findings) -> Findings:
     machine = found.machine
     if machine is None or not machine.in_container or not machine.charges_gpu_memory:
         return found
-    limits = [left_of(share) for share in found.shares if share.kind is ShareKind.CGROUP]
+    limits = [share.left_bytes for share in found.shares if share.kind is ShareKind.CGROUP]
     left = min([limit for limit in limits if isinstance(limit, int)], default=None)
     if left is None:
         return found

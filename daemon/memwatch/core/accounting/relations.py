@@ -366,7 +366,7 @@ class HeadroomCalculator:
             share = self._shares[place]
             is_set_apart |= share.kind is ShareKind.MIG_INSTANCE
             if share.limit_bytes is not Absent.NOT_SUPPORTED:
-                bounds.append(left_of(share))
+                bounds.append(share.left_bytes)
             place = share.within
         unknown = [bound for bound in bounds if isinstance(bound, Absent)]
         if unknown:
@@ -408,15 +408,6 @@ def _holds_cache(pool: Pool) -> bool:
 def _least(*bounds: Bytes) -> Bytes:
     """Return the smallest known bound. If none is known, return the first reason."""
     return min([bound for bound in bounds if isinstance(bound, int)], default=bounds[0])
-
-
-def left_of(share: Share) -> Bytes:
-    """Return the unused part of a share's limit."""
-    if isinstance(share.limit_bytes, Absent):
-        return share.limit_bytes
-    if isinstance(share.used_bytes, Absent):
-        return share.used_bytes
-    return max(0, share.limit_bytes - share.used_bytes)
 
 
 @memoize

@@ -7,14 +7,12 @@ Pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.accounting.leased import sum_around
-from memwatch.core.accounting.relations import left_of
 from memwatch.core.leases import Lease
 from memwatch.core.model import Absent, Bytes, Content, Pool, PoolKind, Process, Share, ShareKind, Thresholds
 from memwatch.core.snapshot import Snapshot
@@ -169,10 +167,7 @@ class MemoryMap(Struct, frozen=True):
 
 def build_maps(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tuple[MemoryMap, ...]:
     """Return the map of every pool. `thresholds` are by pool id, `Thresholds()` by default."""
-    inside = _by_parent(snapshot.shares)
-    maps = tuple(
-        _build_map(pool, snapshot, inside, thresholds.get(pool.id, Thresholds())) for pool in snapshot.pools
-    )
+    maps = tuple(build_map(pool, snapshot, thresholds.get(pool.id, Thresholds())) for pool in snapshot.pools)
     return tuple(_with_engines(one, snapshot) for one in maps) if snapshot.engines else maps
 
 
@@ -186,9 +181,9 @@ def _with_engines(one: MemoryMap, snapshot: Snapshot) -> MemoryMap:
     return replace(one, engine_parts=draw_parts(segments, snapshot.engines))
 
 
-def _build_map(
-    pool: Pool, snapshot: Snapshot, inside: Mapping[str, tuple[Share, ...]], thresholds: Thresholds
-) -> MemoryMap:
+def build_map(pool: Pool, snapshot: Snapshot, thresholds: Thresholds = Thresholds()) -> MemoryMap:  # noqa: B008  frozen
+    """Return the map of a pool, without the parts of model servers."""
+    inside = _by_parent(snapshot.shares)
     shares = inside.get(pool.id, ())
     parts = build_parts(pool, shares)
     places = {pool.id, *(share.id for share in _walk(pool.id, inside))}
@@ -228,14 +223,11 @@ def _with_leases(one: MemoryMap, snapshot: Snapshot) -> MemoryMap:
 def _build_limit_map(
     share: Share, limit: int, device: str, inside: Mapping[str, tuple[Share, ...]], thresholds: Thresholds
 ) -> MemoryMap:
-    used, left = share.used_bytes, left_of(share)
-    parts: tuple[Part, ...] = ()
-    if not isinstance(used, Absent) and not isinstance(left, Absent):
-        parts = Part("used", "gpu", used), Part("available", "free", left)
+    used, left, parts = share.used_bytes, share.left_bytes, limit_parts(share)
     return MemoryMap(
         whole=Whole(share.id, share.label, limit, used, left),
         parts=parts,
-        segments=tuple(_place(parts, limit)),
+        segments=tuple(place_parts(parts, limit)),
         brackets=(),
         slices=(),
         rows=tuple(build_rows(share.id, inside)),
@@ -246,12 +238,20 @@ def _build_limit_map(
     )
 
 
+def limit_parts(share: Share) -> tuple[Part, ...]:
+    """Return the used and the available part of a limit. Empty if one of them is unknown."""
+    used, left = share.used_bytes, share.left_bytes
+    if isinstance(used, Absent) or isinstance(left, Absent):
+        return ()
+    return Part("used", "gpu", used), Part("available", "free", left)
+
+
 def build_parts(pool: Pool, shares: Sequence[Share] = ()) -> tuple[Part, ...]:
     """Return the contents of a pool in their order. They add up to its size. Empty if its use is unknown."""
     if not pool.size_bytes or isinstance(pool.used_bytes, Absent) or isinstance(pool.available_bytes, Absent):
         return ()
     contents = pool.contents or _plain(pool, pool.used_bytes, pool.available_bytes, shares)
-    ordered = sorted(_with_devices(pool, contents), key=_position)
+    ordered = order_contents(_with_devices(pool, contents))
     return tuple(Part(one.kind, holder_of(one.kind, pool.kind), one.size_bytes) for one in ordered)
 
 
@@ -260,6 +260,10 @@ def holder_of(kind: str, pool: PoolKind) -> str:
     if kind == "used":
         return "gpu" if pool in GPU_MEMORY else "processes"
     return HOLDERS.get(kind, "unattributed")
+
+
+def order_contents(contents: Iterable[Content]) -> list[Content]:
+    return sorted(contents, key=_position)
 
 
 def _position(part: Content) -> int:
@@ -301,16 +305,24 @@ def build_segments(
 ) -> Iterator[Segment]:
     """Yield the segments of a pool: its parts, with the largest processes named inside their kind of holder."""
     inside = frozenset(places)
-    for part, segment in zip(parts, _place(parts, pool.size_bytes), strict=True):
-        holders: list[tuple[int, str, Process]] = []
+    for part, segment in zip(parts, place_parts(parts, pool.size_bytes), strict=True):
         if part.kind == "anonymous" and pool.kind is PoolKind.SYSTEM_RAM:
-            holders = [(one.rss_bytes, "RSS", one) for one in processes if isinstance(one.rss_bytes, int)]
+            resident = [(one.rss_bytes, "RSS", one) for one in processes if isinstance(one.rss_bytes, int)]
+            yield from _split(segment, pool.size_bytes, resident)
         elif part.holder == "gpu":
-            holders = [(_held_in(one, inside), "GPU", one) for one in processes]
-        yield from _split(segment, pool.size_bytes, holders)
+            yield from name_holders(segment, pool.size_bytes, processes, inside)
+        else:
+            yield from _split(segment, pool.size_bytes, [])
 
 
-def _held_in(process: Process, places: frozenset[str]) -> int:
+def name_holders(
+    segment: Segment, size: int, processes: Iterable[Process], places: Collection[str]
+) -> Iterator[Segment]:
+    """Name the processes in a segment that hold the most device memory in these places."""
+    return _split(segment, size, [(held_in(one, places), "GPU", one) for one in processes])
+
+
+def held_in(process: Process, places: Collection[str]) -> int:
     return sum(
         figure for place, figure in process.device_bytes.items() if place in places and isinstance(figure, int)
     )
@@ -332,7 +344,7 @@ def _split(segment: Segment, size: int, holders: list[tuple[int, str, Process]])
         yield replace(segment, label=label, size_bytes=left, start=start, width=left / size)
 
 
-def _place(parts: Sequence[Part], size: int) -> Iterator[Segment]:
+def place_parts(parts: Sequence[Part], size: int) -> Iterator[Segment]:
     ends = accumulate((part.size_bytes for part in parts), initial=0)
     for part, start in zip(parts, ends, strict=False):
         left = min(1.0, start / size)
@@ -344,7 +356,7 @@ def _place(parts: Sequence[Part], size: int) -> Iterator[Segment]:
 def build_brackets(pool: Pool, parts: Sequence[Part], shares: Sequence[Share]) -> Iterator[Bracket]:
     """Yield a bracket under each share that is a content, and under all processes and all available memory."""
     size = pool.size_bytes
-    for part, segment in zip(parts, _place(parts, size), strict=True):
+    for part, segment in zip(parts, place_parts(parts, size), strict=True):
         if part.kind == "devices":
             yield from _bracket_shares(segment, size, shares)
         elif part.kind == "anonymous" and part.size_bytes:
@@ -395,6 +407,8 @@ def build_leases(place: str, used: Bytes, size: int, snapshot: Snapshot) -> Iter
     """Yield the leases of a place, from the end of used memory on. More than is available has no width."""
     if isinstance(used, Absent) or not size:
         return
+    from memwatch.core.accounting.leased import sum_around  # needed only while there are leases
+
     start = min(used, size)
     for lease in snapshot.leases:
         held = sum_around([lease], snapshot.shares).get(place, 0)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from memwatch.core.accounting.relations import left_of
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Device, PoolKind, Process, ShareKind
 from memwatch.core.pressure.signals import PAST
@@ -206,7 +205,7 @@ def _rooms_of(device: Device, snapshot: Snapshot) -> Iterable[Room]:
         if share.id in device.allocates_from and share.kind is ShareKind.MIG_INSTANCE
     ]
     for share in slices:
-        left = left_of(share)
+        left = share.left_bytes
         yield Room(share.label, left, left)
     if not slices:
         places = [snapshot.labels[place] for place in device.allocates_from] if len(snapshot.devices) > 1 else []

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Process, Share, ShareKind
+from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Process, ShareKind
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.monitor.render import words as wording
@@ -39,18 +39,10 @@ def compute_headroom(snapshot: Snapshot) -> Headroom | None:
         return None if ram is None else Headroom(ram.label, ram.available_bytes)
     label, least = ram.label, ram.available_bytes
     for share in snapshot.shares if snapshot.machine.in_container else ():
-        left = _left(share)
+        left = share.left_bytes
         if share.kind is ShareKind.CGROUP and not isinstance(left, Absent) and left < least:
             label, least = snapshot.relation(share), left
     return Headroom(label, least)
-
-
-def _left(share: Share) -> Bytes:
-    if isinstance(share.limit_bytes, Absent):
-        return share.limit_bytes
-    if isinstance(share.used_bytes, Absent):
-        return share.used_bytes
-    return max(0, share.limit_bytes - share.used_bytes)
 
 
 def find_cuda_free(snapshot: Snapshot) -> int | None:
