@@ -17,7 +17,7 @@ from types import EllipsisType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Struct, field
-from msgspec.structs import fields
+from msgspec.structs import FieldInfo, fields
 
 from memwatch.core.doc import Doc
 from memwatch.core.model import Absent
@@ -266,16 +266,16 @@ class Wire:
         return build
 
     def _record_builder(self, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401
-        hints, forms = get_type_hints(kind), self.shape_of(kind).forms
-        parts = [
-            (one, (one.name in forms and forms[one.name].read) or self._builder(hints[one.name]))
-            for one in fields(kind)
-        ]
-        known_parts = {part.encode_name: build_part for part, build_part in parts}
+        parts: list[tuple[FieldInfo, Callable[[Any], Any]]] | None = None
+        known_parts: dict[str, Callable[[Any], Any]] = {}
 
         def build(value: Any) -> Any:  # noqa: ANN401
+            nonlocal parts
             if type(value) is not dict:
                 refuse(value, kind)
+            if parts is None:  # type hints take long, and most kinds of records are rare
+                parts = self._record_parts(kind)
+                known_parts.update((part.encode_name, build_part) for part, build_part in parts)
             if value.keys() == known_parts.keys():  # of the same version: 3.5 µs for 5 fields, 5 µs by name
                 return kind(*[build_part(value[name]) for name, build_part in known_parts.items()])
             reasons, found = reasons_in(value), {}
@@ -290,6 +290,13 @@ class Wire:
             return kind(**found)
 
         return build
+
+    def _record_parts(self, kind: Any) -> list[tuple[FieldInfo, Callable[[Any], Any]]]:  # noqa: ANN401
+        hints, forms = get_type_hints(kind), self.shape_of(kind).forms
+        return [
+            (one, (one.name in forms and forms[one.name].read) or self._builder(hints[one.name]))
+            for one in fields(kind)
+        ]
 
 
 def reasons_in(value: Mapping[str, Any]) -> dict[str, Absent]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -12,8 +13,10 @@ from memwatch.core.drivers.error_words import describe_kind
 from memwatch.core.kernel_log import FAILED_ALLOCATIONS
 from memwatch.core.model import Absent
 from memwatch.core.pressure.activity import AT_REST, MIN_ALLOCSTALLS, Activity
-from memwatch.core.pressure.inputs import DriverErrors, PressureInputs, Target
 from memwatch.core.snapshot import SHORT_USED, CgroupPressure, Level
+
+if TYPE_CHECKING:  # commands need the words of signals, and no findings of collectors
+    from memwatch.core.pressure.inputs import DriverErrors, PressureInputs, Target
 
 MIB = 1 << 20
 # A reason that is over, as `judge.add_age` writes it.
