@@ -17,6 +17,7 @@ from memwatch.cli.http import parse_date
 from memwatch.core.collectors.containers import MAX_NAME_CHARACTERS, parse_containers
 from memwatch.core.linux.files import ParseError
 from memwatch.core.printable import printable
+from memwatch.core.snapshot_json import build_snapshot
 from memwatch.library.decode import (
     ResponseDecodeError,
     decode_backends,
@@ -26,7 +27,6 @@ from memwatch.library.decode import (
 )
 from memwatch.library.pressure_watch import parse_events
 from memwatch.monitor.notify.http_post import MAX_RETRY_AFTER_SECONDS, retry_after_seconds
-from memwatch.monitor.render.json_decode import build_snapshot
 
 MAX_BYTES = 6000
 HERE = DEFAULT

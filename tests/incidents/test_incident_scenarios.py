@@ -20,10 +20,10 @@ from memwatch.cli.terminal.state import State
 from memwatch.cli.terminal.style import plain
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.snapshot_json import snapshot_from
 from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch.monitor.render.json_decode import snapshot_from
 from memwatch.monitor.render.owners_json import OWNERS, GrowthTimes
 from memwatch.monitor.render.status_line import GROWTH_SECONDS, build_status_line
 from support.incident_player import Player, Scenario

@@ -72,7 +72,7 @@ class SnapshotAnswer(Struct, frozen=True, dict=True):
         """Decode what was sent. Raises SnapshotDecodeError."""
         if self.read is not None:
             return self.read
-        from memwatch.monitor.render.json_decode import build_snapshot  # not needed to print JSON
+        from memwatch.core.snapshot_json import build_snapshot  # not needed to print JSON
 
         return build_snapshot(self.sent)
 

@@ -22,8 +22,8 @@ from memwatch.cli.headroom import find_capacity
 from memwatch.cli.history import sparkline
 from memwatch.cli.process_tree import Peaks, read_tree
 from memwatch.core.model import Absent
+from memwatch.core.snapshot_json import build_snapshot
 from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch.monitor.render.json_decode import build_snapshot
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
 from support.client_process import SCRIPT, memwatch

@@ -17,9 +17,9 @@ from memwatch.cli.times import clock, stamp, when
 from memwatch.cli.watch import header_line, sample_line
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.snapshot_json import build_snapshot
 from memwatch.monitor.render import words as wording
 from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch.monitor.render.json_decode import build_snapshot
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import (
     SAMPLES,

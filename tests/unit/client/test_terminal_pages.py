@@ -19,8 +19,8 @@ from memwatch.cli.terminal.style import line_cells, plain
 from memwatch.cli.terminal.trend import Trend
 from memwatch.core.model import Absent, Pool, PoolKind, Quality, Thresholds
 from memwatch.core.snapshot import Level, Pressure, Snapshot
+from memwatch.core.snapshot_json import build_snapshot
 from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch.monitor.render.json_decode import build_snapshot
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, hostile_names, many_owners, mig_server
 from support.terminal_sizes import SIZES

@@ -21,9 +21,9 @@ from memwatch.cli.tree import render_lines as tree_lines
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.snapshot_json import build_snapshot, snapshot_from
 from memwatch.monitor.recording.redact import Redactor
 from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch.monitor.render.json_decode import build_snapshot, snapshot_from
 from memwatch.monitor.render.silence_words import build_notices, find_widest, notice_lines, until_utc
 from memwatch.monitor.render.status_line import build_status_line
 from memwatch.monitor.render.summary import build_latest

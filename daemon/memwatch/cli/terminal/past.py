@@ -16,9 +16,9 @@ from memwatch.cli.terminal.moment import Json
 from memwatch.cli.terminal.trend import Trend
 from memwatch.core.model import Absent, Bytes, Content, Device, Pool, PoolKind, Process, Share, Vitals
 from memwatch.core.snapshot import Level, MemoryPsi, Pressure, PsiLine, Snapshot
+from memwatch.core.snapshot_json import snapshot_from
 from memwatch.monitor.history.notable_ticks import Holder
 from memwatch.monitor.render.json import WIRE, snapshot_json, to_bytes
-from memwatch.monitor.render.json_decode import snapshot_from
 from memwatch.monitor.render.memory_map import HELD_BY_DEVICES
 from memwatch.monitor.render.summary import by_footprint
 
