@@ -26,10 +26,9 @@ from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.doctor.checks import check_collectors
 from memwatch.monitor.doctor.model import Verdict
+from memwatch.monitor.feature import Feature
+from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.loop import Monitor
-from memwatch.monitor.neighbours.book import NeighbourBook
-from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.notify.outbox.outbox import Outbox
 from memwatch_web.asgi.failed_logins import FailedLogins
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.sse import Broker
@@ -37,18 +36,16 @@ from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter
 from memwatchd import wiring
 from memwatchd.config_keeper import ConfigKeeper
+from memwatchd.features import FEATURES, STARTED_BY_RELOADS, Reload
 from memwatchd.key_owners import open_key_owners
 from memwatchd.liveness import find_ill
-from memwatchd.neighbours.follower import Follower
 from memwatchd.recording.player import Player, ReplaySleep, play_through
 from memwatchd.sd_notify import Notifier
 from memwatchd.settings.certificates import load_certificate
 from memwatchd.settings.diff import describe_changes
 from memwatchd.settings.load import SettingsError
-from memwatchd.settings.neighbours import create_peers
 from memwatchd.settings.schema import Settings
 from memwatchd.state_dir import StateDir, open_state
-from memwatchd.target_check import UnknownTargetCheck
 
 log = logging.getLogger(__name__)
 
@@ -67,33 +64,31 @@ class Daemon:
         self.state = open_state(settings.state.dir) if self.player is None else StateDir(None)
         self._passwd = Passwd(self.roots.rootfs / "etc/passwd")
         self.key_owners = KeyOwners(self._passwd, open_key_owners(self.state.folder))
+        self.ends: ProcessEnds | None = None
         self.monitor, self.sampler = (
             self._monitor_machine(self.roots) if self.player is None else self._monitor_recording(self.player)
         )
-        self.recorder, problems = wiring.open_recorder(settings, self.monitor.identity)
-        if self.state.complaint and self.state.was_wanted:
-            problems = (*problems, self.state.complaint)
-        self.settings = self._started = settings.with_lasting(problems)
-        self.config = ConfigKeeper(self.monitor.use_config, self.state.folder)
-        self.alerting = self._alerting()
         self.failed_logins = FailedLogins()
         self.monitor.publisher.hide_commands(self.live.is_open)
         self.broker = Broker(lambda: self.monitor.latest, self.live.max_streams)
-        self.neighbours = NeighbourBook(self.monitor.identity.host, SystemClock())
-        self.monitor.neighbours = self.neighbours.statuses
-        self.monitor.machines_left_out = self.neighbours.found.count_left_out
-        self.follower = Follower(self.neighbours, self.key_owners)
-        self.pusher = wiring.create_pusher(settings, self.monitor, self.exporter(), self.labels, self.key_owners)
-        self.discovery = wiring.open_discovery(settings, self.neighbours, self.monitor.identity.host)
         self.service = Notifier()
-        self.target_check = UnknownTargetCheck(settings)
+        self.problems: list[str] = []
+        self._are_off: set[object] = {create for create in FEATURES if not self._add(create(self))}
+        if self.state.complaint and self.state.was_wanted:
+            self.problems.append(self.state.complaint)
+        self.settings = self._started = settings.with_lasting(tuple(self.problems))
+        self.config = ConfigKeeper(self.monitor.use_config, self.state.folder)
         self.tls = wiring.build_tls_context(settings)
-        self.monitor.listeners.append(self.alerting.on_tick)
         self.on_leaving: list[Callable[[], None]] = []
         self._load = load
         self._log_lines_dropped = log_lines_dropped
         self._stop = threading.Event()
         self._ticking = threading.Thread(target=self.monitor.run, args=(self._stop,), name="tick", daemon=True)
+
+    def _add(self, feature: Feature | None) -> bool:
+        if feature is not None:
+            self.monitor.features.add(feature)
+        return feature is not None
 
     def _monitor_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         clock = SystemClock()
@@ -103,9 +98,8 @@ class Daemon:
         watches = PsiTrigger(roots.procfs / "pressure/memory"), MemoryEvents(roots), own, *([ends] if ends else ())
         wakeups = Wakeups(watches, sampler.watches, sampler.hurry)
         identity, reports = read_identity(roots), AllocatorReports(roots.procfs)
-        monitor = Monitor(sampler, clock, self.live.rules, identity, wakeups, reports=reports)
-        monitor.incidents.ends = ends
-        return monitor, sampler
+        self.ends = ends
+        return Monitor(sampler, clock, self.live.rules, identity, wakeups, reports=reports), sampler
 
     def _monitor_recording(self, player: Player) -> tuple[Monitor, Gatherer]:
         speed = player.clock.speed
@@ -130,18 +124,13 @@ class Daemon:
     def exporter(self) -> Exporter:
         return Exporter(
             __version__,
-            lambda: self.monitor.alert_states,
-            lambda: self.alerting.receivers,
+            self.monitor.features,
             lambda: self.web_options().process_metrics,
-            self.alerting.outbox_figures,
-            self.monitor.files_status,
             lambda: ProcessFigures(self._log_lines_dropped(), self.thread_states(), self.failed_logins.total),
-            self.monitor.between_scrapes,
             self.monitor.identity,
             lambda: self.web_options().owner_metrics,
             self.labels,
             REVISION,
-            self.monitor.incidents.log.recent,
             lambda: self.monitor.config,
         )
 
@@ -154,26 +143,18 @@ class Daemon:
         if self.state.complaint and not self.state.was_wanted:
             missed = self.settings.alerts.receivers
             log.log(logging.WARNING if missed else logging.INFO, "%s", self.state.complaint)
-        self.alerting.restore()
-        self.alerting.start()
+        self.monitor.features.call("start")
         self.sampler.start()
-        self.follower.use(create_peers(self.live.neighbours))
-        if self.discovery is not None:
-            self.discovery.start()
 
     def first_tick(self) -> None:
         """Restore the history, start recording and take the first snapshot. Call before serving requests."""
         history_writer = wiring.open_history_writer(self.settings, self.state, SystemClock(), self.monitor.identity)
         if history_writer is not None:
-            self.monitor.use_history_writer(history_writer)
+            self.monitor.features.get(HistoryRecorder).use_writer(history_writer)
         if self.player is None:
             wiring.use_incident_store(self.monitor, self.settings, self.state, SystemClock())
         if self.player is not None and self.settings.replay.demo:
             play_through(self.monitor, self.player)
-        if self.recorder is not None:
-            self.monitor.listeners.append(self.recorder.on_tick)
-            self.recorder.start()
-        self.monitor.listeners.append(self.target_check.on_tick)
         self.sampler.wait_for_first(FIRST_SECONDS)
         snapshot = self.monitor.tick()
         if self.player is None:
@@ -188,8 +169,6 @@ class Daemon:
             if complaint:
                 log.info("%s", complaint)
         self._ticking.start()
-        if self.pusher is not None:
-            self.pusher.start()
 
     def is_ticking(self) -> bool:
         """Return False if the tick thread has ended before `stop_ticking`."""
@@ -197,13 +176,11 @@ class Daemon:
 
     def thread_states(self) -> dict[str, ThreadState]:
         """Return the state of each thread that delivers alerts or follows neighbours."""
-        return {**self.alerting.thread_states(), **self.follower.states()}
+        return {name: state for one in self.monitor.features for name, state in one.thread_states().items()}
 
     def failed_deliveries(self) -> list[str]:
         """Return a sentence for each receiver whose last attempt failed."""
-        found = [(one.channel.title, one.status().failure) for one in self.alerting.receivers]
-        failed = [f"{title}: {failure}" for title, failure in found if failure]
-        return [*failed, *([self.pusher.failure] if self.pusher is not None and self.pusher.failure else [])]
+        return [failure for feature in self.monitor.features for failure in feature.failures()]
 
     def report_alive(self, snapshot: Snapshot, states: Mapping[str, ThreadState]) -> None:
         """Feed the watchdog of the service manager, unless a thread that delivers alerts does not work."""
@@ -221,18 +198,9 @@ class Daemon:
 
     def stop(self) -> None:
         """Stop every part. Those after one that fails still write what they hold."""
-        writer = self.monitor.history_writer
-        for stop in (
-            self.service.stopping,
-            self._end_ticking,
-            self.sampler.stop,
-            self.follower.stop,
-            *(part.stop for part in (self.pusher, self.discovery) if part is not None),
-            self.alerting.close,
-            self.monitor.incidents.stop,
-            *(part.stop for part in (writer, self.recorder) if part is not None),
-            self.state.close,
-        ):
+        # Those that were started last end first: what reaches other machines, then what writes to the disk.
+        closing = [feature.close for feature in reversed(tuple(self.monitor.features))]
+        for stop in (self.service.stopping, self._end_ticking, self.sampler.stop, *closing, self.state.close):
             stop_part(stop)
         log.info("memwatchd stopped")
 
@@ -258,24 +226,14 @@ class Daemon:
     def ready(self) -> None:
         self.service.ready(self.settings.sampling.interval.total_seconds())
 
-    def _alerting(self) -> NotificationManager:
-        opened = wiring.open_state_outbox(self.state)
-        for complaint in opened.complaints if opened else ():
-            log.warning("%s", complaint)
-        outbox = Outbox(opened.store, opened.stored) if opened else Outbox(None)
-        receivers = wiring.create_receivers(self.live.receivers, outbox, self.key_owners)
-        for name in self.settings.receivers_off:
-            outbox.queue(name)  # without a queue, what is stored for it would be dropped
-        recovered = int(opened.recovered) if opened else 0
-        return NotificationManager(self.monitor, outbox, receivers, lambda: self.live.sender, recovered)
-
     def _use(self, settings: Settings) -> None:
         """Apply new settings. If a resource is unavailable, raise before anything has changed."""
         live = wiring.build_live_settings(settings, self._started, self.player, self._host)
         if self.tls is not None and live.certificate is not None:
             load_certificate(self.tls, *live.certificate)
-        receivers = wiring.update_receivers(live.receivers, self.live.receivers, self.alerting, self.key_owners)
-        peers = None if live.neighbours == self.live.neighbours else create_peers(live.neighbours)
+        reload = Reload(settings, live, self.live)
+        prepared = [one.prepare_reload(reload) for one in self.monitor.features]
+        new = {create: create(self, live) for create in STARTED_BY_RELOADS if create in self._are_off}
         changes = describe_changes(self.settings, settings, simulated=self.player is not None)
         if live.is_open:  # before the new login is in force
             self.monitor.publisher.hide_commands(True)
@@ -284,10 +242,13 @@ class Daemon:
         self.monitor.publisher.hide_commands(live.is_open)
         self.broker.max_streams = live.max_streams
         self.monitor.reconfigure(live.rules)
-        self.target_check.use(settings)
-        self.alerting.use(receivers)
-        if peers is not None:
-            self.follower.use(peers)
+        for apply in filter(None, prepared):
+            apply()
+        for create, feature in new.items():
+            if feature is not None:
+                self._add(feature)
+                self._are_off.remove(create)
+                feature.start()
         for change in changes:
             log.info("%s", change)
         for warning in sorted(map(str, warnings)):

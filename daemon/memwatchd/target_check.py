@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.alerts.rules import possible_targets
-from memwatch.monitor.alerts.state import Notification
+from memwatch.monitor.feature import Feature
 from memwatchd.settings.schema import Settings
 
 log = logging.getLogger(__name__)
@@ -20,8 +22,14 @@ SETTLED_SECONDS = 60.0
 WantedTargets = Mapping[tuple[str, str], tuple[str, ...]]
 
 
-class UnknownTargetCheck:
+class UnknownTargetCheck(Feature):
     """Check of configured targets, one minute after the first tick and, for new ones, after each reload."""
+
+    name = "check of targets"
+
+    @classmethod
+    def create(cls, daemon: Any) -> UnknownTargetCheck:  # noqa: ANN401  as in Feature
+        return cls(daemon.settings)
 
     def __init__(self, settings: Settings) -> None:
         self._began: float | None = None
@@ -33,7 +41,10 @@ class UnknownTargetCheck:
         """Check the targets of these settings at a later tick. Thread-safe."""
         self._targets = wanted_by(settings)
 
-    def on_tick(self, snapshot: Snapshot, _notices: tuple[Notification, ...] = ()) -> None:
+    def prepare_reload(self, new: Any) -> Callable[[], object]:  # noqa: ANN401  as in Feature
+        return partial(self.use, new.settings)
+
+    def on_publish(self, snapshot: Snapshot) -> None:
         if self._began is None:
             self._began = snapshot.monotonic
         wanted = self._targets

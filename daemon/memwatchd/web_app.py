@@ -8,7 +8,11 @@ from memwatch.core.backends.finder import Finder
 from memwatch.core.processes.process_folder import read_oom_score
 from memwatch.core.processes.pss import PssReader
 from memwatch.monitor.doctor.examiner import Examiner
+from memwatch.monitor.history_recorder import HistoryRecorder
+from memwatch.monitor.neighbours.book import NeighbourBook
+from memwatch.monitor.notify.manager import NotificationManager
 from memwatch.monitor.notify.status import build_view, count_firing
+from memwatch.monitor.processes import GrowthWatch
 from memwatch_web.api.inquiries import Inquiries
 from memwatch_web.asgi.single_flight import SingleFlight
 from memwatch_web.metrics.endpoint import MetricsEndpoint
@@ -28,9 +32,9 @@ def create_services(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> PageSe
     services = PageServices(
         daemon.monitor,
         daemon.broker,
-        daemon.alerting,
+        daemon.monitor.features.get(NotificationManager),
         create_inquiries(daemon),
-        daemon.neighbours,
+        daemon.monitor.features.get(NeighbourBook),
         pages=create_pages(daemon),
         options=daemon.web_options,
         scrapes=metrics_endpoint,
@@ -60,16 +64,18 @@ def create_inquiries(daemon: Daemon) -> Inquiries:
 
 
 def create_pages(daemon: Daemon) -> Pages:
-    monitor = daemon.monitor
+    monitor, features = daemon.monitor, daemon.monitor.features
+    recorder, alerting = features.get(HistoryRecorder), features.get(NotificationManager)
+    book = features.get(NeighbourBook)
     return Pages(
         lambda: monitor.rules.pressure,
-        lambda: monitor.history_writer,
-        monitor.growth,
+        lambda: recorder.writer,
+        features.get(GrowthWatch).tracker,
         lambda: monitor.events.latest(SHOWN_EVENTS),
-        alerting=lambda: build_view(monitor, daemon.alerting),
-        history=lambda: monitor.series,
+        alerting=lambda: build_view(monitor, alerting),
+        history=lambda: recorder.series,
         firing=lambda: count_firing(monitor),
         config=lambda: monitor.config,
         current=lambda: monitor.latest,
-        has_neighbours=lambda: bool(daemon.neighbours) or bool(daemon.neighbours.not_joined()),
+        has_neighbours=lambda: bool(book) or bool(book.not_joined()),
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -17,32 +16,26 @@ from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import CollectorEntry, Host, ScanOptions
 from memwatch.core.config_state import ConfigState
 from memwatch.core.linux.files import Roots
-from memwatch.core.linux.key_owner import KeyOwners, KnownOwners
+from memwatch.core.linux.key_owner import KnownOwners
 from memwatch.core.linux.pstore import find_crash_records
 from memwatch.core.options import InvalidValueError
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.machine import DirectReading, MachineReader
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.history.disk.writer import HistoryWriter
+from memwatch.monitor.history_recorder import HistoryRecorder
+from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.incidents.store import IncidentStore
 from memwatch.monitor.loop import Monitor
-from memwatch.monitor.neighbours.book import NeighbourBook
-from memwatch.monitor.notify.channel import Channel
-from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.notify.outbox.outbox import Outbox
-from memwatch.monitor.notify.receiver import Receiver, Subscription
 from memwatch.monitor.notify.sender import Sender
-from memwatch.monitor.recording.file_format import RecordingError
 from memwatch.monitor.render.silence_words import notice_lines, notices_of
 from memwatch.monitor.rules import MonitorRules
 from memwatch.planning.served_models import ServedModels
 from memwatch_web.asgi.options import WebOptions
-from memwatch_web.metrics.families import Exporter
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import Player, ReplayClock
-from memwatchd.recording.recorder import Recorder
-from memwatchd.settings.certificates import certificate_names, client_context, tls_context
+from memwatchd.settings.certificates import certificate_names, tls_context
 from memwatchd.settings.channels import ReceiverSection
 from memwatchd.settings.engines import engine_addresses
 from memwatchd.settings.load import SettingsError
@@ -54,10 +47,6 @@ from memwatchd.state_dir import StateDir
 
 if TYPE_CHECKING:
     import ssl
-
-    from memwatch.monitor.notify.outbox.sqlite_store import OpenResult
-    from memwatchd.neighbours.mdns import Discovery
-    from memwatchd.otlp.pusher import Pusher
 
 EVERYTHING = ConfigState()
 log: logging.Logger = logging.getLogger(__name__)
@@ -127,21 +116,6 @@ def open_player(settings: Settings, unix: float) -> Player | None:
     return Player(contents, ReplayClock(began, replay.speed))
 
 
-def open_recorder(settings: Settings, identity: Identity) -> tuple[Recorder | None, tuple[str, ...]]:
-    """Return the recorder, if one is configured, or why there is none.
-
-    Raises RecordingError if its file is unusable and was named on the command line.
-    """
-    if settings.recording.file is None:
-        return None, ()
-    try:
-        return Recorder(settings.recording.file, identity.host), ()
-    except (RecordingError, OSError) as error:
-        if settings.origins.get("recording.file", "").startswith("--"):
-            raise
-        return None, (f"the recording is off: {error}",)
-
-
 def open_history_writer(
     settings: Settings, state: StateDir, clock: Clock, identity: Identity
 ) -> HistoryWriter | None:
@@ -157,35 +131,14 @@ def use_incident_store(monitor: Monitor, settings: Settings, state: StateDir, cl
     the history."""
     if state.folder is None:
         return
-    words = monitor.unclean_shutdown
+    words = monitor.features.get(HistoryRecorder).unclean_shutdown
     try:
         store = IncidentStore(state.folder, clock, monitor.identity.boot_id)
     except OSError as error:
         log.warning("incidents are kept in memory: %s", error)
         return
     crash = find_crash_records(build_roots(settings), words.unix) if words and words.machine_restarted else ()
-    monitor.incidents.use_store(store, words, crash)
-
-
-def create_pusher(
-    settings: Settings,
-    monitor: Monitor,
-    exporter: Exporter,
-    labels: Callable[[], Mapping[str, str]],
-    owners: KeyOwners,
-) -> Pusher | None:
-    """Return the push over OTLP, None without an endpoint. OpenTelemetry's SDK is imported only if it is needed."""
-    otlp = settings.otlp
-    if otlp.endpoint is None:
-        return None
-    from memwatchd.otlp.pusher import Pusher, Target
-    from memwatchd.otlp.source import PayloadSource
-
-    headers = {name: one.text for name, one in otlp.headers.items()}
-    tls = partial(client_context, otlp.ca_file)
-    admit = owners.admit(otlp.secret, otlp.user) if otlp.secret else None
-    target = Target(otlp.url, otlp.endpoint.origin, otlp.interval.total_seconds(), headers, tls, admit)
-    return Pusher(target, PayloadSource(lambda: monitor.latest, exporter, labels))
+    monitor.features.get(IncidentObserver).use_store(store, words, crash)
 
 
 class LiveSettings(Struct, frozen=True):
@@ -268,62 +221,6 @@ def build_tls_context(settings: Settings) -> ssl.SSLContext | None:
     """Return the TLS context of the listeners, None for plain HTTP."""
     tls = settings.web.tls
     return None if tls.cert_file is None else tls_context(tls.cert_file, tls.key_file, tls.client_ca_file)
-
-
-def open_discovery(settings: Settings, book: NeighbourBook, host: str) -> Discovery | None:
-    """Return the search for other machines, None if it is off. Its library is imported only if it is on."""
-    if not settings.discovery.mdns:
-        return None
-    from memwatchd.neighbours.mdns import Announcement, Discovery
-
-    listener, has_tls = settings.web.listener_for_others, settings.web.tls.cert_file is not None
-    announced = None if listener is None else Announcement(listener.port, has_tls, listener.host)
-    return Discovery(book.found, host, book.run, announced)
-
-
-def open_state_outbox(state: StateDir) -> OpenResult | None:
-    """Open the outbox in the state folder, None without one. SQLite is imported only if it is needed."""
-    if state.folder is None:
-        return None
-    from memwatch.monitor.notify.outbox.sqlite_store import open_outbox
-
-    return open_outbox(state.folder, time.time())
-
-
-def create_receivers(receivers: Sequence[ReceiverSection], outbox: Outbox, owners: KeyOwners) -> list[Receiver]:
-    """Create the receivers with their channels (TLS contexts, threads)."""
-    return [create_receiver(one, outbox, one.create_channel(owners)) for one in receivers]
-
-
-def update_receivers(
-    now: Sequence[ReceiverSection],
-    before: Sequence[ReceiverSection],
-    alerting: NotificationManager,
-    owners: KeyOwners,
-) -> list[Receiver]:
-    """Return the receivers after a reload. Those with unchanged settings are kept.
-
-    A receiver takes over the queue of an earlier one with its name, unless that had another type. Steps that may
-    fail (TLS reads files) run before anything is dropped.
-    """
-    receivers = {one.name: one for one in alerting.receivers}
-    known = {one.name: one for one in before}
-    changed = [one for one in now if one != known.get(one.name)]
-    channels = {one.name: one.create_channel(owners) for one in changed}
-    for one in changed:
-        was = known.get(one.name)
-        if was is not None and type(was) is not type(one):
-            alerting.drop(one.name)
-        receivers[one.name] = create_receiver(one, alerting.outbox, channels[one.name])
-    return [receivers[one.name] for one in now]
-
-
-def create_receiver(receiver: ReceiverSection, outbox: Outbox, channel: Channel) -> Receiver:
-    return Receiver(receiver.name, channel, outbox.queue(receiver.name), build_subscription(receiver))
-
-
-def build_subscription(receiver: ReceiverSection) -> Subscription:
-    return Subscription(frozenset(receiver.events), frozenset(receiver.targets), receiver.instead_of_prometheus)
 
 
 def replay_identity(player: Player) -> Identity:

@@ -29,6 +29,7 @@ from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
+from support.monitors import create_monitor
 from support.sleeping_processes import sleepers
 
 PSUTIL_FIELDS = ["name", "create_time", "memory_info"]
@@ -91,7 +92,9 @@ def quick_sources() -> list[CollectorEntry]:
 
 
 def monitor_of(entries: Sequence[CollectorEntry]) -> Monitor:
-    return Monitor(Sampler(entries, SystemClock()), SystemClock(), MonitorRules(), Identity("bench", "bench"))
+    return create_monitor(
+        Sampler(entries, SystemClock()), SystemClock(), MonitorRules(), Identity("bench", "bench")
+    )
 
 
 def bench_pauses() -> None:

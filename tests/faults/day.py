@@ -33,6 +33,7 @@ from memwatchd.settings.load import load
 from scripts.soak import Reading, figure_in
 from support.daemon_process import descriptors
 from support.fakes import FakeClock
+from support.monitors import alerting, history
 from support.paths import MACHINES
 from support.waiting import MAX_WAIT_SECONDS
 from support.webhook_samples import SECRET
@@ -83,7 +84,7 @@ class Day(Daemon):
     def first_tick(self) -> None:
         assert self.state.folder is not None
         size, boot = self.settings.history.disk_size, self.monitor.identity.boot_id
-        self.monitor.use_history_writer(
+        history(self.monitor).use_writer(
             HistoryWriter(self.state.folder, size, self.clock, boot, flush_seconds=0.05)
         )
         self.monitor.tick()
@@ -127,7 +128,7 @@ def read(ticks: int, began: float) -> Reading:
 def wait_until_delivered(daemon: Day) -> None:
     """Wait for the network, as the clock runs a thousand times too fast."""
     until = time.monotonic() + MAX_WAIT_SECONDS
-    while daemon.alerting.receivers[0].pending():
+    while alerting(daemon.monitor).receivers[0].pending():
         assert time.monotonic() < until, "a message was not delivered"
         time.sleep(0.001)
 
@@ -141,10 +142,7 @@ def run(folder: Path, url: str, hours: int) -> None:
 
     write_settings(0)
     daemon = Day(load({"config": str(file)}, {}), lambda _: load({"config": str(file)}, {}))
-    exporter = Exporter(
-        "0", lambda: daemon.monitor.alert_states, lambda: daemon.alerting.receivers, lambda: 10,
-        daemon.alerting.outbox_figures, daemon.monitor.files_status,
-    )  # fmt: skip
+    exporter = Exporter("0", daemon.monitor.features, lambda: 10)
     encode, _ = negotiate_format("")
     daemon.start()
     daemon.first_tick()
@@ -168,7 +166,7 @@ def run(folder: Path, url: str, hours: int) -> None:
 
 def report(daemon: Day, reading: Reading, folder: Path) -> None:
     size = sum(file.stat().st_size for file in (folder / "state").glob("*.ring"))
-    full = [len(tier) for tier in daemon.monitor.history.tiers]
+    full = [len(tier) for tier in history(daemon.monitor).tiers.tiers]
     states = sorted({one.state for one in daemon.monitor.latest.collectors}) if daemon.monitor.latest else []
     print(json.dumps({**asdict(reading), "disk_bytes": size, "rows": full, "states": states}), flush=True)
 

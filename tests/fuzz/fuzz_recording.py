@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from fuzz.oracle import as_file
 from memwatch.core.reading.identity import Identity
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.recording.file_format import GZIP, RecordingError, _with_sum, first_line, read_lines
 from memwatch.monitor.rules import MonitorRules
 from memwatchd.recording.frames import open_recording, read_frames
 from memwatchd.recording.player import Player, ReplayClock, ReplaySleep
+from support.monitors import create_monitor
 
 MAX_BYTES = 6000
 MAX_TICKS = 5
@@ -51,7 +51,7 @@ def check(data: bytes) -> None:
             contents = open_recording(path, salvage=True)
             clock = ManualClock()
             player = Player(contents, clock)
-            monitor = Monitor(player, clock, MonitorRules(), Identity("x", "y"), ReplaySleep(1.0), 1.0)
+            monitor = create_monitor(player, clock, MonitorRules(), Identity("x", "y"), ReplaySleep(1.0), 1.0)
             try:
                 for _ in range(MAX_TICKS):
                     monitor.tick()

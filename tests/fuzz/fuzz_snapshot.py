@@ -31,7 +31,7 @@ def check(data: bytes) -> None:
     for process in snapshot.processes:
         are_valid((process.rss_bytes, process.footprint_bytes, process.swap_bytes, process.device_bytes))
     encode, _ = negotiate_format("text/plain")
-    exporter = Exporter(__version__, dict, tuple, lambda: 5)
+    exporter = Exporter(__version__, max_processes=lambda: 5)
     assert b" NaN\n" not in exporter.render(snapshot, encode)
     for name in pages().names:
         assert b"<" in pages().page(name, snapshot)

@@ -22,6 +22,7 @@ from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.incidents.store import FILE, IncidentStore
 from support.incident_player import Actor, Player, Scenario, Truth
 from support.incident_scenarios import DESKTOP, ID, SCENARIOS, global_kill, group_kill, kib
+from support.monitors import incidents
 from support.sample_incident import GIB, INCIDENT
 
 NONE = Truth("", None)
@@ -240,7 +241,7 @@ FORCED = (
 
 def quiet_events(player: Player) -> list[str]:
     player.play()
-    assert player.monitor.incidents.log.heads() == []
+    assert incidents(player.monitor).log.heads() == []
     return [event.text for event in player.monitor.events.latest(100) if event.kind == "process.killed"]
 
 

@@ -23,11 +23,13 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import snapshot_from
 from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.loop import Monitor
+from memwatch.monitor.processes import GrowthWatch
 from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatch.monitor.render.owners_json import OWNERS, GrowthTimes
 from memwatch.monitor.render.status_line import GROWTH_SECONDS, build_status_line
 from support.incident_player import Player, Scenario
 from support.incident_scenarios import SCENARIOS
+from support.monitors import incidents
 
 SCRIPTS = {one.name: one for one in SCENARIOS}
 # `memwatch top` asks for growth at this interval.
@@ -54,8 +56,9 @@ class EndedPlayer(Player):
             start = next(
                 (one.process(0.0) or one.process(at) for one in self.script.actors if one.pid == pid), None
             )
-            if start is not None and self.monitor.incidents.ends is not None:
-                self.monitor.incidents.ends.ended[pid] = start.start_time
+            ends = incidents(self.monitor).ended.ends
+            if start is not None and ends is not None:
+                ends.ended[pid] = start.start_time
         super().tick(second)
         assert self.monitor.latest is not None
         if second <= self.script.seconds + WORDS_SECONDS:
@@ -108,11 +111,15 @@ def ended_pids(script: Scenario, snapshot: Snapshot, second: float) -> set[int]:
 
 
 def grown_since(monitor: Monitor, snapshot: Snapshot, seconds: float) -> list[ProcessGrowth]:
-    return monitor.growth.since(monitor.growth.boottime - seconds, snapshot.unix - seconds)
+    return monitor.features.get(GrowthWatch).tracker.since(
+        monitor.features.get(GrowthWatch).tracker.boottime - seconds, snapshot.unix - seconds
+    )
 
 
 def asked(monitor: Monitor, one: ProcessGrowth) -> Any:
-    return json.loads(to_bytes(OWNERS.encode(one, GrowthTimes(0.0, monitor.growth.growth_by_window))))
+    return json.loads(
+        to_bytes(OWNERS.encode(one, GrowthTimes(0.0, monitor.features.get(GrowthWatch).tracker.growth_by_window)))
+    )
 
 
 def top_of(snapshot: Snapshot, growth: dict[int, Any]) -> str:

@@ -20,6 +20,7 @@ from memwatch.monitor.history.disk.ring_file import MAX_RUNS
 from memwatch.monitor.history.disk.ring_set import PARTS
 from memwatch.monitor.history.notable_ticks import unpack
 from support.fakes import GIB
+from support.monitors import history
 from support.paths import TESTS
 from support.store_machine import SIZE, USED, Machine
 from support.waiting import wait_until
@@ -37,9 +38,9 @@ def test_history_continues_after_a_clean_restart(tmp_path: Path) -> None:
     second_run = machine.start()
     second_run.tick(40 * GIB)
 
-    history = second_run.monitor.history
+    tiers = history(second_run.monitor).tiers
     assert second_run.values() == [*(float(second * GIB) for second in range(20)), 40.0 * GIB]
-    buckets = history.query(USED, history.start, history.end, 51)
+    buckets = tiers.query(USED, tiers.start, tiers.end, 51)
     assert [bucket.average is None for bucket in buckets].count(True) == 1
     assert second_run.keeper.unclean_shutdown is None
     assert [kind for kind, _ in second_run.events() if kind != "level"] == ["started", "started"]
@@ -191,7 +192,7 @@ def test_reboot_and_wrong_clock_keep_the_order(tmp_path: Path) -> None:
     third = machine.start()
     third.tick(10 * GIB)
 
-    times = [at for at, _ in third.monitor.history.since(USED, -1e12)]
+    times = [at for at, _ in history(third.monitor).tiers.since(USED, -1e12)]
     assert third.values() == [*(float(second * GIB) for second in range(5)), 9.0 * GIB, 10.0 * GIB]
     assert times == sorted(times)
     assert [at < 0 for at in times] == [True] * 5 + [False] * 2
@@ -229,7 +230,7 @@ def test_gap_is_as_long_as_the_machine_was_off(tmp_path: Path) -> None:
 
     second_run = machine.start()
 
-    last, _ = second_run.monitor.history.since(USED, -1e12)[-1]
+    last, _ = history(second_run.monitor).tiers.since(USED, -1e12)[-1]
     assert second_run.monitor.to_wall(last) == pytest.approx(stopped - 1.0, abs=0.01)
 
 
@@ -242,7 +243,7 @@ def test_kept_ticks_are_restored_after_a_reboot(tmp_path: Path) -> None:
     first.keeper.stop(30.0)
     machine.reboot()
 
-    kept = machine.start().monitor.ticks.between(-1e12, 1e12, 100)
+    kept = history(machine.start().monitor).ticks.between(-1e12, 1e12, 100)
 
     ticks = [unpack(one.data) for one in kept]
     assert [tick.worst.word if tick.worst else "" for tick in ticks] == ["low", "medium", "critical"]
@@ -258,10 +259,10 @@ def test_coarser_tiers_are_rebuilt_from_the_finer_one(tmp_path: Path) -> None:
         first.tick((second % 50) * GIB)
         if second % 100 == 99:
             first.flush()
-    before = [len(tier) for tier in first.monitor.history.tiers]
+    before = [len(tier) for tier in history(first.monitor).tiers.tiers]
     first.kill()
 
-    after = machine.start().monitor.history
+    after = history(machine.start().monitor).tiers
 
     assert [len(tier) for tier in after.tiers] == before
     buckets = after.query(USED, after.start, after.end, 10)
@@ -384,7 +385,7 @@ def test_damaged_file_is_quarantined_and_the_rest_is_used(tmp_path: Path, how: s
 
     aside = [path.name for path in machine.folder.iterdir() if ".damaged-" in path.name]
     reported = [text for kind, text in again.events() if kind == "history"]
-    assert len(again.monitor.history.tiers[1]) >= 130
+    assert len(history(again.monitor).tiers.tiers[1]) >= 130
     assert bool(reported) == (how in ("halved", "rubbish", "folder", "link", "newer"))
     # A truncated file may have nothing left to quarantine: that depends on the weight of its part.
     assert how == "halved" or bool(aside) == (how in ("rubbish", "folder", "link", "newer"))

@@ -15,11 +15,13 @@ from memwatch.core.helper.codec import DecodeError
 from memwatch.core.kernel_log import KernelLog, OomKill
 from memwatch.core.snapshot import Kernel
 from memwatch.monitor.alerts.state import Notification
+from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.history.disk.record_codec import EVENTS, unpack_events
 from memwatch.monitor.history.disk.ring_file import blocks_for
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import running_daemon
 from support.fakes import GIB
+from support.monitors import listen
 from support.store_machine import Machine, Running
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_receiver import receiving
@@ -193,7 +195,7 @@ def test_restored_events_raise_no_alert(tmp_path: Path) -> None:
 
     second = machine.start()
     notifications: list[Notification] = []
-    second.monitor.listeners.append(lambda _, some: notifications.extend(some))
+    listen(second.monitor, lambda _, some: notifications.extend(some))
     for _ in range(3):
         second.tick(GIB)
 
@@ -248,5 +250,5 @@ def test_counts_of_kills_by_scope_continue_after_a_restart_and_not_after_a_reboo
     third.tick(GIB)
     third.keeper.stop(30.0)
 
-    scopes = [one.monitor.between_scrapes.kills.scopes for one in (first, second, third)]
+    scopes = [one.monitor.features.get(BetweenScrapes).kills.scopes for one in (first, second, third)]
     assert [(one["cgroup"], one["unknown"]) for one in scopes] == [(1, 2), (1, 3), (0, 2)]

@@ -12,6 +12,7 @@ from support.client_process import memwatch
 from support.container_host import MIB, OFTEN, simulated
 from support.daemon_process import running_daemon
 from support.fakes import GIB
+from support.monitors import history
 from support.store_machine import BOOTS, HOG, Machine, Running
 from support.waiting import wait_until
 
@@ -20,7 +21,7 @@ CONTAINER = "container.c0ffeec0ffee.footprint_bytes"
 
 
 def values(run: Running, name: str = FOOTPRINT) -> list[float]:
-    return [value for _, value in run.monitor.holders.history.since(name, -1e12)]
+    return [value for _, value in history(run.monitor).holders.history.since(name, -1e12)]
 
 
 def hold(run: Running, size: int, ticks: int = 10, start: float = 1.0) -> None:
@@ -45,8 +46,8 @@ def test_curve_continues_after_a_restart_with_its_title(tmp_path: Path) -> None:
 
     assert restored == [1.0 * GIB, 2.0 * GIB, 3.0 * GIB]
     assert values(again) == [*restored, 4.0 * GIB]
-    assert again.monitor.holders.titles()["process.4242-1"] == "hog"
-    buckets = again.monitor.series.query(FOOTPRINT, 0.0, machine.clock.now, 1000)
+    assert history(again.monitor).holders.titles()["process.4242-1"] == "hog"
+    buckets = history(again.monitor).series.query(FOOTPRINT, 0.0, machine.clock.now, 1000)
     assert [bucket.average for bucket in buckets].count(None) == 1
 
 
@@ -62,7 +63,7 @@ def test_reused_process_id_after_a_reboot_is_another_curve(tmp_path: Path) -> No
 
     assert values(again) == [5.0 * GIB]
     assert values(again, "process.4242-5000.footprint_bytes") == [1.0 * GIB]
-    assert again.monitor.series.find("process.4242.footprint_bytes") == "process.4242-5000.footprint_bytes"
+    assert history(again.monitor).series.find("process.4242.footprint_bytes") == "process.4242-5000.footprint_bytes"
 
 
 def test_kill_loses_five_minutes_at_most(tmp_path: Path) -> None:
@@ -91,10 +92,10 @@ def test_rows_of_the_machine_are_restored_beside_those_of_holders(tmp_path: Path
 
     rings = again.keeper.files.ring_set
     assert rings.complaints == []
-    assert [len(tier) for tier in again.monitor.history.tiers] == [
-        len(tier) for tier in first.monitor.history.tiers
+    assert [len(tier) for tier in history(again.monitor).tiers.tiers] == [
+        len(tier) for tier in history(first.monitor).tiers.tiers
     ]
-    assert [len(tier) for tier in again.monitor.holders.history.tiers] == [61, 2]
+    assert [len(tier) for tier in history(again.monitor).holders.history.tiers] == [61, 2]
 
 
 def query(name: str) -> str:

@@ -38,7 +38,8 @@ def lazy_app_of(
 ) -> LazyApp:
     """Create the app, by default without a monitor, which most of these tests do not need."""
     parts = loader_of(make), AppLoader("the API", make_api)
-    return LazyApp(cast(Monitor, monitor), PlainTextResponse("metrics"), *parts)
+    found = monitor or SimpleNamespace(features=())
+    return LazyApp(cast(Monitor, found), PlainTextResponse("metrics"), *parts)
 
 
 def rss_bytes(daemon: RunningDaemon) -> int:
@@ -162,7 +163,7 @@ def test_loading_error_of_demo_data_is_marked_as_simulated(simulated: bool) -> N
         raise MemoryError
 
     async def ask() -> list[Message]:
-        monitor = cast(Monitor, SimpleNamespace(simulated=simulated))
+        monitor = cast(Monitor, SimpleNamespace(features=(), simulated=simulated))
         sent: list[Message] = []
 
         async def send(message: Message) -> None:

@@ -26,6 +26,7 @@ from support.daemon_process import RunningDaemon, running_daemon
 from support.exposition import merge_expositions
 from support.fakes import GIB, ram
 from support.machine_exports import export_of
+from support.monitors import features_of
 from support.mutable_machine import MutableMachine
 
 NEEDED_PROGRAMS = ("promtool",)
@@ -42,7 +43,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 
 def rendered(snapshot: Snapshot, most_processes: int = 0) -> str:
-    exporter = Exporter("1.2.3", dict, tuple, lambda: most_processes)
+    exporter = Exporter("1.2.3", max_processes=lambda: most_processes)
     text = exporter.render(snapshot, generate_latest).decode()
     return "\n".join(line for line in text.splitlines() if line.startswith("memwatch_"))
 
@@ -94,12 +95,12 @@ def test_promtool_accepts_the_metrics_of_every_demo() -> None:
 
 def seconds_of(demo: str) -> dict[int, str]:
     between = BetweenScrapes()
-    exporter = Exporter("1.2.3", dict, max_processes=lambda: 20, between_scrapes=between)
+    exporter = Exporter("1.2.3", features_of(between), lambda: 20)
     frames = list(read_frames(path_of(demo)))
     bodies = {}
     for at in (5, 300):
         snapshot = replace(frames[at], owners=rebuild_owners(frames[at]))
-        between.on_tick(snapshot)
+        between.add(snapshot)
         bodies[at] = exporter.render(snapshot, generate_latest).decode()
     return bodies
 

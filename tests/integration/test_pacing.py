@@ -25,11 +25,11 @@ from memwatch.core.reading.movement import moved_between
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Level, Pressure, Reason
 from memwatch.monitor.fall_rate import MIN_MOVE_RATIO
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.pacing import RESTLESS_SECONDS, Pacing
 from memwatch.monitor.rules import MonitorRules
 from support.daemon_process import running_daemon
 from support.fakes import GIB, FakeClock, FakeCollector, ram
+from support.monitors import create_monitor
 from support.paths import MACHINES
 
 # The simulated machine: 121.7 GiB, of which 63.6 % are used.
@@ -48,7 +48,9 @@ class Machine:
         if limit is not None:
             entries.append(CollectorEntry("cgroup", lambda: limit, True))
         self.sampler = Sampler(entries, self.clock)
-        self.monitor = Monitor(self.sampler, self.clock, rules or MonitorRules(), Identity("spark-1", "boot-1"))
+        self.monitor = create_monitor(
+            self.sampler, self.clock, rules or MonitorRules(), Identity("spark-1", "boot-1")
+        )
         self.monitor.tick()
         self.ticks = [self.clock.now]
 

@@ -19,11 +19,11 @@ from memwatch.core.linux.wakeups import Wake, Wakeups
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.reading.schedule import FAST_SECONDS
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from support.daemon_process import running_daemon
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.memory_cgroup import THRASH, memory_cgroup
+from support.monitors import create_monitor
 from support.psi_host import Host
 from support.thrashing import MIB, PRESSURE, drop_page_cache, stalled_seconds, thrashing
 from support.waiting import MAX_WAIT_SECONDS
@@ -92,7 +92,7 @@ def test_loop_samples_at_once_after_a_psi_event(caplog: pytest.LogCaptureFixture
     memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
     trigger = FakeTrigger(clock, fires_after=3)
     sampler = Sampler([CollectorEntry("meminfo", lambda: memory, False)], clock)
-    monitor = Monitor(sampler, clock, MonitorRules(), Identity("spark-1", "boot-1"), trigger)
+    monitor = create_monitor(sampler, clock, MonitorRules(), Identity("spark-1", "boot-1"), trigger)
 
     with caplog.at_level(logging.DEBUG):
         monitor.run(stop)

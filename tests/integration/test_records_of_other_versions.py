@@ -13,6 +13,7 @@ from memwatch.monitor.history.disk.record_codec import EVENTS, TICK, EventBatch
 from memwatch.monitor.history.notable_ticks import Tick, pack
 from support.daemon_process import running_daemon
 from support.fakes import GIB
+from support.monitors import history
 from support.store_machine import Machine, Running
 from support.waiting import wait_until
 
@@ -69,7 +70,7 @@ def test_records_with_a_field_more_are_read_back(tmp_path: Path) -> None:
 
     assert ("driver", "XID 79") in second.events()
     assert second.values() == [3.0]
-    assert len(second.monitor.ticks) == 1
+    assert len(history(second.monitor).ticks) == 1
     assert second.keeper.status().lost == 0
 
 
@@ -95,7 +96,7 @@ def test_unreadable_records_are_counted_by_file(tmp_path: Path) -> None:
         f"{path / 'events.ring'}: 1 record",
     ]
     assert second.keeper.status().lost == 4
-    assert len(second.monitor.ticks) == 1
+    assert len(history(second.monitor).ticks) == 1
     assert "started" in [kind for kind, _ in second.events()]
 
 

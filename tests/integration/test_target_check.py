@@ -38,7 +38,7 @@ def test_unknown_target_is_logged_once_and_new_ones_after_a_reload(
 
     def messages_at(seconds: float) -> list[str]:
         caplog.clear()
-        check.on_tick(replace(snapshot, monotonic=1000.0 + seconds))
+        check.on_publish(replace(snapshot, monotonic=1000.0 + seconds))
         return [record.getMessage() for record in caplog.records]
 
     early, settled, later = (

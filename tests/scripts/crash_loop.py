@@ -27,9 +27,9 @@ from memwatch.monitor.history.disk.payload_reader import PayloadReader
 from memwatch.monitor.history.disk.record_codec import TICK
 from memwatch.monitor.history.disk.ring_set import open_ring_set
 from memwatch.monitor.history.disk.writer import HistoryWriter
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from support.fakes import GIB, FakeCollector, ram
+from support.monitors import create_monitor, history
 
 SIZE = 4 << 20
 TICK_SECONDS = 0.002
@@ -50,8 +50,8 @@ def record(folder: Path, pipe: int) -> None:
     clock = SystemClock()
     collector = FakeCollector("meminfo", findings=Findings(pools=(ram(int(63.9 * GIB)),)))
     sampler = Sampler([CollectorEntry("meminfo", lambda: collector, False)], clock)
-    monitor = Monitor(sampler, clock, MonitorRules(), Identity("crash", BOOT))
-    monitor.use_history_writer(HistoryWriter(folder, SIZE, clock, BOOT))
+    monitor = create_monitor(sampler, clock, MonitorRules(), Identity("crash", BOOT))
+    history(monitor).use_writer(HistoryWriter(folder, SIZE, clock, BOOT))
     while True:
         snapshot = monitor.tick()
         os.write(pipe, snapshot.seq.to_bytes(4, "little"))

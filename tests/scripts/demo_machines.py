@@ -34,7 +34,6 @@ from memwatch.core.model import Absent, Process, Vitals
 from memwatch.core.reading.identity import Identity, read_identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Machine, ProcessScan, SelfUsage, Snapshot, Swap
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.recording.file_format import RecordingFile
 from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatch.monitor.rules import MonitorRules
@@ -42,6 +41,7 @@ from memwatchd.recording import demos
 from support.demo_engines import ENGINES
 from support.demo_host import KIB, LEAKING_PID, MIB, Host, Scene, ramp, scene_of
 from support.fakes import FakeClock, FakeCollector
+from support.monitors import create_monitor
 from support.paths import MACHINES
 
 GIB = 1 << 30
@@ -342,7 +342,7 @@ def play(
     """Run the story through the loop, tick by tick, at the story's own time of day."""
     clock = FakeClock(now=1000.0, wall_offset=BEGAN - 1000.0)
     sampler = Sampler(enlisted, clock)
-    monitor = Monitor(sampler, clock, MonitorRules(), replace(identity, simulated=True), speed=1.0)
+    monitor = create_monitor(sampler, clock, MonitorRules(), replace(identity, simulated=True), speed=1.0)
     snapshots = []
     for second in range(SECONDS):
         show(scene_of(second, of_host))

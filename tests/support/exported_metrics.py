@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from msgspec.structs import replace
 from prometheus_client.core import Metric
 
+from memwatch.core.clock import SystemClock
 from memwatch.core.model import Absent, Process
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import (
     Kernel,
@@ -21,13 +22,14 @@ from memwatch.core.snapshot import (
     ZfsCache,
     Zram,
 )
-from memwatch.monitor.between_scrapes import BetweenScrapes
-from memwatch.monitor.history.disk.files import FilesStatus
-from memwatch.monitor.notify.outbox.outbox import OutboxFigures
+from memwatch.monitor.notify.manager import NotificationManager
+from memwatch.monitor.notify.outbox.outbox import Outbox
+from memwatch.monitor.rules import MonitorRules
 from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter, limit_series
 from memwatch_web.metrics.samples import PREFIX
 from support.fakes import GIB, ram
+from support.monitors import create_monitor
 
 SUFFIXES = {"counter": "_total", "info": "_info"}
 
@@ -48,12 +50,10 @@ def exported_families() -> list[Metric]:
         kernel=Kernel(0, 0),
         processes=(process,),
     )
-    files = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), "")
-    outbox = OutboxFigures(True, 0, 0)
     process_figures = ProcessFigures(0, {"outbox": ThreadState.OK}, 0)
-    exporter = Exporter(
-        "1", dict, tuple, lambda: 1, lambda: outbox, lambda: files, lambda: process_figures, BetweenScrapes()
-    )
+    monitor = create_monitor(Sampler([], SystemClock()), SystemClock(), MonitorRules(), Identity("host", "boot"))
+    monitor.features.add(NotificationManager(monitor, Outbox(None)))
+    exporter = Exporter("1", monitor.features, lambda: 1, lambda: process_figures)
     return list(limit_series(exporter.families(full)))
 
 

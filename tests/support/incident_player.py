@@ -23,9 +23,9 @@ from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Kernel, MemoryPsi, PsiLine
 from memwatch.monitor.incidents.records import Incident
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from support.fakes import FakeClock, FakeCollector
+from support.monitors import create_monitor, incidents
 
 GIB = 1 << 30
 Points = tuple[tuple[float, float], ...]
@@ -153,8 +153,8 @@ class Player:
         self._scanned_at, self._processes = -1e9, ()  # type: tuple[float, tuple[Process, ...]]
         self._source = FakeCollector("meminfo")
         sampler = Sampler([CollectorEntry("meminfo", lambda: self._source, False)], self.clock)
-        self.monitor = Monitor(sampler, self.clock, MonitorRules(), Identity("spark-1", "boot-1"))
-        self.monitor.incidents.ends = ScriptedEnds(script, self.clock)
+        self.monitor = create_monitor(sampler, self.clock, MonitorRules(), Identity("spark-1", "boot-1"))
+        incidents(self.monitor).ended.ends = ScriptedEnds(script, self.clock)
         self._zero = self.clock.now
 
     def play(self, after: float = 90.0) -> list[Incident]:
@@ -165,7 +165,7 @@ class Player:
             if gap is None or not gap[0] < second < gap[1]:
                 self.tick(second)
             second += self.script.step
-        found = self.monitor.incidents.log
+        found = incidents(self.monitor).log
         whole = [found.find(one.id) for one in reversed(found.heads())]
         return [one for one in whole if one is not None]
 

@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.clock import SystemClock
 from memwatch.core.model import Architecture, Device, Pool, PoolKind, Process, Quality, Share, ShareKind, Vitals
 from memwatch.core.owners import sum_owners
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import CollectorStatus, Kernel, Level, Pressure, Reason, Snapshot, Swap
 from memwatch.monitor.between_scrapes import BetweenScrapes
+from memwatch.monitor.rules import MonitorRules
 from memwatch_web.metrics.families import Exporter, limit_series
 from support.fakes import GIB
+from support.monitors import create_monitor
 from support.sample_snapshots import critical_gb10
 
 COLLECTORS = ("meminfo", "psi", "vmstat", "buddyinfo", "numa", "cgroup_pressure", "machine", "nvml", "processes")
@@ -47,9 +52,10 @@ class MachineKind(Struct, frozen=True):
 
     def count_series(self) -> int:
         """Return the number of series of a scrape, without `process_*` of the daemon itself."""
-        snapshot, between = self.snapshot(), BetweenScrapes()
-        between.on_tick(snapshot)
-        exporter = Exporter("1", dict, between_scrapes=between)
+        snapshot, clock = self.snapshot(), SystemClock()
+        monitor = create_monitor(Sampler([], clock), clock, MonitorRules(), Identity("host", "boot"))
+        monitor.features.get(BetweenScrapes).add(snapshot)
+        exporter = Exporter("1", monitor.features)
         return sum(len(family.samples) for family in limit_series(exporter.families(snapshot)))
 
     def _home(self, pid: int) -> dict[str, str | None]:

@@ -17,6 +17,7 @@ from memwatch.monitor.history.disk.writer import HistoryWriter
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from support.fakes import GIB, FakeClock, FakeCollector, ram
+from support.monitors import create_monitor, history
 from support.waiting import wait_until
 
 USED = "pool.ram.used_bytes"
@@ -44,9 +45,9 @@ class Machine(Struct):
         self.folder.mkdir(exist_ok=True)
         memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),), processes=(HOG,)))
         sampler = Sampler([CollectorEntry("meminfo", lambda: memory, False)], self.clock)
-        monitor = Monitor(sampler, self.clock, MonitorRules(), Identity("spark-1", self.boot))
+        monitor = create_monitor(sampler, self.clock, MonitorRules(), Identity("spark-1", self.boot))
         history_writer = HistoryWriter(self.folder, self.size, self.clock, self.boot, self.flush_seconds)
-        monitor.use_history_writer(history_writer)
+        history(monitor).use_writer(history_writer)
         return Running(self, monitor, history_writer, memory)
 
     def reboot(self, off_seconds: float = 60.0) -> None:
@@ -73,7 +74,7 @@ class Running(Struct):
         with self.keeper._changed:
             self.keeper._flush_now = True
             self.keeper._changed.notify_all()
-        wait_until(lambda: self.keeper._next[0] == self.monitor.history.tiers[0].added)
+        wait_until(lambda: self.keeper._next[0] == history(self.monitor).tiers.tiers[0].added)
 
     def kill(self) -> None:
         """Leave the files as after SIGKILL, in their current state. The machine continues with these."""
@@ -83,7 +84,7 @@ class Running(Struct):
         self.machine.folder = left
 
     def values(self) -> list[float]:
-        return [value for _, value in self.monitor.history.since(USED, -1e12)]
+        return [value for _, value in history(self.monitor).tiers.since(USED, -1e12)]
 
     def events(self) -> list[tuple[str, str]]:
         return [(event.kind, event.text) for event in self.monitor.events.since(0)]

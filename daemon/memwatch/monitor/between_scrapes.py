@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from memwatch.core.collectors import load_collectors
 from memwatch.core.model import Absent
 from memwatch.core.pressure.oom_kills import SCOPES, NewKills
 from memwatch.core.runtime.histogram import Histogram
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Snapshot
+from memwatch.monitor.feature import Feature, Tick
 
 WINDOW_SECONDS = 60
 # Levels of targets that do not exist anymore, such as the limit of an ended container, are kept for this many.
@@ -190,17 +191,24 @@ class CollectorRuns:
             self.durations[status.name].observe(seconds)
 
 
-class BetweenScrapes:
+class BetweenScrapes(Feature):
     """All of the above, updated by each tick."""
 
-    def __init__(self) -> None:
+    name = "figures between scrapes"
+
+    def __init__(self, monitor: Any = None) -> None:  # noqa: ANN401  as in Feature
+        super().__init__(monitor)
         self.recent: RecentExtremes = RecentExtremes()
         self.levels: LevelTimes = LevelTimes()
         self.ticks: Histogram = Histogram(TICK_BOUNDS)
         self.runs: CollectorRuns = CollectorRuns()
         self.kills: KillCounts = KillCounts()
 
-    def on_tick(self, snapshot: Snapshot) -> None:
+    def on_tick(self, tick: Tick) -> None:
+        self.add(tick.snapshot)
+        self.kills.add(tick.kills, tick.snapshot.kernel.oom_kills_total)
+
+    def add(self, snapshot: Snapshot) -> None:
         self.recent.add(snapshot)
         self.levels.add(snapshot.monotonic, snapshot.pressure)
         self.runs.add(snapshot.collectors)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
-from memwatch.core.clock import Moment
+from msgspec.structs import replace
+
 from memwatch.core.events import Event, EventLog
 from memwatch.core.findings import Findings
-from memwatch.core.kill_log import ProcessEnd, ServiceKill
-from memwatch.core.model import Absent, Process, holds_discrete_memory
-from memwatch.core.pressure.oom_kills import NewKills
+from memwatch.core.kill_log import ServiceKill
+from memwatch.core.model import Process, holds_discrete_memory
 from memwatch.core.processes.growth import GrowthTracker
-from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.ended_processes import EndedProcesses
+from memwatch.core.reading.machine import Additions
+from memwatch.monitor.feature import Family, Feature, Tick
 from memwatch.monitor.history.disk.last_run import UncleanShutdown
 from memwatch.monitor.incidents.gatherer import Gatherer
 from memwatch.monitor.incidents.log import IncidentLog
@@ -24,6 +23,8 @@ from memwatch.monitor.incidents.records import Incident, Suspect
 from memwatch.monitor.incidents.store import IncidentStore
 from memwatch.monitor.incidents.triggers import Observation
 from memwatch.monitor.incidents.unclean import build_unclean, close_cut_off
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.processes import EndedProcesses, GrowthWatch
 
 HOUR_SECONDS = 3600.0
 # A victim may be listed no more when its kill is noticed. Sizes are read every ten seconds.
@@ -33,22 +34,19 @@ RESTARTED = "the recording ended before the incident was over"
 STOPPED = "memwatchd was stopped before the incident was over"
 
 
-class EndSource(Protocol):
-    """Reports the ends of the processes that it follows. `ended`: start times by PID."""
+class IncidentObserver(Feature):
+    """Observer of incidents. Call `on_tick` from the thread that ticks; `close` and `log` are thread-safe."""
 
-    ended: dict[int, float | Absent]
+    name = "incidents"
 
-    def follow(self, processes: Sequence[Process]) -> None: ...
+    @classmethod
+    def of(cls, monitor: Monitor) -> IncidentObserver:
+        features = monitor.features
+        return cls(monitor.events, features.get(GrowthWatch).tracker, features.get(EndedProcesses))
 
-    def take(self) -> tuple[ProcessEnd, ...]: ...
-
-
-class IncidentObserver:
-    """Observer of incidents. Call `on_tick` from the thread that ticks; `stop` and `log` are thread-safe."""
-
-    def __init__(self, events: EventLog, growth: GrowthTracker) -> None:
+    def __init__(self, events: EventLog, growth: GrowthTracker, ended: EndedProcesses | None = None) -> None:
         self.log: IncidentLog = IncidentLog()
-        self.ends: EndSource | None = None
+        self.ended: EndedProcesses = ended or EndedProcesses()
         self._events, self._growth = events, growth
         self._gatherer = Gatherer(self._grown)
         self._store: IncidentStore | None = None
@@ -56,7 +54,6 @@ class IncidentObserver:
         self._group_kills: int | None = None
         self._processes: tuple[Process, ...] = ()
         self._last: Observation | None = None
-        self._ended = EndedProcesses()
         self._announced: deque[ServiceKill] = deque(maxlen=MAX_ANNOUNCED)
         self.announced_left_out: int = 0
         self._turn = threading.Lock()
@@ -80,34 +77,30 @@ class IncidentObserver:
         self.announced_left_out += len(self._announced) == MAX_ANNOUNCED
         self._announced.append(kill)
 
-    def without_ended(self, findings: Findings) -> Findings:
-        """Return the findings without the followed processes that ended since the processes were read."""
-        return findings if self.ends is None else self._ended.drop(findings, self.ends.ended)
-
     @property
     def left_out(self) -> int:
         """Number of incidents that began while the highest number was open."""
         return self._gatherer.left_out
 
-    @property
-    def ended_pids(self) -> frozenset[int]:
-        """Return the followed processes that ended and that the newest list of processes still has."""
-        return frozenset(self.ends.ended) if self.ends is not None else frozenset()
+    def on_additions(self, additions: Additions) -> Additions:
+        new = {"announced_kills": self.announced_left_out, "incidents": self.left_out}
+        return replace(additions, left_out={**additions.left_out, **new})
 
-    def on_tick(self, now: Moment, snapshot: Snapshot, kills: NewKills, findings: Findings) -> None:
+    def on_tick(self, tick: Tick) -> None:
         with self._turn:
             if not self._is_stopped:
-                self._add_tick(now, snapshot, kills, findings)
+                self._add_tick(tick)
 
-    def _add_tick(self, now: Moment, snapshot: Snapshot, kills: NewKills, findings: Findings) -> None:
-        logged = tuple(one for one in findings.service_kills or () if one.number > self._kills_seen)
+    def _add_tick(self, tick: Tick) -> None:
+        snapshot, ends = tick.snapshot, self.ended.ends
+        logged = tuple(one for one in tick.findings.service_kills or () if one.number > self._kills_seen)
         seen = Observation(
-            now.boottime,
+            tick.now.boottime,
             snapshot,
-            kills,
-            self._new_group_kills(findings),
+            tick.kills,
+            self._new_group_kills(tick.findings),
             (*self._take_announced(), *logged),
-            self.ends.take() if self.ends is not None else (),
+            ends.take() if ends is not None else (),
             self._new_events(),
         )
         self._last = seen
@@ -119,18 +112,18 @@ class IncidentObserver:
                 self._events.add(snapshot.unix, "incident", f"{incident.sentence} ({incident.id})", incident.target)
         for text in self._gatherer.take_quiet_kills():
             self._events.add(snapshot.unix, "process.killed", text)
-        if self.ends is not None and snapshot.processes is not self._processes:
+        if ends is not None and snapshot.processes is not self._processes:
             self._processes = snapshot.processes
-            self.ends.follow(snapshot.processes)
+            ends.follow(snapshot.processes)
 
-    def restart(self) -> None:
+    def on_replay(self) -> None:
         """End all incidents, because a recording starts again: its first figures are no change from its last."""
         for incident in self._gatherer.close_all(self._last, RESTARTED):
             self._keep(incident)
         self._gatherer = Gatherer(self._grown)
         self._group_kills = None
 
-    def stop(self, seconds: float = 0.7) -> None:
+    def close(self, seconds: float = 0.7) -> None:
         """End the incidents that last, and write them.
 
         A last tick that takes longer than `seconds` keeps them: the next start ends them, as after a crash.
@@ -144,6 +137,14 @@ class IncidentObserver:
                 self._turn.release()
         if self._store is not None:
             self._store.stop(seconds)
+
+    def families(self) -> Iterator[Family]:
+        """Yield the incidents of now: a handful of series at a time, as their ids are labels."""
+        text = (
+            "Incidents that last, and the last one for five minutes. The page /incidents/ with the id explains it."
+        )
+        rows = [(one.id, one.kind, one.target) for one in self.log.recent()]
+        yield Family("info", "incident", text, rows, ("id", "kind", "target"))
 
     def _keep(self, incident: Incident) -> None:
         data = self.log.put(incident)

@@ -19,6 +19,7 @@ from memwatch.core.accounting.leased import (
     with_leases_used,
 )
 from memwatch.core.clock import Moment
+from memwatch.core.events import LEASE
 from memwatch.core.leases import (
     ARRIVED_RATIO,
     MAX_LEASES,
@@ -30,7 +31,9 @@ from memwatch.core.leases import (
 from memwatch.core.model import Absent
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.feature import Feature, Tick
 from memwatch.monitor.lease_arrival import ArrivalTracker, ProcessReader, Seen
+from memwatch.monitor.loop import Monitor
 
 # Growth is measured once a second at most, also while the loop ticks faster.
 FOLLOW_SECONDS = 0.9
@@ -79,8 +82,20 @@ class Entry(NamedTuple):
     arrived: int = 0
 
 
-class LeaseBook:
+class LeaseBook(Feature):
     """Leases in force. Thread-safe. `on_change` gets all of them after a change; `record` time, text and target."""
+
+    name = "leases"
+
+    @classmethod
+    def of(cls, monitor: Monitor) -> LeaseBook:
+        """Create the leases of a loop. They are not logged: every user may take some, the log is for operators."""
+
+        def record(unix: float, text: str, target: str) -> None:
+            monitor.events.add(unix, LEASE, text, target)
+
+        reader = ProcessReader(monitor.reports.procfs)
+        return cls(reader, monitor.moment, monitor.publisher.use_leases, record)
 
     def __init__(
         self,
@@ -131,8 +146,12 @@ class LeaseBook:
                 self._remove(entry, f"ended by {by}")
             return entry is not None
 
+    def on_tick(self, tick: Tick) -> None:
+        if self._entries:
+            self.follow(tick.now, tick.snapshot)
+
     def follow(self, now: Moment, snapshot: Snapshot) -> None:
-        """Update what has arrived, and end what is over. Call on each tick while there are leases."""
+        """Update what has arrived, and end what is over."""
         with self._lock:
             seen: Seen = {}
             self._drop_ended(now, seen)

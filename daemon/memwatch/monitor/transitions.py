@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
 from memwatch.core import units
 from memwatch.core.accounting.driver_errors import find_device
 from memwatch.core.drivers.error_words import describe_kind
-from memwatch.core.events import LEASE, EventLog
 from memwatch.core.kernel_log import KNOWN, DriverError
 from memwatch.core.linux.cgroup_kills import MAX_GROUPS, NOT_RAM
 from memwatch.core.model import Absent, PoolKind, find_own_limit, holds_discrete_memory
 from memwatch.core.neighbour_status import NeighbourState
-from memwatch.core.pressure.oom_kills import NO_KILLS, NewKills
-from memwatch.core.processes.growth import SHORT_SECONDS, GrowthTracker, ProcessKey, key_of
-from memwatch.core.processes.leaks import LeakSuspect
+from memwatch.core.pressure.oom_kills import NewKills
+from memwatch.core.processes.growth import SHORT_SECONDS, ProcessKey, key_of
 from memwatch.core.processes.unreturned import ReturnChanges
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Snapshot
-from memwatch.monitor.alerts.reasons import describe_news
-from memwatch.monitor.alerts.rules import CRITICAL, ENOUGH
-from memwatch.monitor.alerts.state import Notification
-from memwatch.monitor.history.disk.last_run import UncleanShutdown
+from memwatch.monitor.feature import Feature, Tick
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.processes import GrowthWatch
 from memwatch.monitor.render import words as wording
-
-log: logging.Logger = logging.getLogger(__name__)
 
 _NOT_FAILED = ("ok", "starting", "unavailable")
 _STATE = attrgetter("name", "state")
@@ -59,12 +53,14 @@ class MissedTicks(NamedTuple):
     reported_at: float = -REPEAT_SECONDS
 
 
-class EventWriter:
-    """Writer of the event log. Each event is also logged by the daemon at `log_level`."""
+class EventWriter(Feature):
+    """Writer of events about what changed between two ticks."""
 
-    def __init__(self, events: EventLog, growth: GrowthTracker | None = None) -> None:
-        self.log_level = logging.INFO
-        self._events, self._growth = events, growth
+    name = "events"
+
+    def __init__(self, monitor: Monitor) -> None:
+        super().__init__(monitor)
+        self._monitor = monitor
         self._levels: dict[str, Level] = {}
         self._reported: dict[tuple[str, str], ReportedCount] = {}
         self._missed_ticks = MissedTicks()
@@ -73,7 +69,12 @@ class EventWriter:
         # The statuses of the last tick, and the state of each.
         self._states: tuple[tuple[CollectorStatus, ...], Mapping[str, str]] = (), {}
 
-    def on_tick(self, before: Snapshot | None, now: Snapshot, kills: NewKills = NO_KILLS) -> None:
+    def on_tick(self, tick: Tick) -> None:
+        before, now, kills = tick.before, tick.snapshot, tick.kills
+        self._missed_ticks = self._missed_ticks._replace(
+            ticks=self._missed_ticks.ticks + sum(tick.missed),
+            occasions=self._missed_ticks.occasions + len(tick.missed),
+        )
         if before is None:
             self._record(now.unix, "started", f"memwatchd started on {now.host}")
         else:
@@ -85,54 +86,9 @@ class EventWriter:
         self._record_drivers(now, first=before is None)
         if before is None or now.processes is not before.processes:
             self._record_orphans(now)
+        self._record_returns(now, tick.returns)
 
-    def on_alerts(self, now: Snapshot, notifications: tuple[Notification, ...]) -> None:
-        for notification in notifications:
-            label = now.labels.get(notification.target, notification.target)
-            self._record(now.unix, "alert", _alert_sentence(notification, label), notification.target)
-
-    def on_suspend(self, unix: float, seconds: float) -> None:
-        self._record(unix, "suspend", f"machine suspended for {seconds:.0f} s")
-
-    def on_clock_set(self, unix: float, seconds: float) -> None:
-        way = "forward" if seconds > 0 else "back"
-        self._record(unix, "clock", f"wall clock set {way} by {abs(seconds):.1f} s")
-
-    def on_missed_ticks(self, ticks: int) -> None:
-        """Count missed samples. They are reported with the next snapshot, at most once a minute."""
-        self._missed_ticks = self._missed_ticks._replace(
-            ticks=self._missed_ticks.ticks + ticks, occasions=self._missed_ticks.occasions + 1
-        )
-
-    def on_reload(self, unix: float) -> None:
-        self._record(unix, "reloaded", "configuration reloaded")
-
-    def on_restore(self, unix: float, words: UncleanShutdown | None, complaints: Sequence[str]) -> None:
-        for complaint in complaints:
-            self._events.add(unix, "history", complaint)
-        if words is not None:
-            self._record(unix, "unclean", words.sentence)
-
-    def on_release(self, unix: float, names: list[str], seconds: float, by: str) -> None:
-        if names:
-            text = f"GPU drivers released for {seconds:.0f} s: {', '.join(names)}, by {by}"
-            self._record(unix, "release", text)
-
-    def on_change(self, unix: float, kind: str, text: str) -> None:
-        """Record a change by an operator."""
-        self._record(unix, kind, text)
-
-    def on_lease(self, unix: float, text: str, target: str) -> None:
-        """Record a lease. It is not logged: every user may take leases, and the log is for operators."""
-        self._events.add(unix, LEASE, text, target)
-
-    def on_leak_suspects(self, unix: float, suspects: Iterable[LeakSuspect]) -> None:
-        for suspect in suspects:
-            process = suspect.process
-            what = f"suspected leak: {process.title} (PID {process.pid}) {suspect.evidence}"
-            self._record(unix, "leak", what)
-
-    def on_returns(self, now: Snapshot, changes: ReturnChanges) -> None:
+    def _record_returns(self, now: Snapshot, changes: ReturnChanges) -> None:
         """Record memory that was not returned after its process ended, and memory that was returned later."""
         for one in changes.began:
             self._record(now.unix, "memory.not_returned", one.text, one.pool)
@@ -182,10 +138,9 @@ class EventWriter:
 
     def _culprit(self, pressure: Pressure, now: Snapshot) -> str:
         """Name the process that grew most, if it may be in this target: "; train.py (51210) grew by 37.2 GiB"."""
-        if self._growth is None:
-            return ""
-        since = self._growth.boottime - GROWTH_SECONDS
-        for one in self._growth.since(since, now.unix - GROWTH_SECONDS, GONE_SECONDS)[:MAX_GROWN]:
+        growth = self._monitor.features.get(GrowthWatch).tracker
+        since = growth.boottime - GROWTH_SECONDS
+        for one in growth.since(since, now.unix - GROWTH_SECONDS, GONE_SECONDS)[:MAX_GROWN]:
             is_of_gpu = pressure.target in one.process.device_bytes
             is_in_ram = pressure.kind not in OF_GPUS and not holds_discrete_memory(
                 one.process, now.pools, now.shares
@@ -242,8 +197,7 @@ class EventWriter:
                 self._record(now.unix, "collector", _collector_sentence(status), status.name)
 
     def _record(self, unix: float, kind: str, text: str, target: str | None = None) -> None:
-        self._events.add(unix, kind, text, target)
-        log.log(self.log_level, "%s", text)
+        self._monitor.record(kind, text, target, unix)
 
 
 def _describe_scope(kills: NewKills) -> str:
@@ -252,21 +206,6 @@ def _describe_scope(kills: NewKills) -> str:
         return ""
     left_out = "" if kills.is_whole else f" (only {MAX_GROUPS:,} cgroups were read)"
     return f", of the machine or at a cgroup's limit: no log and no counter shows which{left_out}"
-
-
-def _alert_sentence(notification: Notification, label: str) -> str:
-    word = "still firing" if notification.repeated else "firing" if notification.firing else "resolved"
-    level, now = notification.level, notification.level_now
-    if level is not None:
-        eased = "" if now is None or (notification.firing and now == level) else f" (now {now.label})"
-        if not notification.firing:
-            rule = "critical" if notification.rule == CRITICAL else notification.rule
-            why = "".join(f": {one.text}" for one in notification.reasons if one.signal == ENOUGH)
-            return f"alert {word}: {label} {rule}{eased}{why}"
-        rule = "" if notification.rule == CRITICAL else f" ({notification.rule})"
-        return f"alert {word}: {label} {level.label}{rule}{eased}{describe_news(notification.new_reasons)}"
-    why = "; ".join(reason.text for reason in notification.reasons) or notification.target
-    return f"alert {word}: {notification.rule} ({why})"
 
 
 def _collector_sentence(status: CollectorStatus) -> str:

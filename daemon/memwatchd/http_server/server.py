@@ -9,7 +9,7 @@ import math
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from memwatch.core.linux.host_names import OwnNames
 from memwatch.core.snapshot import Level, Snapshot
-from memwatch.monitor.alerts.state import Notification
+from memwatch.monitor.feature import Feature
 from memwatch_web.asgi.access import AccessControl, response_headers
 from memwatch_web.asgi.app_loader import AppLoader
 from memwatch_web.asgi.caller import CallerLookup
@@ -34,7 +34,6 @@ from memwatchd.http_server.protocol import AtOnce, http_protocol
 from memwatchd.http_server.rejections import Limits
 from memwatchd.http_server.tls import TlsProtocol
 from memwatchd.liveness import EVENT_LOOP, LoopPing, ThreadLog, TickCheck
-from memwatchd.systemd.serve import serve_systemd
 
 if TYPE_CHECKING:
     from memwatch_web.pages.services import PageServices
@@ -190,21 +189,8 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> bool:
     loop.set_exception_handler(LoopErrorLog())
     use_date_headers(server, dates, simulated)
     answer_signals(loop, daemon, server)
-    check_threads = create_thread_check(loop, daemon)
-
-    def wake_streams(snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
-        """Publish a tick to clients and systemd. Called in the tick's thread."""
-        if daemon.broker.streams and not loop.is_closed():
-            loop.call_soon_threadsafe(daemon.broker.wake)
-        if not lazy_app.is_prepared and is_tight(snapshot) and not loop.is_closed():
-            lazy_app.prepare_soon(loop)
-        check_threads(snapshot)
-
-    daemon.monitor.listeners.append(wake_streams)
-    systemd = daemon.settings.systemd
-    # Levels of a demo or a recording must not reach programs of this machine.
-    folder = systemd.socket_dir if systemd.pressure_sockets and not simulated else None
-    daemon.on_leaving += serve_systemd(loop, daemon.monitor, daemon.roots, daemon.service, folder)
+    daemon.monitor.features.add(Streams(loop, daemon, lazy_app))
+    daemon.monitor.features.call("serve", loop)
     daemon.start_ticking()
     log.info("listening on %s", ", ".join(wiring.list_addresses(sockets, "https" if daemon.tls else "http")))
     daemon.ready()
@@ -214,18 +200,26 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> bool:
     return not tick_check.has_ended
 
 
-def create_thread_check(loop: asyncio.AbstractEventLoop, daemon: Daemon) -> Callable[[Snapshot], None]:
-    """Return the check of event loop and delivery. Call it in the tick thread, after each tick."""
-    thread_log, ping = ThreadLog(), LoopPing(loop)
+class Streams(Feature):
+    """Publishes each tick to clients and systemd, and checks event loop and delivery, in the ticks' thread."""
 
-    def check_threads(snapshot: Snapshot) -> None:
+    name = "streams"
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, daemon: Daemon, lazy_app: LazyApp) -> None:
+        self._loop, self._daemon, self._lazy_app = loop, daemon, lazy_app
+        self._thread_log, self._ping = ThreadLog(), LoopPing(loop)
+
+    def on_publish(self, snapshot: Snapshot) -> None:
+        loop, daemon = self._loop, self._daemon
+        if daemon.broker.streams and not loop.is_closed():
+            loop.call_soon_threadsafe(daemon.broker.wake)
+        if not self._lazy_app.is_prepared and is_tight(snapshot) and not loop.is_closed():
+            self._lazy_app.prepare_soon(loop)
         states = daemon.thread_states()
-        thread_log.update({EVENT_LOOP: ping.state(), **states})
-        if ping.is_answered:
+        self._thread_log.update({EVENT_LOOP: self._ping.state(), **states})
+        if self._ping.is_answered:
             daemon.report_alive(snapshot, states)
-        ping.send()
-
-    return check_threads
+        self._ping.send()
 
 
 def create_lazy_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> LazyApp:
@@ -264,6 +258,6 @@ def leave(daemon: Daemon, server: Server) -> None:
     log.info("memwatchd is stopping")
     daemon.stop_ticking()
     daemon.broker.close()
-    for callback in daemon.on_leaving:
+    for callback in (*daemon.on_leaving, *(feature.leave for feature in daemon.monitor.features)):
         callback()
     server.stop()

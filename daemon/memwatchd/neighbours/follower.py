@@ -6,11 +6,17 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
 
 from memwatch.core.linux.key_owner import TOKEN, KeyOwner, KeyOwners, KeyUse
+from memwatch.core.reading.machine import Additions
 from memwatch.core.runtime.backoff import Backoff
 from memwatch.core.runtime.worker import ThreadState, Worker
+from memwatch.monitor.feature import Feature
 from memwatch.monitor.neighbours.book import NeighbourBook
 from memwatchd.neighbours.link import Link
 from memwatchd.neighbours.peer import Peer
@@ -23,21 +29,34 @@ CHECK_SECONDS = 1.0
 RESTART_SECONDS = 1.0
 
 
-class Follower:
+class Follower(Feature):
     """Follows peers and writes what they send to the book. It has no thread before the first peer.
 
-    `owners`: to whom tokens may be sent at addresses of this machine.
+    `owners`: to whom tokens may be sent at addresses of this machine; `create_peers` reads settings; `firing`: the
+    neighbours whose alert of this machine is firing.
     """
 
-    def __init__(self, book: NeighbourBook, owners: KeyOwners) -> None:
-        self._book = book
+    name = "neighbours"
+
+    def __init__(
+        self,
+        book: NeighbourBook,
+        owners: KeyOwners,
+        peers: Iterable[Peer] = (),
+        create_peers: Callable[[Any], Iterable[Peer]] = tuple,
+        firing: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        self._book, self._create_peers, self._firing = book, create_peers, firing
         self._owners = owners
-        self.peers: tuple[Peer, ...] = ()
+        self.peers: tuple[Peer, ...] = tuple(peers)
         self._worker = Worker(self._run, "neighbours")
         self._links: dict[str, Link] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
         self._stop = threading.Event()
+
+    def start(self) -> None:
+        self.use(self.peers)
 
     def use(self, peers: Iterable[Peer]) -> None:
         """Follow these peers from now on. Connections of unchanged peers stay open. Thread-safe."""
@@ -47,14 +66,22 @@ class Follower:
             self._worker.begin()
         self._wake()
 
-    def states(self) -> dict[str, ThreadState]:
+    def on_additions(self, additions: Additions) -> Additions:
+        return replace(additions, neighbours=self._book.statuses(self._firing())) if self.peers else additions
+
+    def prepare_reload(self, new: Any) -> Callable[[], object] | None:  # noqa: ANN401  as in Feature
+        if new.live.neighbours == new.before.neighbours:
+            return None
+        return partial(self.use, tuple(self._create_peers(new.live.neighbours)))
+
+    def thread_states(self) -> dict[str, ThreadState]:
         """Return the state of the thread, if there is one."""
         if not self.peers:
             return {}
         self._worker.begin()
         return {"neighbours": self._worker.state()}
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._stop.set()
         self._wake()
         self._worker.join(1.0)
@@ -124,7 +151,7 @@ class Follower:
         while True:
             link = Link(
                 peer,
-                lambda data: self._book.on_tick(peer.name, data),
+                lambda data: self._book.take_tick(peer.name, data),
                 lambda: self._book.is_late(peer.name),
                 owner,
             )

@@ -18,6 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch.core.printable import printable
+from memwatch.monitor.feature import Feature
 from memwatch.monitor.neighbours.found import FoundMachine, FoundMachines
 from memwatchd.neighbours.mdns_packet import (
     MAX_PACKET_BYTES,
@@ -195,8 +196,10 @@ class Announcement(Struct, frozen=True):
     host: str = ANY
 
 
-class Discovery:
+class Discovery(Feature):
     """Thread that announces this process, if it has a listener for others, and keeps the list of machines found."""
+
+    name = "mDNS"
 
     def __init__(self, found: FoundMachines, host: str, run: str, announced: Announcement | None) -> None:
         self._found, self._host, self._run_id, self._announced = found, host, run, announced
@@ -206,7 +209,7 @@ class Discovery:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(2.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import requests
@@ -17,9 +17,11 @@ from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 from memwatch.core.runtime.failure_log import FailureLog
 from memwatch.core.runtime.http_get import Admit
 from memwatch.core.runtime.worker import Worker
+from memwatch.monitor.feature import Feature
 from memwatchd.otlp.deadline_adapter import DeadlineAdapter
 
 if TYPE_CHECKING:
+    import asyncio
     import ssl
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -43,8 +45,10 @@ class Target(Struct, frozen=True):
     admit: Admit | None = None
 
 
-class Pusher:
+class Pusher(Feature):
     """Push of a payload each interval. A failed one is not kept: the next has newer values."""
+
+    name = "OTLP"
 
     def __init__(self, target: Target, payload: Callable[[], MetricsData | None]) -> None:
         self._target, self._payload = target, payload
@@ -58,14 +62,17 @@ class Pusher:
         )
         silence_sdk()
         self._failures = FailureLog()
-        self.failure: str = ""
+        self._failure = ""
         self._stop = threading.Event()
         self._worker = Worker(self._run, "otlp")
 
-    def start(self) -> None:
+    def serve(self, loop: asyncio.AbstractEventLoop) -> None:  # noqa: ARG002
         self._worker.begin()
 
-    def stop(self) -> None:
+    def failures(self) -> Sequence[str]:
+        return [self._failure] if self._failure else []
+
+    def close(self) -> None:
         """End the thread. A push that waits for a retry is given up."""
         self._stop.set()
         self._exporter.shutdown()
@@ -87,14 +94,14 @@ class Pusher:
             return
         self._adapter.failure = ""
         if self._exporter.export(payload) is MetricExportResult.SUCCESS:
-            self.failure = ""
+            self._failure = ""
             if self._failures.admits_recovery():
                 log.warning("%s accepts metrics again", self._target.origin)
         elif not self._stop.is_set():
             self._log_failure(self._adapter.failure or "no answer")
 
     def _log_failure(self, reason: str) -> None:
-        self.failure = f"{self._target.origin} does not accept metrics: {reason}"
+        self._failure = f"{self._target.origin} does not accept metrics: {reason}"
         if self._failures.admits(reason):
             log.warning("%s does not accept metrics (%s); check endpoint under [otlp]", self._target.origin, reason)
 

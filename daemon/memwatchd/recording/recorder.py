@@ -8,7 +8,7 @@ from collections import deque
 from pathlib import Path
 
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.alerts.state import Notification
+from memwatch.monitor.feature import Feature
 from memwatch.monitor.recording.file_format import RecordingFile
 from memwatch.monitor.render.json import snapshot_json, to_bytes
 
@@ -17,8 +17,10 @@ log = logging.getLogger(__name__)
 MAX_WAITING = 60
 
 
-class Recorder:
+class Recorder(Feature):
     """A running recording. Opening raises RecordingError. A later error stops it and is logged."""
+
+    name = "recording"
 
     def __init__(self, path: Path, host: str) -> None:
         self._path = path
@@ -33,7 +35,7 @@ class Recorder:
         log.info("recording to %s", self._path)
         self._thread.start()
 
-    def on_tick(self, snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
+    def on_publish(self, snapshot: Snapshot) -> None:
         """Queue a snapshot. Called in the tick's thread."""
         with self._changed:
             if len(self._waiting) >= MAX_WAITING:
@@ -42,7 +44,7 @@ class Recorder:
             self._waiting.append(snapshot)
             self._changed.notify()
 
-    def stop(self, seconds: float = 2.0) -> None:
+    def close(self, seconds: float = 2.0) -> None:
         with self._changed:
             self._stopping = True
             self._changed.notify()

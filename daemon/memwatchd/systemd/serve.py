@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import socket
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from memwatch.core.linux.cgroup_members import Members, find_group, read_charged
 from memwatch.core.linux.files import Roots
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.alerts.state import Notification
+from memwatch.monitor.feature import Feature
+from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.incidents.prekill import describe_holders
 from memwatch.monitor.loop import Monitor
 from memwatchd.sd_notify import Notifier
@@ -50,60 +51,67 @@ def take_sockets(environ: MutableMapping[str, str], pid: int | None = None) -> d
     return found
 
 
-def serve_systemd(
-    loop: asyncio.AbstractEventLoop,
-    monitor: Monitor,
-    roots: Roots,
-    service: Notifier,
-    pressure_folder: Path | None,
-) -> Sequence[Callable[[], None]]:
-    """Open the pressure sockets in a folder, if it is given, and serve the sockets that systemd passed.
+class SystemdSockets(Feature):
+    """The pressure sockets in a folder, if it is given, and the sockets that systemd passed.
 
-    Return the functions that close them. A socket that cannot be opened is logged: the monitor is needed without.
+    A socket that cannot be opened is logged: the monitor is needed without.
     """
-    closers, numbers = [], itertools.count(1)
-    pressure = None
-    if pressure_folder is not None:
-        pressure = open_pressure_sockets(loop, monitor, service, pressure_folder)
-    if pressure is not None:
-        closers.append(pressure.close)
-    for name, given in take_sockets(os.environ).items():
-        if name == SOCKET_NAME:
-            hook = PrekillHook(loop, given, lambda place: announce(monitor, roots, place, next(numbers)))
-            closers.append(hook.close)
-            log.info("the prekill hook of systemd-oomd is served")
-        elif pressure is None or not pressure.resume(name, given):
-            log.warning("socket %s of systemd is not used; its FileDescriptorName= must be %s", name, SOCKET_NAME)
-            given.close()
-    return closers
 
+    name = "sockets for systemd"
 
-def open_pressure_sockets(
-    loop: asyncio.AbstractEventLoop, monitor: Monitor, service: Notifier, folder: Path
-) -> PressureSockets | None:
-    pressure = PressureSockets(loop, folder, service)
-    try:
-        pressure.open(monitor.latest)
-    except OSError as error:
-        pressure.close()
-        log.error(
-            "no pressure sockets in %s: %s; set socket_dir under [systemd] to a folder this user may write to",
-            folder,
-            error.strerror or error,
+    def __init__(self, monitor: Monitor, roots: Roots, service: Notifier, folder: Path | None) -> None:
+        super().__init__(monitor)
+        self._monitor, self._roots, self._service, self._folder = monitor, roots, service, folder
+        self._pressure: PressureSockets | None = None
+        self._hooks: list[PrekillHook] = []
+
+    def serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        pressure = self._pressure = (
+            None if self._folder is None else self._open_pressure_sockets(loop, self._folder)
         )
-        return None
-    monitor.listeners.append(partial(_pass_tick, pressure))
-    log.info("pressure sockets are in %s", folder)
-    if service.is_connected and not service.can_store:
-        log.warning(
-            "a restart of memwatchd ends the connections of the pressure sockets, and clients with libsystemd then "
-            "use a whole CPU; set FileDescriptorStoreMax= as in the drop-in pressure-sockets.conf"
-        )
-    return pressure
+        numbers = itertools.count(1)
+        for name, given in take_sockets(os.environ).items():
+            if name == SOCKET_NAME:
+                report = partial(self._announce, numbers)
+                self._hooks.append(PrekillHook(loop, given, report))
+                log.info("the prekill hook of systemd-oomd is served")
+            elif pressure is None or not pressure.resume(name, given):
+                log.warning(
+                    "socket %s of systemd is not used; its FileDescriptorName= must be %s", name, SOCKET_NAME
+                )
+                given.close()
 
+    def _announce(self, numbers: Iterator[int], place: str) -> None:
+        announce(self._monitor, self._roots, place, next(numbers))
 
-def _pass_tick(pressure: PressureSockets, snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
-    pressure.on_tick(snapshot)
+    def _open_pressure_sockets(self, loop: asyncio.AbstractEventLoop, folder: Path) -> PressureSockets | None:
+        service, pressure = self._service, PressureSockets(loop, folder, self._service)
+        try:
+            pressure.open(self._monitor.latest)
+        except OSError as error:
+            pressure.close()
+            log.error(
+                "no pressure sockets in %s: %s; set socket_dir under [systemd] to a folder this user may write to",
+                folder,
+                error.strerror or error,
+            )
+            return None
+        log.info("pressure sockets are in %s", folder)
+        if service.is_connected and not service.can_store:
+            log.warning(
+                "a restart of memwatchd ends the connections of the pressure sockets, and clients with libsystemd "
+                "then use a whole CPU; set FileDescriptorStoreMax= as in the drop-in pressure-sockets.conf"
+            )
+        return pressure
+
+    def on_publish(self, snapshot: Snapshot) -> None:
+        if self._pressure is not None:
+            self._pressure.on_tick(snapshot)
+
+    def leave(self) -> None:
+        for one in (self._pressure, *self._hooks):
+            if one is not None:
+                one.close()
 
 
 def announce(monitor: Monitor, roots: Roots, place: str, number: int) -> None:
@@ -114,4 +122,6 @@ def announce(monitor: Monitor, roots: Roots, place: str, number: int) -> None:
     name = printable(place)
     text = describe_holders(name, monitor.latest, members.pids, charged, members.is_whole)
     log.info("systemd-oomd is %s", text)
-    monitor.incidents.announce(ServiceKill(number, monitor.moment().wall, "oomd_prekill", text, place=name))
+    monitor.features.get(IncidentObserver).announce(
+        ServiceKill(number, monitor.moment().wall, "oomd_prekill", text, place=name)
+    )

@@ -338,7 +338,7 @@ class Run:
         world = self.world
         self.book.on_read()
         if world.is_up:
-            self.book.on_tick(SILENT, encoded_tick(SILENT, world.run, "", 0))
+            self.book.take_tick(SILENT, encoded_tick(SILENT, world.run, "", 0))
             self.knows_goodbye = world.is_goodbye_sent = False
         elif world.goodbye and not world.is_goodbye_sent:
             self.book.on_failure(SILENT, Failure("ended", "its stream ended"))
@@ -346,7 +346,7 @@ class Run:
         else:
             self.book.on_failure(SILENT, Failure("down", "connection refused"))
         if world.is_liar_up:
-            self.book.on_tick(LIAR, encoded_tick(LIAR, 0, world.claim, world.claim_run))
+            self.book.take_tick(LIAR, encoded_tick(LIAR, 0, world.claim, world.claim_run))
 
     def _snapshot(self) -> Snapshot:
         world = self.world

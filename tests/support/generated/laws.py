@@ -346,7 +346,7 @@ def figures_in(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
 
 def metric_complaints(snapshot: Snapshot) -> Iterator[str]:
     """Each known figure has one sample, an absent one has none, and no two samples have the same labels."""
-    exporter = Exporter("test", dict, max_processes=lambda: 20)
+    exporter = Exporter("test", max_processes=lambda: 20)
     samples: dict[str, dict[tuple[str, ...], float]] = {}
     for family in exporter.families(snapshot):
         for sample in family.samples:

@@ -13,7 +13,6 @@ from memwatch.core.findings import Findings
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.self_usage import SelfUsageReader
 from memwatch.core.snapshot import CollectorStatus, Snapshot
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from support.fakes import FakeClock
 from support.generated.amd import draw_amd
@@ -32,6 +31,7 @@ from support.generated.host import (
 )
 from support.generated.limits import draw_dmem
 from support.generated.nvidia import draw_nvml, draw_tegra
+from support.monitors import create_monitor
 
 STALE_PERCENT = 5
 
@@ -136,7 +136,7 @@ class Tick(NamedTuple):
 def tick(machine: GeneratedMachine) -> Tick:
     sampler = GeneratedSampler(machine)
     identity = Identity("generated", "boot")
-    snapshot = Monitor(sampler, FakeClock(), MonitorRules(), identity, self_usage=_self_usage()).tick()
+    snapshot = create_monitor(sampler, FakeClock(), MonitorRules(), identity, self_usage=_self_usage()).tick()
     return Tick(sampler.found, snapshot)
 
 

@@ -8,11 +8,11 @@ from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from memwatch_web.api.history import series_json
 from memwatch_web.api.history_parameters import instant, span
 from support.fakes import GIB, FakeClock, FakeCollector, ram
+from support.monitors import create_monitor, history
 
 NOON = 1_769_860_800.0
 
@@ -47,13 +47,13 @@ def test_query_until_now_has_the_latest_row(reads: int) -> None:
     clock = JitteryClock()
     memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
     sampler = Sampler([CollectorEntry(memory.name, lambda: memory, False)], clock)
-    monitor = Monitor(sampler, clock, MonitorRules(), Identity("spark-1", "boot-1"))
+    monitor = create_monitor(sampler, clock, MonitorRules(), Identity("spark-1", "boot-1"))
     monitor.tick()
     clock.now += 1.0
     monitor.tick()
     clock.reads = reads
 
     start, end = span(monitor, None, None, 60.0)
-    found = series_json(monitor.series, monitor.to_wall(0.0), "pool.ram.used_bytes", start, end, 600)
+    found = series_json(history(monitor).series, monitor.to_wall(0.0), "pool.ram.used_bytes", start, end, 600)
 
     assert len(found.max) == 2

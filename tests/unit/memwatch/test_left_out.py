@@ -52,7 +52,7 @@ def test_each_list_has_a_sentence_only_if_it_leaves_out_entries() -> None:
 def test_metric_json_and_doctor_tell_the_number() -> None:
     snapshot = with_left_out()
 
-    metrics = Exporter("1", dict).render(snapshot, generate_latest).decode()
+    metrics = Exporter("1").render(snapshot, generate_latest).decode()
     checks = {check.id: check.text for check in run_checks(snapshot)}
 
     assert re.findall(r"memwatch_list_left_out\{.*", metrics) == ['memwatch_list_left_out{list="dmem_users"} 3.0']

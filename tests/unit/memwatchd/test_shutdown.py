@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from memwatch.monitor.feature import Feature
 from memwatchd.daemon import Daemon
+from support.monitors import history
 from support.settings_sample import settings_from
 
 pytestmark = pytest.mark.process
@@ -25,14 +27,17 @@ def test_parts_after_one_that_fails_are_stopped(tmp_path: Path, caplog: pytest.L
     """Without memory for the end of one thread, alerts, history and state are still closed: no unclean end."""
     first = started(tmp_path)
 
-    def fail() -> None:
-        raise MemoryError
+    class Failing(Feature):
+        name = "failing"
 
-    first.follower.stop = fail  # type: ignore[method-assign]
+        def close(self) -> None:
+            raise MemoryError
+
+    first.monitor.features.add(Failing(first.monitor))
     with caplog.at_level(logging.ERROR):
         first.stop()
     again = started(tmp_path)
-    unclean, restored = again.monitor.unclean_shutdown, len(again.monitor.history)
+    unclean, restored = history(again.monitor).unclean_shutdown, len(history(again.monitor).tiers)
     again.stop()
 
     assert caplog.messages == ["a part could not be stopped: MemoryError"]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from memwatch_web.asgi.access import AccessControl
 from memwatch_web.asgi.auth import Login, Token, parse_token
@@ -17,6 +16,7 @@ from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.metrics.fast_path import MetricsFastPath
 from support.fakes import FakeClock
+from support.monitors import create_monitor
 
 FIELDS = ((b"host", b"localhost"), (b"accept", b"*/*"))
 LOGIN = WebOptions(login=Login(Token(b"digest")))
@@ -29,7 +29,7 @@ class Door:
     def __init__(self, options: WebOptions | None = None, own_name: Callable[[], str] = lambda: "host") -> None:
         self.options = options or WebOptions()
         self.clock = FakeClock()
-        self.monitor = Monitor(Sampler([], self.clock), self.clock, MonitorRules(), Identity("host", "boot"))
+        self.monitor = create_monitor(Sampler([], self.clock), self.clock, MonitorRules(), Identity("host", "boot"))
         self.monitor.tick()
         dates: list[tuple[bytes, bytes]] = [(b"date", b"")]
         refused = problem_response(404, "nothing.")
@@ -40,7 +40,7 @@ class Door:
             own_names=lambda: frozenset({own_name().lower()}),
             wall=self.clock.wall,
         )
-        endpoint = MetricsEndpoint(self.monitor, Exporter("1", dict, tuple, lambda: 0))
+        endpoint = MetricsEndpoint(self.monitor, Exporter("1", max_processes=lambda: 0))
         self.ask = MetricsFastPath(access, endpoint, dates, self.clock.wall)
 
 

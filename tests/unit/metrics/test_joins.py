@@ -17,7 +17,7 @@ from support.sample_snapshots import critical_gb10
 
 
 def samples(snapshot: Snapshot, names: Iterable[str], identity: Identity | None = None) -> list[dict[str, str]]:
-    text = Exporter("1", dict, identity=identity).render(snapshot, generate_latest).decode()
+    text = Exporter("1", identity=identity).render(snapshot, generate_latest).decode()
     wanted = {f"memwatch_{name}" for name in names}
     return [
         dict(sample.labels)
@@ -77,7 +77,7 @@ def test_unknown_parts_of_the_machine_are_empty_labels() -> None:
 
 def test_labels_of_the_configuration_are_in_machine_info() -> None:
     """They reach any series by a join on instance."""
-    exporter = Exporter("1", dict, labels=lambda: {"cluster": "blue", "rack": "7"})
+    exporter = Exporter("1", labels=lambda: {"cluster": "blue", "rack": "7"})
 
     text = exporter.render(critical_gb10(), generate_latest).decode()
 

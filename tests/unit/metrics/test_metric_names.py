@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from memwatch.core.clock import SystemClock
 from memwatch.core.config_state import ConfigState
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import OWN_CGROUP, ShareKind, Vitals
+from memwatch.core.reading.identity import Identity
+from memwatch.core.reading.sampler import Sampler
 from memwatch.core.runtime.histogram import Histogram
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import CollectorStatus, Kernel, Snapshot, Swap, Tegrastats, ZfsCache, Zram
 from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.history.disk.files import FilesStatus
-from memwatch.monitor.notify.outbox.outbox import OutboxFigures
+from memwatch.monitor.history_recorder import HistoryRecorder
+from memwatch.monitor.notify.manager import NotificationManager
+from memwatch.monitor.notify.outbox.outbox import Outbox
 from memwatch.monitor.notify.receiver import Subscription
+from memwatch.monitor.rules import MonitorRules
 from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.metrics.samples import PREFIX
+from support.monitors import create_monitor
 from support.sample_snapshots import critical_gb10, left_behind
 
 # Changing a name or a label breaks users' queries: add to the list, and remove nothing.
@@ -204,19 +212,21 @@ def with_every_value() -> Snapshot:
 
 def test_metrics_keep_their_names_and_labels() -> None:
     """A machine with every value exports exactly these."""
-    files, outbox = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), ""), OutboxFigures(True, 0, 0)
+    files = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), "")
     process = ProcessFigures(0, {"outbox": ThreadState.OK}, 0)
-    snapshot, between = with_every_value(), BetweenScrapes()
-    between.on_tick(snapshot)
+    clock = SystemClock()
+    monitor = create_monitor(Sampler([], clock), clock, MonitorRules(), Identity("host", "boot"))
+    receivers: Any = [Receiver()]
+    monitor.features.add(NotificationManager(monitor, Outbox(None), receivers))
+    monitor.features.get(HistoryRecorder).files_status = lambda: files  # type: ignore[method-assign]
+    snapshot = with_every_value()
+    monitor.publisher.publish(snapshot, monitor.moment())
+    monitor.features.get(BetweenScrapes).add(snapshot)
     exporter = Exporter(
         "1",
-        dict,
-        lambda: [Receiver()],
+        monitor.features,
         lambda: 5,
-        lambda: outbox,
-        lambda: files,
         lambda: process,
-        between,
         config=lambda: ConfigState(loaded_unix=1.0),
     )
 

@@ -30,7 +30,7 @@ def machine(owners: tuple[Owner, ...], monotonic: float = 0.0, processes: tuple[
 
 
 def samples(snapshot: Snapshot, name: str, exporter: Exporter | None = None) -> list[tuple[Labels, float]]:
-    text = (exporter or Exporter("1", dict)).render(snapshot, generate_latest).decode()
+    text = (exporter or Exporter("1")).render(snapshot, generate_latest).decode()
     return [
         (sample.labels, sample.value)
         for family in text_string_to_metric_families(text)
@@ -60,7 +60,7 @@ def test_owners_of_one_kind_add_up_to_all_processes() -> None:
 
 def test_owner_that_is_overtaken_keeps_its_series_for_ten_minutes() -> None:
     """Series that come and go break graphs; one that was among the largest stays, and then ends."""
-    exporter = Exporter("1", dict)
+    exporter = Exporter("1")
     samples(machine(owners_of(MANY)), "resident", exporter)
     later = {**MANY, "u007.service": MIB, "new.service": 900 * MIB}
 
@@ -75,7 +75,7 @@ def test_owner_that_is_overtaken_keeps_its_series_for_ten_minutes() -> None:
 
 def test_owner_series_are_bounded_while_the_largest_change() -> None:
     """Even if the largest are other owners at every scrape, at most twice the limit is exported."""
-    exporter = Exporter("1", dict)
+    exporter = Exporter("1")
     for turn in range(20):
         sizes: dict[str | Absent | None, int] = {
             f"u{past}-{number}.service": 900 * MIB if past == turn else MIB
@@ -149,7 +149,7 @@ def test_user_that_is_not_known_is_no_owner_by_name() -> None:
 
 
 def test_no_two_samples_of_owners_have_the_same_labels() -> None:
-    text = Exporter("1", dict).render(machine(owners_of({**MANY, None: MIB})), generate_latest).decode()
+    text = Exporter("1").render(machine(owners_of({**MANY, None: MIB})), generate_latest).decode()
 
     keys = re.findall(r"^(memwatch_owner_\S+\{.*\}) ", text, re.MULTILINE)
     assert len(keys) == len(set(keys))
@@ -158,8 +158,8 @@ def test_no_two_samples_of_owners_have_the_same_labels() -> None:
 def test_number_of_owners_can_be_set_and_zero_exports_none() -> None:
     shot = machine(owners_of(MANY))
 
-    few = by_name(samples(shot, "resident", Exporter("1", dict, max_owners=lambda: 2)))
-    none = samples(shot, "resident", Exporter("1", dict, max_owners=lambda: 0))
+    few = by_name(samples(shot, "resident", Exporter("1", max_owners=lambda: 2)))
+    none = samples(shot, "resident", Exporter("1", max_owners=lambda: 0))
 
     assert (len(few), none) == (3, [])
     assert sum(few.values()) == sum(MANY.values())

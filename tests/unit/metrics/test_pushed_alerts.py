@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from memwatch.monitor.notify.manager import pushed_alerts
 from memwatch.monitor.notify.receiver import Subscription
-from memwatch_web.metrics.families import pushed_family
 from support.sample_snapshots import critical_gb10
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
@@ -13,8 +13,8 @@ from support.webhook_samples import notice, put_notices, receiver
 
 
 def rows(*subscriptions: Subscription) -> list[tuple[str, str]]:
-    family = pushed_family(critical_gb10(), subscriptions)
-    return [(sample.labels["event"], sample.labels["target"]) for sample in family.samples]
+    targets = [one.target for one in critical_gb10().pressure]
+    return sorted({row for one in subscriptions for row in pushed_alerts(one, targets)})
 
 
 def test_pressure_is_exported_for_each_target_and_other_events_once() -> None:

@@ -13,7 +13,7 @@ from support.sample_snapshots import critical_gb10
 
 def scrape(processes: int) -> dict[str, list[float]]:
     listed = tuple(Process(pid, 0.0, "a", 1, 1, "rss") for pid in range(1, processes + 1))
-    exporter = Exporter("1", dict, max_processes=lambda: processes)
+    exporter = Exporter("1", max_processes=lambda: processes)
     text = exporter.render(replace(critical_gb10(), processes=listed), generate_latest).decode()
     families = text_string_to_metric_families(text)
     return {family.name: [sample.value for sample in family.samples] for family in families}

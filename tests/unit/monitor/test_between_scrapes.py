@@ -128,7 +128,7 @@ def test_each_run_of_a_collector_with_a_thread_counts_once() -> None:
     between = BetweenScrapes()
     for seq, unix in enumerate((1.0, 1.0, 2.0, 2.0, 3.0), 1):
         found = (status("nvml", unix, 0.05), status("meminfo", unix, 0.05))
-        between.on_tick(replace(at(float(seq), GIB), seq=seq, collectors=found))
+        between.add(replace(at(float(seq), GIB), seq=seq, collectors=found))
 
     assert list(between.runs.durations) == ["nvml"]
     assert between.runs.durations["nvml"].cumulative() == [0, 3, 3, 3]

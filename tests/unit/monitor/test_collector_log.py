@@ -12,10 +12,10 @@ from memwatch.core.findings import Findings
 from memwatch.core.linux.files import SourceUnavailable
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from memwatchd.daemon import log_collectors
 from support.fakes import GIB, FakeClock, FakeCollector, ram
+from support.monitors import create_monitor
 
 NO_DRIVER = "libnvidia-ml.so.1 cannot be loaded: no NVIDIA driver is installed"
 
@@ -31,11 +31,11 @@ def test_collectors_that_do_not_apply_share_one_line(caplog: pytest.LogCaptureFi
     clock = FakeClock()
     entries = [CollectorEntry(one.name, partial(lambda made: made, one), False) for one in collectors]
     sampler = Sampler(entries, clock)
-    monitor = Monitor(sampler, clock, MonitorRules(), Identity("host", "boot"))
+    monitor = create_monitor(sampler, clock, MonitorRules(), Identity("host", "boot"))
     caplog.set_level(logging.INFO)
 
     log_collectors(monitor.tick())
-    at_start = [record.message for record in caplog.records if record.name != "memwatch.monitor.transitions"]
+    at_start = [record.message for record in caplog.records if record.name != "memwatch.monitor.loop"]
     collectors[0].error = SourceUnavailable("/proc/meminfo: gone")
     clock.now += 10.0
     monitor.tick()

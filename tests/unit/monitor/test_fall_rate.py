@@ -13,10 +13,10 @@ from memwatch.core.findings import Findings
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Level, Pressure, Snapshot
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.pacing import MIN_SECONDS, Pacing
 from memwatch.monitor.rules import MonitorRules
 from support.fakes import GIB, FakeClock, FakeCollector, ram
+from support.monitors import create_monitor, listen
 
 SIZE = round(121.7 * GIB)
 # A machine that has been at rest for this long when memory begins to fall.
@@ -59,7 +59,7 @@ class Loop:
         self.memory = Memory(self.clock, available, tick_seconds)
         self.wakeups = 0
         sampler = Sampler([CollectorEntry("meminfo", lambda: self.memory, False)], self.clock)
-        self.monitor = Monitor(sampler, self.clock, MonitorRules(), Identity("spark-1", "boot-1"))
+        self.monitor = create_monitor(sampler, self.clock, MonitorRules(), Identity("spark-1", "boot-1"))
 
     def run(self, seconds: float) -> Loop:
         loop, until = self, self.clock.now + seconds
@@ -120,11 +120,11 @@ def test_level_rises_as_soon_as_its_threshold_is_crossed(slope: float) -> None:
     loop = Loop(falling(0.05 * SIZE / GIB + seconds * slope, slope, REST_SECONDS))
     critical: list[float] = []
 
-    def listen(snapshot: Snapshot, _: object) -> None:
+    def note(snapshot: Snapshot, _: object) -> None:
         if snapshot.pressure[0].level is Level.CRITICAL:
             critical.append(snapshot.monotonic - 1000.0)
 
-    loop.monitor.listeners.append(listen)
+    listen(loop.monitor, note)
     loop.run(REST_SECONDS + seconds + 0.2)
 
     assert critical[0] - (REST_SECONDS + seconds) <= 0.01

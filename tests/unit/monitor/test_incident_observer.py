@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 from memwatch.core.clock import Moment
 from memwatch.core.events import EventLog
-from memwatch.core.findings import Findings
 from memwatch.core.kill_log import ProcessEnd
 from memwatch.core.model import Absent, Process
-from memwatch.core.pressure.oom_kills import NO_KILLS
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.monitor.incident_observer import IncidentObserver
+from support.monitors import tick_of
 from support.sample_snapshots import critical_gb10
 from support.waiting import MAX_WAIT_SECONDS
 
@@ -33,7 +32,7 @@ class SlowEnds:
 
 
 def tick(observer: IncidentObserver, second: float) -> None:
-    observer.on_tick(Moment(second, second, 1e9 + second), critical_gb10(), NO_KILLS, Findings())
+    observer.on_tick(tick_of(Moment(second, second, 1e9 + second), critical_gb10()))
 
 
 def ended(observer: IncidentObserver) -> list[bool]:
@@ -45,7 +44,7 @@ def test_stop_ends_incidents_and_a_later_tick_begins_none() -> None:
     observer = IncidentObserver(EventLog(), GrowthTracker())
     tick(observer, 1.0)
     before = ended(observer)
-    observer.stop()
+    observer.close()
     after = ended(observer)
     tick(observer, 2.0)
 
@@ -57,11 +56,11 @@ def test_stop_during_a_tick_leaves_incidents_to_the_next_start() -> None:
     """The tick owns the incidents: it hangs for longer than the shutdown may take."""
     observer, ends = IncidentObserver(EventLog(), GrowthTracker()), SlowEnds()
     tick(observer, 1.0)
-    observer.ends = ends
+    observer.ended.ends = ends
     ticking = threading.Thread(target=tick, args=(observer, 2.0))
     ticking.start()
     assert ends.taking.wait(MAX_WAIT_SECONDS)
-    observer.stop(0.01)
+    observer.close(0.01)
     after = ended(observer)
     ends.may_end.set()
     ticking.join()

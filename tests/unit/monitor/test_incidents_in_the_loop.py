@@ -10,10 +10,8 @@ from msgspec.structs import replace
 
 from memwatch.core.clock import Moment
 from memwatch.core.events import EventLog
-from memwatch.core.findings import Findings
 from memwatch.core.kill_log import ServiceKill
 from memwatch.core.model import Process
-from memwatch.core.pressure.oom_kills import NO_KILLS
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.processes.leaks import LeakRules
 from memwatch.monitor.history.disk.last_run import UncleanShutdown
@@ -22,6 +20,7 @@ from memwatch.monitor.incidents.log import pack
 from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.incidents.store import IncidentStore
 from support.fakes import GIB, FakeClock
+from support.monitors import tick_of
 from support.sample_incident import INCIDENT
 from support.sample_snapshots import critical_gb10
 
@@ -41,7 +40,7 @@ def observe(growth: GrowthTracker, kills: Sequence[ServiceKill] = ()) -> Inciden
     for one in kills:
         observer.announce(one)
     snapshot = replace(critical_gb10(), unix=UNIX, processes=(process(1, GIB),))
-    observer.on_tick(Moment(BOOTTIME, BOOTTIME, UNIX), snapshot, NO_KILLS, Findings())
+    observer.on_tick(tick_of(Moment(BOOTTIME, BOOTTIME, UNIX), snapshot))
     (found,) = observer.log.recent()
     return found
 
@@ -96,7 +95,7 @@ def restart(folder: Path, kept: Sequence[Incident], words: UncleanShutdown | Non
     store.stop(10.0)
     observer = IncidentObserver(EventLog(), GrowthTracker())
     observer.use_store(IncidentStore(folder, clock, "boot-2", 1 << 16), words, ())
-    observer.stop(10.0)
+    observer.close(10.0)
     again = IncidentStore(folder, clock, "boot-3", 1 << 16)
     found = {one.id: one for one in again.load()}
     again.stop(10.0)

@@ -15,9 +15,9 @@ from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.alerts.state import Notification
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from support.fakes import GIB, FakeClock, FakeCollector, ram
+from support.monitors import create_monitor, history, listen
 
 
 class Machine:
@@ -27,11 +27,11 @@ class Machine:
         self.clock = FakeClock()
         self.memory = FakeCollector("meminfo")
         sampler = Sampler([CollectorEntry("meminfo", lambda: self.memory, False)], self.clock)
-        self.monitor = Monitor(sampler, self.clock, MonitorRules(), Identity("spark-1", "boot-1"))
+        self.monitor = create_monitor(sampler, self.clock, MonitorRules(), Identity("spark-1", "boot-1"))
         self.snapshots: list[Snapshot] = []
         self.notices: list[Notification] = []
         self.published_at: list[float] = []
-        self.monitor.listeners.append(self._record)
+        listen(self.monitor, self._record)
         self._started = self.clock.now
         self._used, self._size = used, size
 
@@ -90,7 +90,7 @@ def test_forecast_is_stored_and_ends_with_the_growth() -> None:
 
     machine.run(50, 1.0)
 
-    forecasts = machine.monitor.history.since("pressure.ram.seconds_to_full", 0.0)
+    forecasts = history(machine.monitor).tiers.since("pressure.ram.seconds_to_full", 0.0)
     last = machine.snapshots[-1].pressure[0]
     assert 2 <= len(forecasts) < 10
     assert last.seconds_to_full is Absent.NOT_AVAILABLE
@@ -120,7 +120,7 @@ def test_no_spike_is_lost_between_two_seconds() -> None:
 
     machine.run(10, 0.1)
 
-    ratios = [value for _, value in machine.monitor.history.since("pressure.ram.ratio", 0.0)]
+    ratios = [value for _, value in history(machine.monitor).tiers.since("pressure.ram.ratio", 0.0)]
     assert len(ratios) == pytest.approx(10, abs=2)
     assert max(ratios) == pytest.approx(0.95)
 

@@ -9,9 +9,9 @@ from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.machine import MachineReader
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Kernel, Level, Snapshot
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from support.fakes import GIB, FakeClock, FakeCollector, ram
+from support.monitors import create_monitor
 
 IDENTITY = Identity("spark-1", "boot-1")
 
@@ -34,7 +34,7 @@ def test_reading_equals_the_tick_of_a_daemon() -> None:
     """Also the second one, whose levels and kills depend on the first."""
     clock, collector = FakeClock(), FakeCollector("meminfo")
     reader = reader_of(collector, clock)
-    monitor = Monitor(sampler_of(collector, clock), clock, MonitorRules(), IDENTITY)
+    monitor = create_monitor(sampler_of(collector, clock), clock, MonitorRules(), IDENTITY)
     levels = []
     for used, kills in ((62, 4), (8, 5)):
         collector.findings = Findings(pools=(ram(used * GIB),), kernel=Kernel(oom_kills_total=kills))

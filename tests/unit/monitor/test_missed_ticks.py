@@ -16,6 +16,7 @@ from memwatch.monitor.alerts.state import Notification
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from support.fakes import GIB, FakeClock, FakeCollector, ram
+from support.monitors import create_monitor, listen
 
 QUICK = MonitorRules(interval_seconds=0.01)
 
@@ -23,7 +24,7 @@ QUICK = MonitorRules(interval_seconds=0.01)
 def monitor_of(clock: FakeClock, rules: MonitorRules, trigger: Wakeups | None = None) -> Monitor:
     memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
     sampler = Sampler([CollectorEntry("meminfo", lambda: memory, False)], clock)
-    return Monitor(sampler, clock, rules, Identity("spark-1", "boot-1"), trigger)
+    return create_monitor(sampler, clock, rules, Identity("spark-1", "boot-1"), trigger)
 
 
 def test_pause_is_one_event_without_a_burst_of_ticks() -> None:
@@ -38,7 +39,7 @@ def test_pause_is_one_event_without_a_burst_of_ticks() -> None:
         if len(at) == 4:
             stop.set()
 
-    monitor.listeners.append(stall)
+    listen(monitor, stall)
     monitor.run(stop)
 
     assert late_events(monitor) == ["10 samples missed: the machine was too busy"]
@@ -61,7 +62,7 @@ def test_lasting_pauses_are_reported_once_a_minute() -> None:
         if clock.now > began + 130:
             stop.set()
 
-    monitor.listeners.append(be_busy)
+    listen(monitor, be_busy)
     monitor.run(stop)
 
     first, second, third = late_events(monitor)

@@ -23,6 +23,7 @@ from memwatch.monitor.loop import Monitor
 from memwatch.monitor.rules import MonitorRules
 from memwatch_web.metrics.families import Exporter
 from support.fakes import FakeClock
+from support.monitors import create_monitor
 from support.paths import MACHINES
 
 OURS = tuple(str(Path(str(package.__file__)).parent) for package in (memwatch, memwatch_web))
@@ -32,11 +33,11 @@ WARM_TICKS, TICKS = 120, 60
 TOLERANCE = 0.1
 # Calls of a tick at rest, of those collectors that are read within it, and of one exposition.
 CALLS = {
-    "workstation": (389, 542),
-    "gb10": (398, 544),
-    "mi210": (823, 576),
-    "jetson-agx-orin-jp6": (506, 564),
-    "numa-server-2tib": (468, 540),
+    "workstation": (417, 605),
+    "gb10": (425, 607),
+    "mi210": (869, 661),
+    "jetson-agx-orin-jp6": (535, 629),
+    "numa-server-2tib": (500, 605),
 }
 
 
@@ -64,7 +65,7 @@ def monitor_of(name: str, clock: FakeClock) -> Monitor:
     folder = MACHINES / name
     host = Host(Roots(folder / "proc", folder / "sys", folder / "root"))
     quick = [entry for entry in list_collectors(host) if not entry.may_block]
-    return Monitor(Sampler(quick, clock), clock, MonitorRules(), Identity("box", "boot"))
+    return create_monitor(Sampler(quick, clock), clock, MonitorRules(), Identity("box", "boot"))
 
 
 def count_calls(name: str) -> tuple[float, int]:
@@ -78,7 +79,7 @@ def count_calls(name: str) -> tuple[float, int]:
         for _ in range(TICKS):
             monitor.tick()
             clock.now += 1
-    exporter = Exporter("1", dict, tuple, lambda: 0)
+    exporter = Exporter("1", monitor.features)
     exporter.snapshot = snapshot
     with CallCounter() as exposition:
         found = list(exporter.collect())

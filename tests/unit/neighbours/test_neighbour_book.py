@@ -56,7 +56,7 @@ class Watch:
         self.book.on_read()
 
     def send(self, name: str, one: Tick) -> None:
-        self.book.on_tick(name, msgspec.json.encode(one))
+        self.book.take_tick(name, msgspec.json.encode(one))
 
     def wait(self, seconds: float) -> None:
         self.clock.now += seconds

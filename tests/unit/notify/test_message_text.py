@@ -14,7 +14,6 @@ from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Level, Reason
 from memwatch.monitor.alerts.rules import EVENTS
 from memwatch.monitor.alerts.state import AlertState, Notification
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.notify.manager import NotificationManager, build_test_notification
 from memwatch.monitor.notify.message_text import build_text, build_title
 from memwatch.monitor.notify.outbox.outbox import NewMessage, Outbox, ReceiverQueue
@@ -22,6 +21,7 @@ from memwatch.monitor.notify.receiver import Receiver, Subscription
 from memwatch.monitor.notify.sender import Sender
 from memwatch.monitor.rules import MonitorRules
 from support.fakes import FakeClock
+from support.monitors import alerts, create_monitor
 from support.sample_snapshots import critical_gb10, hostile_names, simulated
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
@@ -36,7 +36,7 @@ def alerting_to(**wanted: tuple[str, Subscription]) -> Iterator[NotificationMana
         Receiver(name, webhook_channel(url, timeout_seconds=2.0), outbox.queue(name), subscription)
         for name, (url, subscription) in wanted.items()
     ]
-    monitor = Monitor(Sampler([], SystemClock()), SystemClock(), MonitorRules(), Identity("host", "boot"))
+    monitor = create_monitor(Sampler([], SystemClock()), SystemClock(), MonitorRules(), Identity("host", "boot"))
     made = NotificationManager(monitor, outbox, receivers, lambda: Sender("https://spark/memory"))
     made.start()
     try:
@@ -95,7 +95,7 @@ class RecordingOutbox(Outbox):
 def test_event_that_waits_for_its_notification_is_written_at_once() -> None:
     """A crash within the second in which other changes are collected loses no kill."""
     outbox, clock = RecordingOutbox(), FakeClock()
-    monitor = Monitor(Sampler([], clock), clock, MonitorRules(), Identity("host", "boot"))
+    monitor = create_monitor(Sampler([], clock), clock, MonitorRules(), Identity("host", "boot"))
     manager = NotificationManager(monitor, outbox)
     kill = AlertState(since=5.0, notified_at=1.0, reasons=(Reason("oom_kill", "killed python3"),))
     for key, state in (
@@ -104,8 +104,8 @@ def test_event_that_waits_for_its_notification_is_written_at_once() -> None:
         (("pressure.critical", "gpu0"), AlertState(since=6.0)),
         (("kernel.oom_kill", "kernel"), replace(kill, left_out=1)),
     ):
-        monitor.alert_states = {**monitor.alert_states, key: state}
-        manager.on_tick(critical_gb10(), ())
+        alerts(monitor).states = {**alerts(monitor).states, key: state}
+        manager.deliver(critical_gb10(), ())
 
     assert outbox.urgent == [False, True, False, True]
 
@@ -121,7 +121,7 @@ def test_receivers_get_what_they_subscribed_to() -> None:
         }
         with alerting_to(**wanted) as made:
             notifications = (notice(1), notice(2, target="vram0", rule="pressure.high"))
-            made.on_tick(critical_gb10(), notifications)
+            made.deliver(critical_gb10(), notifications)
             wait_until(lambda: len(both.deliveries) == 2 and bool(ram.deliveries) and bool(cards.deliveries))
 
     assert (ids(ram), ids(cards), sorted(ids(both))) == (["msg_1"], ["msg_2"], ["msg_1", "msg_2"])
@@ -131,7 +131,7 @@ def test_receivers_get_what_they_subscribed_to() -> None:
 def test_simulated_machine_sends_nothing() -> None:
     """Simulated data must not alert anyone."""
     with receiving(200) as site, alerting_to(ops=(site.url, Subscription())) as made:
-        made.on_tick(simulated(), (notice(1),))
+        made.deliver(simulated(), (notice(1),))
 
         assert made.receivers[0].pending() == 0
 

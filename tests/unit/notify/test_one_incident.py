@@ -22,7 +22,6 @@ from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Kernel
 from memwatch.monitor.alerts.rules import AlertRules
 from memwatch.monitor.alerts.state import AlertState
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.notify.manager import NotificationManager
 from memwatch.monitor.notify.outbox.outbox import Outbox
 from memwatch.monitor.notify.outbox.queue import Kind
@@ -30,6 +29,7 @@ from memwatch.monitor.notify.receiver import Receiver, Subscription
 from memwatch.monitor.rules import MonitorRules
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.generated.choices import RandomChoices
+from support.monitors import alerts, create_monitor, listen
 from support.webhook_samples import webhook_channel
 
 CALM, HIGH, CRITICAL = 16 * GIB, 54 * GIB, 62 * GIB
@@ -58,8 +58,9 @@ class Bench:
         self.shares: tuple[Share, ...] = ()
         sampler = Sampler([CollectorEntry("meminfo", lambda: self._memory, False)], self._clock)
         rules = MonitorRules(alerts=AlertRules(events=frozenset().union(*(one.events for one in subscriptions))))
-        self.monitor = Monitor(sampler, self._clock, rules, Identity("spark-1", "boot-1"))
+        self.monitor = create_monitor(sampler, self._clock, rules, Identity("spark-1", "boot-1"))
         self.manager = self.restart(subscriptions)
+        listen(self.monitor, lambda snapshot, notices: self.manager.deliver(snapshot, notices))
         self.got: list[list[Got]] = [[] for _ in subscriptions]
         self.open: list[dict[tuple[str, str], bool]] = [{} for _ in subscriptions]
         self.is_scanned = True
@@ -73,7 +74,6 @@ class Bench:
             for number, one in enumerate(subscriptions)
         ]
         self.manager = NotificationManager(self.monitor, self.outbox, receivers)
-        self.monitor.listeners[:] = [self.manager.on_tick]
         return self.manager
 
     def count_kill(self) -> None:
@@ -111,7 +111,7 @@ class Bench:
     def silence(self, event: str, seconds: float) -> None:
         now = self.monitor.moment()
         made = Silence("sil_1", now.wall + seconds, now.wall, now.boottime + seconds, event)
-        self.monitor.use_silences((made,))
+        self.monitor.publisher.use_silences((made,), self.monitor.moment())
 
     def _deliver(self) -> None:
         for receiver, got, opened in zip(self.manager.receivers, self.got, self.open, strict=True):
@@ -347,7 +347,7 @@ def test_no_alert_that_is_due_is_lost_and_each_one_ends_once(
         if is_restarted:
             bench.restart(subscriptions, bench.outbox)
             bench.run(used, 5)
-        states = bench.monitor.alert_states
+        states = alerts(bench.monitor).states
         critical, high = (states.get(key, AlertState()) for key in (CRITICAL_RAM, HIGH_RAM))
         assert bench.is_open(CRITICAL_RAM) is critical.firing
         assert bench.is_open(HIGH_RAM) or critical.firing or not high.firing or high.since is not None

@@ -6,11 +6,11 @@ from memwatch.core.clock import SystemClock
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.runtime.worker import ThreadState
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.notify.manager import NotificationManager
 from memwatch.monitor.notify.outbox.outbox import Outbox
 from memwatch.monitor.notify.receiver import Receiver
 from memwatch.monitor.rules import MonitorRules
+from support.monitors import create_monitor
 from support.sample_snapshots import critical_gb10
 from support.thread_limit import no_threads
 from support.waiting import wait_until
@@ -21,7 +21,7 @@ def test_reload_during_a_tick_leaves_no_receiver_without_a_thread() -> None:
     """A tick tries to start the thread of one receiver while a reload adds another one."""
     outbox = Outbox(None)
     first, second = (Receiver(name, webhook_channel("http://127.0.0.1:1/"), outbox.queue(name)) for name in "ab")
-    monitor = Monitor(Sampler([], SystemClock()), SystemClock(), MonitorRules(), Identity("host", "boot"))
+    monitor = create_monitor(Sampler([], SystemClock()), SystemClock(), MonitorRules(), Identity("host", "boot"))
     manager = NotificationManager(monitor, outbox, [first])
     start = first.start
 
@@ -33,7 +33,7 @@ def test_reload_during_a_tick_leaves_no_receiver_without_a_thread() -> None:
     with no_threads():
         manager.start()
         first.start = start_during_reload  # type: ignore[method-assign]
-        manager.on_tick(critical_gb10(), ())
-    manager.on_tick(critical_gb10(), ())
+        manager.deliver(critical_gb10(), ())
+    manager.deliver(critical_gb10(), ())
     wait_until(lambda: set(manager.thread_states().values()) == {ThreadState.OK})
     manager.close()

@@ -18,9 +18,10 @@ from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.processes.leaks import LeakRules, LeakSuspect, find_suspect
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.monitor.loop import Monitor
+from memwatch.monitor.processes import GrowthWatch
 from memwatch.monitor.rules import MonitorRules
 from support.fakes import GIB, FakeClock, FakeCollector, ram
+from support.monitors import alerts, create_monitor
 
 MIB = 1 << 20
 HOUR = 3600.0
@@ -179,7 +180,7 @@ def test_suspect_is_one_event() -> None:
     clock = FakeClock()
     collector = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
     sampler = Sampler([CollectorEntry("meminfo", lambda: collector, False)], clock)
-    monitor = Monitor(sampler, clock, MonitorRules(leaks=LeakRules(600.0)), Identity("spark-1", "boot-1"))
+    monitor = create_monitor(sampler, clock, MonitorRules(leaks=LeakRules(600.0)), Identity("spark-1", "boot-1"))
     for step in range(180):
         leaking = process(41, GIB + step * 10 * MIB)
         collector.findings = replace(collector.findings, processes=(leaking, process(42, 9 * GIB)))
@@ -187,12 +188,12 @@ def test_suspect_is_one_event() -> None:
         clock.now += 10.0
 
     leak_events = [event for event in monitor.events.since(0) if event.kind == "leak"]
-    (suspect,) = monitor.growth.suspects()
+    (suspect,) = monitor.features.get(GrowthWatch).tracker.suspects()
 
     assert len(leak_events) == 1
     assert leak_events[0].text.startswith("suspected leak: p41 (PID 41) grew steadily by ")
     assert suspect.process.pid == 41
-    assert not any(watch.firing for watch in monitor.alert_states.values())
+    assert not any(watch.firing for watch in alerts(monitor).states.values())
 
 
 def test_wavering_suspect_is_one_event_a_window() -> None:

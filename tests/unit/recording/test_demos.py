@@ -18,7 +18,6 @@ from memwatch.core.kernel_log import KernelLog
 from memwatch.core.model import Absent
 from memwatch.core.reading.identity import Identity
 from memwatch.core.snapshot import Node, Snapshot
-from memwatch.monitor.loop import Monitor
 from memwatch.monitor.neighbours.tick import MAX_BYTES, build_tick, decode_tick, encode_tick
 from memwatch.monitor.render.json import snapshot_json
 from memwatch.monitor.rules import MonitorRules
@@ -31,6 +30,7 @@ from memwatchd.settings.section import section_keys
 from scripts import demo_machines
 from support import demo_host
 from support.exposition import contents_and_sizes
+from support.monitors import create_monitor
 
 NAMES = tuple(demos.DESCRIPTIONS)
 # Expected architecture of each machine, and the share that shows where its GPU's memory lies.
@@ -139,7 +139,7 @@ def first_frames_of_next_round(name: str) -> list[Snapshot]:
     """Play the last seconds of a demo, then its first five, through the loop and the rules."""
     clock = ReplayClock(1e9, 1e-9)
     player = Player(open_recording(demos.path_of(name), salvage=False), clock)
-    monitor = Monitor(player, clock, MonitorRules(), Identity("box", "boot", simulated=True), speed=1.0)
+    monitor = create_monitor(player, clock, MonitorRules(), Identity("box", "boot", simulated=True), speed=1.0)
     player.began_again = monitor.replay_restarted
     clock.skip(player.contents.length - 5)
     frames = []
@@ -165,7 +165,7 @@ def test_values_of_a_demo_are_consistent(name: str) -> None:
 def test_contents_add_up_in_every_snapshot_of_a_demo(name: str) -> None:
     """Contents of pools in /metrics, in every fiftieth second: their sum is the size of the pool."""
     for frame in frames_of(name)[::50]:
-        contents, sizes = contents_and_sizes(Exporter("1", dict).render(frame, generate_latest).decode())
+        contents, sizes = contents_and_sizes(Exporter("1").render(frame, generate_latest).decode())
         assert contents or name == "macbook"
         assert contents == {pool: sizes[pool] for pool in contents}
 

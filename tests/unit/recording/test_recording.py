@@ -29,6 +29,7 @@ from memwatch.monitor.rules import MonitorRules
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import Player, ReplayClock, ReplaySleep, play_through
 from support.fakes import GIB
+from support.monitors import create_monitor, history
 from support.recordings import recorded, seconds_in, snapshot_at
 from support.sample_snapshots import SAMPLES, critical_gb10
 
@@ -93,7 +94,7 @@ def test_snapshots_are_played_in_order(tmp_path: Path) -> None:
 
 def monitor_of(player: Player) -> Monitor:
     identity = Identity("spark", "boot", simulated=True)
-    return Monitor(
+    return create_monitor(
         player, player.clock, MonitorRules(), identity, ReplaySleep(player.clock.speed), player.clock.speed
     )
 
@@ -123,10 +124,10 @@ def test_player_shows_each_moment_and_repeats(tmp_path: Path) -> None:
     player.began_again = monitor.replay_restarted
 
     play_through(monitor, player)
-    levels = [bucket.maximum for bucket in monitor.history.query("pressure.ram.level", 0.0, 60.0, 6)]
+    levels = [bucket.maximum for bucket in history(monitor).tiers.query("pressure.ram.level", 0.0, 60.0, 6)]
     again = monitor.tick()
 
-    values = [value for _, value in monitor.history.since("pool.ram.used_bytes", 0.0)]
+    values = [value for _, value in history(monitor).tiers.since("pool.ram.used_bytes", 0.0)]
     assert values[:3] == [0.0, 1.0 * GIB, 2.0 * GIB]
     assert max(values) == 59.0 * GIB
     assert levels[0] == 0.0

@@ -12,6 +12,7 @@ from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.settings.values import TcpAddress
 from support.full_settings import full_text
+from support.monitors import alerting
 from support.settings_sample import settings_from
 
 OPEN = "[web]\ninsecure = true\n"
@@ -70,4 +71,4 @@ def test_reload_changes_the_labels(tmp_path: Path) -> None:
     daemon.stop()
 
     assert (before, after, kept) == ({}, {"cluster": "west"}, {"cluster": "west"})
-    assert daemon.alerting.sender().labels == after
+    assert alerting(daemon.monitor).sender().labels == after

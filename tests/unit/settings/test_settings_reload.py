@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from memwatch.core.options import Section
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
+from memwatchd.neighbours.follower import Follower
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import Player, ReplayClock
@@ -22,6 +23,7 @@ from memwatchd.settings.schema import Settings
 from memwatchd.settings.section import AT_START, ON_RELOAD
 from memwatchd.settings.web import Tls
 from support.full_settings import full_text, with_other_value
+from support.monitors import alerting
 from support.settings_sample import WEBHOOK, settings_from
 
 # In the full file each receiver has its own proxy.
@@ -183,12 +185,13 @@ def in_use(daemon: Daemon) -> Mapping[str, Any]:
 
     test_tls covers certificates, test_exposure the exposure.
     """
+    follower = daemon.monitor.features.find(Follower)
     return {
         "rules": daemon.monitor.rules,
         "web_options": daemon.web_options(),
-        "receivers": [one.name for one in daemon.alerting.receivers],
-        "neighbours": [one.name for one in daemon.follower.peers],
-        "sender": daemon.alerting.sender(),
+        "receivers": [one.name for one in alerting(daemon.monitor).receivers],
+        "neighbours": [one.name for one in follower.peers] if follower else [],
+        "sender": alerting(daemon.monitor).sender(),
         "max_streams": daemon.broker.max_streams,
         "log_level": logging.getLevelName(logging.getLogger().level).lower(),
         "certificate": None,

@@ -14,6 +14,7 @@ from memwatch.monitor.history.all_series import AllSeries
 from memwatch.monitor.history.notable_ticks import NotableTick, unpack
 from memwatch.monitor.history.series import unit_of
 from memwatch.monitor.history.tiers import Bucket
+from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.render import json as as_json
 from memwatch.monitor.render.json import JSON_TYPE
@@ -60,7 +61,7 @@ async def history(
     CSV has one row per bucket, three columns per series, and empty cells in gaps.
     """
     monitor = services.monitor
-    past, shift = monitor.series, monitor.to_wall(0.0)
+    past, shift = monitor.features.get(HistoryRecorder).series, monitor.to_wall(0.0)
     names = parse_names(series, past)
     start, end = span(monitor, from_, to, monitor.rules.history_seconds)
 
@@ -96,7 +97,7 @@ async def ticks(
     """
     monitor = services.monitor
     start, end = span(monitor, from_, to, monitor.rules.coarse_seconds)
-    notable_ticks = monitor.ticks.between(
+    notable_ticks = monitor.features.get(HistoryRecorder).ticks.between(
         monitor.to_boottime(start), monitor.to_boottime(end) + MAX_JITTER_SECONDS, limit
     )
     key = ("ticks", start, end, limit)
@@ -117,11 +118,12 @@ def _ticks_json(monitor: Monitor, notable_ticks: Sequence[NotableTick]) -> list[
 
 async def last_words(services: Services) -> Response:
     """Return the last two minutes of the previous run if it did not end cleanly."""
-    words = services.monitor.unclean_shutdown
+    recorder = services.monitor.features.get(HistoryRecorder)
+    words = recorder.unclean_shutdown
     if words is None:
         if services.monitor.simulated:
             raise ProblemError(404, NOTHING_BEFORE)
-        raise ProblemError(404, NO_LAST_WORDS if services.monitor.history_writer else NOTHING_KEPT)
+        raise ProblemError(404, NO_LAST_WORDS if recorder.writer else NOTHING_KEPT)
     figures = sum(len(sample.figures) for sample in words.samples)
     body = await services.query(
         "last-words", figures * FIGURE_SECONDS, lambda: services.json_bytes(as_json.unclean_shutdown_json(words))

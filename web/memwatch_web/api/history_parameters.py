@@ -7,6 +7,7 @@ import re
 from datetime import datetime, timezone
 
 from memwatch.monitor.history.all_series import AllSeries
+from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.loop import Monitor
 from memwatch_web.asgi.problems import ProblemError
 
@@ -20,7 +21,7 @@ FRACTION = re.compile(r"\.([0-9]{1,30})")
 
 def span(monitor: Monitor, from_: str | None, to: str | None, seconds: float) -> tuple[float, float]:
     """Return begin and end in Unix seconds. Default: the last `seconds` until now."""
-    end = instant("to", to, monitor.to_wall(monitor.history.end) + MAX_JITTER_SECONDS)
+    end = instant("to", to, monitor.to_wall(monitor.features.get(HistoryRecorder).tiers.end) + MAX_JITTER_SECONDS)
     start = instant("from", from_, max(0.0, end - seconds))
     if start >= end:
         raise ProblemError(422, f"from is {start} and to is {end}: from must be earlier than to.")

@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 from starlette.responses import Response
 
+from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.incidents.incident_json import incident_json
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
@@ -22,13 +23,13 @@ async def incidents(services: Services, limit: Annotated[int, Meta(ge=1, le=MAX_
     An incident begins with a critical level (not with full GPU memory alone), a kill, a lost GPU, a gap in the
     samples, or an unclean end.
     """
-    found = services.monitor.incidents.log.heads()[:limit]
+    found = services.monitor.features.get(IncidentObserver).log.heads()[:limit]
     return services.json([incident_json(one) for one in found])
 
 
 async def incident(services: Services, incident_id: Annotated[str, Meta(max_length=MAX_ID)]) -> Response:
     """Return an incident with its timeline, and with the memory of the largest processes over time."""
-    found = services.monitor.incidents.log.find(incident_id)
+    found = services.monitor.features.get(IncidentObserver).log.find(incident_id)
     if found is None:
         raise ProblemError(404, "no such incident: GET /api/v1/incidents lists those that are kept.")
     return services.json(incident_json(found))

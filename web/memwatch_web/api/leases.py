@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.core.leases import MAX_NAME_LENGTH, MAX_SECONDS, MIN_SECONDS
-from memwatch.monitor.lease_book import LeaseRefusedError, LeaseRequest
+from memwatch.monitor.lease_book import LeaseBook, LeaseRefusedError, LeaseRequest
 from memwatch.monitor.render.json import lease_json
 from memwatch_web.api.programs import MAX_BYTES, Count, Pid, RequestBody, refuse_foreign_process
 from memwatch_web.api.services import Services
@@ -49,7 +49,7 @@ async def lease(services: Services, request: Request, body: LeaseBody) -> Respon
     caller = caller_of(request.scope)
     wanted = LeaseRequest(**asdict(body), made_by=caller.words, is_operator=caller.is_operator)
     try:
-        granted = services.monitor.leases.grant(wanted, services.current())
+        granted = services.monitor.features.get(LeaseBook).grant(wanted, services.current())
     except LeaseRefusedError as error:
         raise ProblemError(409 if error.conflict else 422, f"{error}.") from None
     return services.json(lease_json(granted))
@@ -57,7 +57,7 @@ async def lease(services: Services, request: Request, body: LeaseBody) -> Respon
 
 async def end(services: Services, request: Request, lease_id: Annotated[str, Meta()]) -> Response:
     """End a lease early; return the others. Without a login, it is that of a process of the caller's user."""
-    caller, book = caller_of(request.scope), services.monitor.leases
+    caller, book = caller_of(request.scope), services.monitor.features.get(LeaseBook)
     missing = ProblemError(404, f"no lease {lease_id[:80]!r}; /api/v1/leases lists those in force.")
     if not caller.is_operator and book.owner_uid(lease_id) not in (None, caller.uid):
         raise ProblemError(

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from memwatch.core.owners import OWNER_KINDS, OwnerKind
 from memwatch.core.processes.pss import PssError
+from memwatch.monitor.processes import GrowthWatch
 from memwatch.monitor.render.owners_json import OWNERS, Growth, GrowthTimes, MeasuredPss, owners_json
 from memwatch_web.api.history_parameters import instant, refuse_before_1970
 from memwatch_web.api.services import Services
@@ -45,9 +46,10 @@ async def growth(
     if start >= now:
         raise ProblemError(422, f"since is {since!r}: not in the past; use 10m, 1h or an earlier time.")
     shift = monitor.to_wall(0.0)
-    grown = monitor.growth.since(start - shift, start)[:limit]
-    times = GrowthTimes(shift, monitor.growth.growth_by_window)
-    answer = Growth(start, now, tuple(grown), tuple(monitor.growth.suspects()))
+    tracker = monitor.features.get(GrowthWatch).tracker
+    grown = tracker.since(start - shift, start)[:limit]
+    times = GrowthTimes(shift, tracker.growth_by_window)
+    answer = Growth(start, now, tuple(grown), tuple(tracker.suspects()))
     return services.json(OWNERS.encode(answer, times))
 
 

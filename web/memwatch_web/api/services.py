@@ -14,6 +14,7 @@ from memwatch.core.events import Event, EventLog
 from memwatch.core.printable import printable
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.lease_book import LeaseBook
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.neighbours.book import NeighbourBook
 from memwatch.monitor.neighbours.machines import Machine, list_machines
@@ -88,8 +89,7 @@ class Services(Struct):
 
     def current(self) -> Snapshot:
         """Return the latest snapshot, without leases that have ended since. Raises Problem before the first."""
-        if self.monitor.leases:
-            self.monitor.leases.current()
+        self.monitor.features.get(LeaseBook).current()
         return current(self.monitor)
 
     def own_tick(self, snapshot: Snapshot) -> Tick:
@@ -144,7 +144,7 @@ class Services(Struct):
         self._record("test", f"test notification to {', '.join(receivers)}, by {caller.words}")
 
     def _record(self, kind: str, text: str) -> None:
-        self.monitor.record_change(kind, printable(text))
+        self.monitor.record(kind, printable(text))
 
     def stream(self, request: Request, encoder: Encoder) -> Response:
         """Return a stream with a chunk for each snapshot. Raise ProblemError if this client may open none."""

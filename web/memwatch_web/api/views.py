@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.lease_book import LeaseBook
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.neighbours.tick import encode_tick
 from memwatch.monitor.notify.status import ALERTS, alert_rows, receiver_rows
@@ -79,7 +80,7 @@ async def silences(services: Services) -> Response:
 
 async def leases(services: Services) -> Response:
     """Return the leases in force, oldest first."""
-    return services.json(as_json.leases_json(services.monitor.leases.current()))
+    return services.json(as_json.leases_json(services.monitor.features.get(LeaseBook).current()))
 
 
 async def compact_stream(services: Services, request: Request) -> Response:

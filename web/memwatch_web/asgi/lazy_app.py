@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -32,6 +34,9 @@ class LazyApp:
             HEALTHZ: _answering(lambda: health_response(monitor)),
             READYZ: _answering(lambda: readiness_response(monitor)),
         }
+        for feature in monitor.features:
+            for path, answer in feature.routes().items():
+                self._at_once[path] = _answering(partial(_json_response, answer, monitor))
         self._monitor = monitor
         self._parts = pages, api
         self.is_prepared = False
@@ -61,6 +66,12 @@ class LazyApp:
     def close(self) -> None:
         for part in self._parts:
             part.close()
+
+
+def _json_response(answer: Callable[[], Any], monitor: Monitor) -> Response:
+    from memwatch.monitor.render.json import JSON_TYPE, answer_bytes
+
+    return Response(answer_bytes(answer(), monitor.simulated), media_type=JSON_TYPE)
 
 
 def _answering(answer: Callable[[], Response]) -> ASGIApp:

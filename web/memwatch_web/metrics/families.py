@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 import prometheus_client
@@ -16,24 +16,15 @@ from memwatch.core.config_state import ConfigState
 from memwatch.core.model import Absent, Process, sum_figures
 from memwatch.core.reading.identity import Identity
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.alerts.state import AlertState, Key
 from memwatch.monitor.between_scrapes import BetweenScrapes, RecentExtremes
-from memwatch.monitor.history.disk.files import FilesStatus
-from memwatch.monitor.incidents.records import Incident
-from memwatch.monitor.notify.outbox.outbox import OutboxFigures
-from memwatch.monitor.notify.receiver import Subscription
+from memwatch.monitor.feature import Features
 from memwatch_web.metrics.daemon_families import (
-    Notifier,
     ProcessFigures,
-    alert_families,
     collector_families,
     config_families,
     daemon_families,
-    history_families,
-    incident_families,
     list_families,
     machine_families,
-    notification_families,
     tick_families,
 )
 from memwatch_web.metrics.device_families import device_families
@@ -41,7 +32,7 @@ from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, OwnerSelection, 
 from memwatch_web.metrics.places import find_devices
 from memwatch_web.metrics.pool_families import pinned_families, pool_families, share_families, swap_families
 from memwatch_web.metrics.pressure_families import kernel_families, pressure_families
-from memwatch_web.metrics.samples import PREFIX, Row, counter, gauge, info, words
+from memwatch_web.metrics.samples import PREFIX, Row, build_family, counter, gauge, info, words
 
 # Metrics of model servers.
 
@@ -120,29 +111,6 @@ def process_families(snapshot: Snapshot, max_processes: int) -> Iterator[Metric]
     yield gauge("process_swap_bytes", "Swap of each of the largest processes in bytes.", swapped, PROCESS)
 
 
-# The metric that keeps Prometheus's shipped rules from repeating alerts that memwatchd sends itself.
-
-TEXT = "1 for alerts that a receiver of memwatchd gets in place of those of Prometheus's rules."
-
-
-def pushed_family(snapshot: Snapshot, subscriptions: Iterable[Subscription]) -> Metric:
-    targets = [verdict.target for verdict in snapshot.pressure]
-    rows = {row for subscription in subscriptions for row in pushed_alerts(subscription, targets)}
-    return gauge("alert_pushed", TEXT, [(row, 1) for row in sorted(rows)], ("event", "target"))
-
-
-def pushed_alerts(subscription: Subscription, targets: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield events with their targets: pressure by target, for other events none.
-
-    A receiver of some targets only does not get all of such an event. Prometheus's rules then report it, too.
-    """
-    for event in subscription.events:
-        if event.startswith("pressure."):
-            yield from ((event, target) for target in targets if subscription.covers(event, target))
-        elif not subscription.targets:
-            yield event, ""
-
-
 # Metrics of the machines that this one follows.
 
 LABELS = ("neighbour",)
@@ -195,33 +163,24 @@ class Exporter(Collector):
     def __init__(
         self,
         version: str,
-        alert_states: Callable[[], Mapping[Key, AlertState]],
-        notifiers: Callable[[], Sequence[Notifier]] = tuple,
+        features: Features | None = None,
         max_processes: Callable[[], int] = lambda: 0,
-        outbox: Callable[[], OutboxFigures | None] = lambda: None,
-        files: Callable[[], FilesStatus | None] = lambda: None,
         process: Callable[[], ProcessFigures | None] = lambda: None,
-        between_scrapes: BetweenScrapes | None = None,
         identity: Identity | None = None,
         max_owners: Callable[[], int] = lambda: DEFAULT_OWNERS,
         labels: Callable[[], Mapping[str, str]] = dict,
         revision: str = UNKNOWN,
-        incidents: Callable[[], Sequence[Incident]] = tuple,
         config: Callable[[], ConfigState | None] = lambda: None,
     ) -> None:
         self.snapshot: Snapshot | None = None
         self._build = {"version": version, "revision": revision}
-        self._watches = alert_states
-        self._notifiers = notifiers
         self._max_processes = max_processes
-        self._outbox = outbox
-        self._files = files
         self._process = process
-        self._between = between_scrapes
+        self._features = features or Features()
+        self._between = self._features.find(BetweenScrapes)
         self._identity = identity
         self._max_owners = max_owners
         self._labels = labels
-        self._incidents = incidents
         self._config = config
         self._owners = OwnerSelection()
         self._registry = CollectorRegistry(auto_describe=False)
@@ -249,14 +208,10 @@ class Exporter(Collector):
         yield from pinned_families(snapshot)
         yield from tick_families(snapshot, between)
         yield from self._build_families(snapshot)
-        yield from alert_families(self._watches())
-        yield from incident_families(self._incidents())
-        notifiers = self._notifiers()
-        yield from notification_families(notifiers, self._outbox() if notifiers else None)
-        yield pushed_family(snapshot, filter(None, (one.in_place_of_prometheus() for one in notifiers)))
+        for feature in self._features:
+            yield from map(build_family, feature.families())
         yield from collector_families(snapshot)
         yield from list_families(snapshot)
-        yield from history_families(self._files())
         yield from daemon_families(self._process())
         yield from config_families(self._config())
         yield from kernel_families(snapshot, between.kills if between else None)

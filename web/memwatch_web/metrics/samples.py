@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -15,6 +15,7 @@ from prometheus_client.utils import floatToGoString
 
 from memwatch.core.model import Absent
 from memwatch.core.runtime.histogram import Histogram
+from memwatch.monitor.feature import Family
 
 PREFIX = "memwatch_"
 # OpenMetrics requires that the name of a family with a unit ends with it.
@@ -48,6 +49,17 @@ def histogram(
         limits = (*map(floatToGoString, one.bounds), "+Inf")
         family.add_metric(values, list(zip(limits, one.cumulative(), strict=True)), one.total)
     return family
+
+
+def build_family(family: Family) -> Metric:
+    """Return a family of a feature."""
+    builders: Mapping[str, Callable[..., Metric]] = {
+        "gauge": gauge,
+        "counter": counter,
+        "info": info,
+        "histogram": histogram,
+    }
+    return builders[family.kind](*family[1:])
 
 
 def unit_of(name: str) -> str:

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
 from memwatch_web.asgi.render_cache import RenderCache
@@ -76,7 +77,8 @@ async def runbooks(services: PageServices) -> Response:
 
 async def last_words(services: PageServices) -> Response:
     monitor = services.monitor
-    return HTMLResponse(services.pages.last_words(monitor.unclean_shutdown, monitor.simulated))
+    words = monitor.features.get(HistoryRecorder).unclean_shutdown
+    return HTMLResponse(services.pages.last_words(words, monitor.simulated))
 
 
 def answer(

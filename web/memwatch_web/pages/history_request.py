@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.loop import Monitor
 from memwatch_web.api.history_parameters import instant
 from memwatch_web.asgi.problems import refuse_repeated
@@ -29,7 +30,10 @@ PAGE_SECONDS = 0.003
 
 def build_input(monitor: Monitor) -> HistoryInput:
     return HistoryInput(
-        monitor.series, monitor.to_wall(0.0), monitor.rules.tier_specs, monitor.events.latest(MAX_EVENTS)
+        monitor.features.get(HistoryRecorder).series,
+        monitor.to_wall(0.0),
+        monitor.rules.tier_specs,
+        monitor.events.latest(MAX_EVENTS),
     )
 
 

@@ -17,6 +17,7 @@ from memwatch.monitor.history.holders import (
     process_id,
     series_name,
 )
+from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
@@ -76,7 +77,8 @@ def view_process(services: PageServices, snapshot: Snapshot, pid: int) -> Proces
     view = services.pages.view_process(snapshot, pid, services.monitor.to_wall(0.0), score)
     if view is None:
         raise ProblemError(404, f"process {pid} is not among the listed processes, and was not in the last hour.")
-    return replace(view, series=find_owner_series(services.monitor.series, view.process))
+    recorder = services.monitor.features.get(HistoryRecorder)
+    return replace(view, series=find_owner_series(recorder.series, view.process))
 
 
 def find_owner_series(past: AllSeries, process: Process) -> dict[str, str]:
@@ -100,7 +102,7 @@ def stream_process(services: PageServices, request: Request, pid: int) -> Respon
             view = view_process(services, snapshot, pid)
         except ProblemError:
             view = replace(last, ended=True)
-        recorded = bool(find_series(services.monitor.series, view.process))
+        recorded = bool(find_series(services.monitor.features.get(HistoryRecorder).series, view.process))
         return sse(PROCESS, services.pages.process_fragment(snapshot, view, recorded))
 
     cache = RenderCache(render)

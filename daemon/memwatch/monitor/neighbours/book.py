@@ -5,12 +5,16 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from memwatch.core.clock import Clock
+from memwatch.core.clock import Clock, SystemClock
 from memwatch.core.model import Absent
 from memwatch.core.neighbour_status import NeighbourState, NeighbourStatus
+from memwatch.core.reading.machine import Additions
+from memwatch.monitor.feature import Feature
 from memwatch.monitor.neighbours.found import FoundMachine, FoundMachines
 from memwatch.monitor.neighbours.last_words import LastWords
 from memwatch.monitor.neighbours.neighbour import Failure, Neighbour
@@ -40,11 +44,17 @@ class MachinePast(Struct, frozen=True):
     hour: Sequence[Tick]
 
 
-class NeighbourBook:
+class NeighbourBook(Feature):
     """The neighbours, in the order of the settings. Written by the reading thread, read by all others.
 
     `run` identifies this process to machines that compare whom they receive.
     """
+
+    name = "book of neighbours"
+
+    @classmethod
+    def of(cls, monitor: Any) -> NeighbourBook:  # noqa: ANN401  as in Feature
+        return cls(monitor.identity.host, SystemClock())
 
     def __init__(self, host: str, clock: Clock) -> None:
         self.run: str = secrets.token_hex(4)
@@ -56,6 +66,10 @@ class NeighbourBook:
 
     def __bool__(self) -> bool:
         return bool(self._neighbours)
+
+    def on_additions(self, additions: Additions) -> Additions:
+        left_out = {**additions.left_out, "machines_found": self.found.count_left_out()}
+        return replace(additions, left_out=left_out)
 
     def use(self, followed: Iterable[tuple[str, str]]) -> None:
         """Follow these names and URLs. A neighbour with an unchanged URL keeps its past."""
@@ -71,7 +85,7 @@ class NeighbourBook:
         """Note that the reading thread runs."""
         self._read_at = self._clock.monotonic()
 
-    def on_tick(self, name: str, data: bytes) -> None:
+    def take_tick(self, name: str, data: bytes) -> None:
         """Take a tick of a neighbour. Raises TickError."""
         now, unix = self._clock.monotonic(), self._clock.wall()
         with self._lock:

@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from memwatch.core.printable import printable
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.silences import MAX_SILENCES, Silence, current, in_force
 from memwatch.core.snapshot import Reason, Snapshot
+from memwatch.monitor.alert_states import Alerts
 from memwatch.monitor.alerts.inhibition import INHIBITORS, can_be_inhibited, is_inhibited
 from memwatch.monitor.alerts.persistence import (
     Entry,
@@ -32,10 +33,12 @@ from memwatch.monitor.alerts.state import (
     build_notification,
     new_notification_id,
 )
+from memwatch.monitor.feature import Family, Feature
+from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.loop import Monitor
-from memwatch.monitor.notify.outbox.outbox import NewMessage, Outbox, OutboxFigures, ReceiverQueue
+from memwatch.monitor.notify.outbox.outbox import NewMessage, Outbox, ReceiverQueue
 from memwatch.monitor.notify.outbox.queue import Kind
-from memwatch.monitor.notify.receiver import Receiver, close_all
+from memwatch.monitor.notify.receiver import Receiver, Subscription, close_all
 from memwatch.monitor.notify.sender import Sender
 from memwatch.monitor.notify.webhook_payload import cut
 
@@ -53,8 +56,10 @@ class SilenceLimitError(Exception):
     """The limit of silences is reached."""
 
 
-class NotificationManager:
+class NotificationManager(Feature):
     """Manager of receivers, outbox and silences. `recovered`: number of damaged files that were replaced."""
+
+    name = "notifications"
 
     def __init__(
         self,
@@ -68,6 +73,8 @@ class NotificationManager:
         self.outbox = outbox
         self.recovered = recovered
         self._monitor = monitor
+        self._alerts = monitor.features.get(Alerts)
+        self._incidents = monitor.features.get(IncidentObserver)
         self.sender = sender
         self._new = deque(self.receivers)
         self._is_started = False
@@ -101,7 +108,7 @@ class NotificationManager:
         moment, boot_id = self._monitor.moment(), self._monitor.identity.boot_id
         found = decode_alert_states(data, moment, boot_id, self._unread_states)
         rules = self._monitor.rules.alerts.events
-        self._monitor.alert_states = {key: state for key, state in found.items() if key[0] in rules}
+        self._alerts.states = {key: state for key, state in found.items() if key[0] in rules}
 
     def _restore_silences(self, data: bytes) -> None:
         moment, boot_id = self._monitor.moment(), self._monitor.identity.boot_id
@@ -140,8 +147,12 @@ class NotificationManager:
         level = logging.WARNING if lost else logging.INFO
         log.log(level, "receiver removed or changed: %s; notifications dropped: %d", name, lost)
 
-    def on_tick(self, snapshot: Snapshot, notifications: tuple[Notification, ...]) -> None:
-        """Queue new notifications and save the alerts' state, in one transaction. Call after every tick.
+    def on_publish(self, snapshot: Snapshot) -> None:
+        self.deliver(snapshot, self._alerts.pending)
+        self._alerts.pending = ()
+
+    def deliver(self, snapshot: Snapshot, notifications: tuple[Notification, ...]) -> None:
+        """Queue new notifications and save the alerts' state, in one transaction.
 
         A simulated machine sends no notifications and saves no state.
         """
@@ -164,8 +175,35 @@ class NotificationManager:
             self.outbox.put(new_messages, {})
         return [receiver.name for receiver in self.receivers]
 
-    def outbox_figures(self) -> OutboxFigures:
-        return OutboxFigures(self.outbox.durable, self.outbox.errors, self.recovered)
+    def failures(self) -> list[str]:
+        found = [(one.channel.title, one.status().failure) for one in self.receivers]
+        return [f"{title}: {failure}" for title, failure in found if failure]
+
+    def families(self) -> Iterator[Family]:
+        receivers, label = self.receivers, ("receiver",)
+        outcomes = [((one.name, outcome), count) for one in receivers for outcome, count in one.counts().items()]
+        text = "Total notifications by outcome."
+        yield Family("counter", "notifications", text, outcomes, (*label, "outcome"))
+        pending = [((one.name,), one.pending()) for one in receivers]
+        yield Family("gauge", "notifications_pending", "Number of undelivered notifications.", pending, label)
+        text = "Time from an alert to the delivery of its notification in seconds."
+        latencies = [((one.name,), one.latency) for one in receivers]
+        yield Family("histogram", "notification_latency_seconds", text, latencies, label)
+        durable = [((), int(self.outbox.durable))] if receivers else []
+        text = "1 if undelivered notifications survive a restart, 0 if not."
+        yield Family("gauge", "outbox_durable", text, durable)
+        errors = [((), self.outbox.errors)] if receivers else []
+        text = "Total failed writes of undelivered notifications to disk."
+        yield Family("counter", "outbox_errors", text, errors)
+        recovered = [((), self.recovered)] if receivers else []
+        text = "Total unusable outbox files replaced, or loaded without their damaged rows."
+        yield Family("counter", "outbox_recovered", text, recovered)
+        latest = self._monitor.latest
+        targets = [verdict.target for verdict in latest.pressure] if latest else []
+        wanted = filter(None, (one.in_place_of_prometheus() for one in receivers))
+        pushed = {row for subscription in wanted for row in pushed_alerts(subscription, targets)}
+        text = "1 for alerts that a receiver of memwatchd gets in place of those of Prometheus's rules."
+        yield Family("gauge", "alert_pushed", text, [(row, 1) for row in sorted(pushed)], ("event", "target"))
 
     def thread_states(self) -> dict[str, ThreadState]:
         """Return the state of every thread that delivers; empty without receivers."""
@@ -174,7 +212,7 @@ class NotificationManager:
 
     def silences(self) -> tuple[Silence, ...]:
         """Return the silences in force, with times by the current wall clock."""
-        return current(self._monitor.silences, self._monitor.moment())
+        return current(self._monitor.publisher.silences, self._monitor.moment())
 
     def silence(
         self, seconds: float, event: str | None, target: str | None, comment: str, made_by: str = ""
@@ -230,7 +268,7 @@ class NotificationManager:
         self._note_ends(notifications, snapshot.unix)
         state = self._encode_states(snapshot)
         if new_messages or self.outbox.values.get(ALERT_STATES) != state:
-            waiting = waiting_events(self._monitor.alert_states)
+            waiting = waiting_events(self._alerts.states)
             is_urgent = bool(new_messages) or waiting != self._waiting_events
             self._waiting_events = waiting
             self.outbox.put(new_messages, {ALERT_STATES: state}, urgent=is_urgent)
@@ -247,7 +285,7 @@ class NotificationManager:
 
     def _encode_states(self, snapshot: Snapshot) -> bytes:
         """Serialize the alerts. The bytes are cached until an alert changes or the machine was suspended."""
-        alert_states, moment = self._monitor.alert_states, self._monitor.last_tick
+        alert_states, moment = self._alerts.states, self._monitor.last_tick
         asleep = moment.asleep_seconds
         if self._written is None or self._written[0] is not alert_states or self._written[1] != asleep:
             encoded = encode_alert_states(alert_states, moment, snapshot.boot_id, self._unread_states)
@@ -269,7 +307,7 @@ class NotificationManager:
         new_messages = []
         levels = {one.target: one.level for one in snapshot.pressure}
         fresh = {notification.alert for notification in notifications if not notification.repeated}
-        for (rule, target), alert_state in active_alerts(self._monitor.alert_states, self._silences_at_tick()):
+        for (rule, target), alert_state in active_alerts(self._alerts.states, self._silences_at_tick()):
             level = levels.get(target) if rule.startswith("pressure.") else None
             notification = build_notification(
                 alert_state, Condition(rule, target, True, level=level), snapshot.unix, new_notification_id()
@@ -287,7 +325,7 @@ class NotificationManager:
         return new_messages
 
     def _active_keys(self) -> Collection[Key]:
-        return {key for key, _ in active_alerts(self._monitor.alert_states, self._silences_at_tick())}
+        return {key for key, _ in active_alerts(self._alerts.states, self._silences_at_tick())}
 
     def _gets(
         self,
@@ -321,11 +359,11 @@ class NotificationManager:
 
     def _is_silence_pending(self) -> bool:
         """Return True while a silence mutes alerts that new receivers have not been sent."""
-        alert_states = self._monitor.alert_states
+        alert_states = self._alerts.states
         return len(active_alerts(alert_states, self._silences_at_tick())) < len(active_alerts(alert_states, ()))
 
     def _silences_at_tick(self) -> tuple[Silence, ...]:
-        return in_force(self._monitor.silences, self._monitor.last_tick.boottime)
+        return in_force(self._monitor.publisher.silences, self._monitor.last_tick.boottime)
 
     def _build_messages(
         self, notification: Notification, snapshot: Snapshot, wanting: Sequence[Receiver]
@@ -342,14 +380,27 @@ class NotificationManager:
 
     def _sender_of(self, notification: Notification) -> Sender:
         """Return the sender, with the incident that the alert is about."""
-        found = self._monitor.incidents.log.current_id(notification.target)
+        found = self._incidents.log.current_id(notification.target)
         return replace(self.sender(), incident=found) if found else self.sender()
 
     def _use_silences(self, silences: tuple[Silence, ...]) -> None:
-        self._monitor.use_silences(silences)
+        self._monitor.publisher.use_silences(silences, self._monitor.moment())
         encoded = encode_silences(silences, self._monitor.identity.boot_id, self._unread_silences)
         if self.outbox.values.get(SILENCES) != encoded:
             self.outbox.put((), {SILENCES: encoded})
+
+
+def pushed_alerts(subscription: Subscription, targets: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield events with their targets: pressure by target, for other events none. Prometheus's shipped rules do not
+    repeat them.
+
+    A receiver of some targets only does not get all of such an event. Prometheus's rules then report it, too.
+    """
+    for event in subscription.events:
+        if event.startswith("pressure."):
+            yield from ((event, target) for target in targets if subscription.covers(event, target))
+        elif not subscription.targets:
+            yield event, ""
 
 
 def waiting_events(alert_states: Mapping[Key, AlertState]) -> Mapping[Key, int]:

@@ -15,6 +15,7 @@ from memwatch.core.listing import some_of
 from memwatch.core.silences import Silence, in_force, is_silenced
 from memwatch.core.snapshot import Reason, Snapshot
 from memwatch.core.wire import Shape, Wire
+from memwatch.monitor.alert_states import Alerts
 from memwatch.monitor.alerts.naming import runbook_anchor
 from memwatch.monitor.alerts.rules import EVENTS, LEVELS, RULES, SEVERITY, evaluate_rules, possible_targets
 from memwatch.monitor.alerts.state import AlertState
@@ -183,8 +184,8 @@ def rule_rows(monitor: Monitor, alerting: NotificationManager) -> list[RuleRow]:
 
 def count_firing(monitor: Monitor) -> int:
     """Return the number of firing alerts that are not silenced."""
-    firing = [key for key, state in monitor.alert_states.items() if state.firing]
-    silences = in_force(monitor.silences, monitor.moment().boottime) if firing else ()
+    firing = [key for key, state in monitor.features.get(Alerts).states.items() if state.firing]
+    silences = in_force(monitor.publisher.silences, monitor.moment().boottime) if firing else ()
     return sum(not is_silenced(silences, *key) for key in firing)
 
 
@@ -204,7 +205,7 @@ def fires_in(state: AlertState, pending_seconds: float | None, now: float) -> fl
 
 def alert_rows(monitor: Monitor) -> list[AlertRow]:
     moment = monitor.moment()
-    silences = in_force(monitor.silences, moment.boottime)
+    silences = in_force(monitor.publisher.silences, moment.boottime)
     pending = pending_by_alert(monitor)
     return [
         AlertRow(
@@ -217,7 +218,7 @@ def alert_rows(monitor: Monitor) -> list[AlertRow]:
             reasons=alert_state.reasons,
             fires_in_seconds=fires_in(alert_state, pending.get((rule, target)), moment.monotonic),
         )
-        for (rule, target), alert_state in monitor.alert_states.items()
+        for (rule, target), alert_state in monitor.features.get(Alerts).states.items()
         if is_shown(alert_state)
     ]
 

@@ -366,11 +366,3 @@ class Outbox:
             for queue in self._queues.values():
                 queue.changed.notify_all()
             self._written.notify_all()
-
-
-class OutboxFigures(Struct, frozen=True):
-    """State of the outbox's persistence: whether it works, write errors, and damaged files that were replaced."""
-
-    durable: bool
-    errors: int
-    recovered: int

@@ -1,0 +1,208 @@
+"""Features: what a daemon does beside sampling, judging and publishing. Each is a class, and a line in FEATURES.
+
+The loop calls the hooks in the order of that tuple. A feature that fails is logged once, and keeps no other from
+its work: the snapshot of a tick is published without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
+
+from msgspec import Struct
+
+from memwatch.core.clock import Moment
+from memwatch.core.findings import Findings
+from memwatch.core.pressure.oom_kills import NewKills
+from memwatch.core.processes.unreturned import ReturnChanges
+from memwatch.core.reading.machine import Additions
+from memwatch.core.runtime.failure_log import FailureLog
+from memwatch.core.runtime.worker import ThreadState
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.rules import MonitorRules
+
+if TYPE_CHECKING:
+    import asyncio
+
+log: logging.Logger = logging.getLogger(__name__)
+
+
+class Tick(Struct, frozen=True):
+    """A tick before it is published. `before`: the snapshot published last; `missed`: samples missed since, by
+    occasion."""
+
+    now: Moment
+    before: Snapshot | None
+    snapshot: Snapshot
+    kills: NewKills
+    returns: ReturnChanges
+    findings: Findings
+    rules: MonitorRules
+    missed: Sequence[int] = ()
+
+
+FamilyKind = Literal["gauge", "counter", "info", "histogram"]
+
+
+class Family(NamedTuple):
+    """A metric family, without the prefix of its name. The rows of an info have no figure."""
+
+    kind: FamilyKind
+    name: str
+    text: str
+    rows: Iterable[Any]
+    labels: Sequence[str] = ()
+
+
+class Feature:
+    """Base class of features. Each hook does nothing by default, and costs nothing where it is not overridden."""
+
+    name: ClassVar[str]
+
+    def __init__(self, monitor: Any) -> None:  # noqa: ANN401  a Monitor, which imports this module
+        """Take what is needed of a loop. The features before this one in FEATURES exist."""
+
+    @classmethod
+    def of(cls, monitor: Any) -> Feature:  # noqa: ANN401  a Monitor
+        """Create the feature of a loop."""
+        return cls(monitor)
+
+    @classmethod
+    def create(cls, daemon: Any) -> Feature:  # noqa: ANN401  a Daemon, of another distribution
+        """Create the feature of a daemon."""
+        return cls.of(daemon.monitor)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Return True if `on_publish` must follow this tick, also between two intervals."""
+        return False
+
+    def on_findings(self, findings: Findings) -> Findings:
+        """Return the findings of a tick with changes."""
+        return findings
+
+    def on_additions(self, additions: Additions) -> Additions:
+        """Return what a snapshot has beside the findings, with changes."""
+        return additions
+
+    def on_tick(self, tick: Tick) -> None:
+        """Follow a tick before its snapshot is published."""
+
+    def on_publish(self, snapshot: Snapshot) -> None:
+        """Follow a published snapshot: once an interval and on each change of a level, at any pace of the ticks."""
+
+    def on_replay(self) -> None:
+        """Start over: a recording has ended and starts again."""
+
+    def start(self) -> None:
+        """Restore what earlier runs kept, and start threads. Called before the first tick."""
+
+    def serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Open sockets in the event loop of the server."""
+
+    def leave(self) -> None:
+        """Close what `serve` opened, before the event loop ends."""
+
+    def close(self) -> None:
+        """End threads and write what is left. The loop has ended."""
+
+    def prepare_reload(self, new: Any) -> Callable[[], object] | None:  # noqa: ANN401, ARG002  a Reload
+        """Return what applies new settings to this feature. A failure must change nothing."""
+        return None
+
+    def thread_states(self) -> Mapping[str, ThreadState]:
+        """Return the state of each thread that the watchdog of the service depends on."""
+        return {}
+
+    def failures(self) -> Sequence[str]:
+        """Return a sentence for each receiver that does not accept what it is sent."""
+        return ()
+
+    def families(self) -> Iterable[Family]:
+        """Return the metrics."""
+        return ()
+
+    def routes(self) -> Mapping[str, Callable[[], Any]]:
+        """Return functions by the path whose GET requests they answer with JSON."""
+        return {}
+
+
+AnyFeature = TypeVar("AnyFeature")
+Value = TypeVar("Value")
+
+
+class Features:
+    """The features of a loop, in their order."""
+
+    def __init__(
+        self, monotonic: Callable[[], float] = time.monotonic, on_memory_error: Callable[[], object] = bool
+    ) -> None:
+        self._all: tuple[Feature, ...] = ()
+        self._calls: dict[str, list[tuple[Feature, Callable[..., Any]]]] = {}
+        self._failures: dict[tuple[str, str], str] = {}
+        self._failure_log = FailureLog(monotonic)
+        self._on_memory_error = on_memory_error
+
+    def __iter__(self) -> Iterator[Feature]:
+        return iter(self._all)
+
+    def add(self, feature: Feature) -> None:
+        self._all, self._calls = (*self._all, feature), {}
+
+    def find(self, kind: type[AnyFeature]) -> AnyFeature | None:
+        """Return the feature of a type, None if it is off."""
+        return next((one for one in self._all if isinstance(one, kind)), None)
+
+    def get(self, kind: type[AnyFeature]) -> AnyFeature:
+        """Return the feature of a type that every daemon has."""
+        found = self.find(kind)
+        if found is None:
+            raise LookupError(kind.__name__)
+        return found
+
+    def call(self, hook: str, *given: object) -> None:
+        """Call a hook of all features."""
+        for feature, call in self._overriding(hook):
+            try:
+                call(*given)
+            except Exception as error:  # noqa: BLE001, PERF203  the other features must go on
+                self._on_failure(feature, hook, error)
+            else:
+                if self._failures:
+                    self._on_success(feature, hook)
+
+    def change(self, hook: str, value: Value) -> Value:
+        """Return a value with the changes of all features that do not fail."""
+        for feature, call in self._overriding(hook):
+            try:
+                value = call(value)
+            except Exception as error:  # noqa: BLE001, PERF203  the other features must go on
+                self._on_failure(feature, hook, error)
+            else:
+                if self._failures:
+                    self._on_success(feature, hook)
+        return value
+
+    def _overriding(self, hook: str) -> list[tuple[Feature, Callable[..., Any]]]:
+        calls = self._calls.get(hook)
+        if calls is None:
+            default = getattr(Feature, hook)
+            calls = [(one, getattr(one, hook)) for one in self._all if getattr(type(one), hook) is not default]
+            self._calls[hook] = calls
+        return calls
+
+    def _on_failure(self, feature: Feature, hook: str, error: Exception) -> None:
+        if isinstance(error, MemoryError):
+            self._on_memory_error()
+        why = "out of memory" if isinstance(error, MemoryError) else f"{type(error).__name__}: {error}"
+        log.debug("traceback of the failed feature", exc_info=error)
+        complaint = f"{feature.name} failed: {why}"
+        if self._failures.get((feature.name, hook)) != complaint and self._failure_log.admits(complaint):
+            log.error("%s", complaint)
+        self._failures[feature.name, hook] = complaint
+
+    def _on_success(self, feature: Feature, hook: str) -> None:
+        if self._failures.pop((feature.name, hook), None) and self._failure_log.admits_recovery():
+            log.warning("%s works again", feature.name)

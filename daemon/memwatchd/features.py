@@ -1,0 +1,210 @@
+"""The features of a daemon: a line each in FEATURES. Those that the settings leave off are not imported."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from msgspec import Struct
+
+from memwatch.core.linux.files import Roots
+from memwatch.core.linux.key_owner import KeyOwners
+from memwatch.core.linux.process_ends import ProcessEnds
+from memwatch.monitor.alert_states import Alerts
+from memwatch.monitor.between_scrapes import BetweenScrapes
+from memwatch.monitor.feature import Feature
+from memwatch.monitor.history_recorder import HistoryRecorder
+from memwatch.monitor.incident_observer import IncidentObserver
+from memwatch.monitor.lease_book import LeaseBook
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.neighbours.book import NeighbourBook
+from memwatch.monitor.notify.channel import Channel
+from memwatch.monitor.notify.manager import NotificationManager
+from memwatch.monitor.notify.outbox.outbox import Outbox
+from memwatch.monitor.notify.receiver import Receiver, Subscription
+from memwatch.monitor.processes import EndedProcesses, GrowthWatch
+from memwatch.monitor.recording.file_format import RecordingError
+from memwatch.monitor.transitions import EventWriter
+from memwatch_web.metrics.families import Exporter
+from memwatchd.sd_notify import Notifier
+from memwatchd.settings.certificates import client_context
+from memwatchd.settings.channels import ReceiverSection
+from memwatchd.settings.neighbours import create_peers
+from memwatchd.settings.schema import Settings
+from memwatchd.state_dir import StateDir
+from memwatchd.target_check import UnknownTargetCheck
+from memwatchd.wiring import LiveSettings
+
+log: logging.Logger = logging.getLogger(__name__)
+
+
+class Parts(Protocol):
+    """A daemon, from which features are created. `problems`: settings that are not in force."""
+
+    monitor: Monitor
+    settings: Settings
+    live: LiveSettings
+    roots: Roots
+    state: StateDir
+    key_owners: KeyOwners
+    service: Notifier
+    problems: list[str]
+    ends: ProcessEnds | None
+
+    def exporter(self) -> Exporter: ...
+
+    def labels(self) -> Mapping[str, str]: ...
+
+
+class Reload(Struct, frozen=True):
+    """New settings, their live part, and that of before."""
+
+    settings: Settings
+    live: LiveSettings
+    before: LiveSettings
+
+
+class Alerting(NotificationManager):
+    """The receivers of the settings, with their outbox in the state folder."""
+
+    owners: KeyOwners
+
+    @classmethod
+    def create(cls, daemon: Parts) -> Alerting:
+        opened = None
+        if daemon.state.folder is not None:
+            from memwatch.monitor.notify.outbox.sqlite_store import open_outbox
+
+            opened = open_outbox(daemon.state.folder, time.time())
+        for complaint in opened.complaints if opened else ():
+            log.warning("%s", complaint)
+        outbox = Outbox(opened.store, opened.stored) if opened else Outbox(None)
+        owners = daemon.key_owners
+        receivers = [create_receiver(one, outbox, one.create_channel(owners)) for one in daemon.live.receivers]
+        for name in daemon.settings.receivers_off:
+            outbox.queue(name)  # without a queue, what is stored for it would be dropped
+        recovered = int(opened.recovered) if opened else 0
+        made = cls(daemon.monitor, outbox, receivers, lambda: daemon.live.sender, recovered)
+        made.owners = owners
+        return made
+
+    def start(self) -> None:
+        self.restore()
+        super().start()
+
+    def prepare_reload(self, new: Reload) -> Callable[[], None]:
+        """A receiver with unchanged settings is kept. One that changed takes over the queue of an earlier one with
+        its name, unless that had another type."""
+        known = {one.name: one for one in new.before.receivers}
+        changed = [one for one in new.live.receivers if one != known.get(one.name)]
+        channels = {one.name: one.create_channel(self.owners) for one in changed}
+
+        def apply() -> None:
+            receivers = {one.name: one for one in self.receivers}
+            for one in changed:
+                was = known.get(one.name)
+                if was is not None and type(was) is not type(one):
+                    self.drop(one.name)
+                receivers[one.name] = create_receiver(one, self.outbox, channels[one.name])
+            self.use([receivers[one.name] for one in new.live.receivers])
+
+        return apply
+
+
+def create_receiver(receiver: ReceiverSection, outbox: Outbox, channel: Channel) -> Receiver:
+    wanted = Subscription(frozenset(receiver.events), frozenset(receiver.targets), receiver.instead_of_prometheus)
+    return Receiver(receiver.name, channel, outbox.queue(receiver.name), wanted)
+
+
+def follow_neighbours(daemon: Parts, live: LiveSettings | None = None) -> Feature | None:
+    """Follow the machines of [[neighbours]]. A reload may add the first one."""
+    followed = (live or daemon.live).neighbours
+    if not followed:
+        return None
+    from memwatchd.neighbours.follower import Follower
+
+    book = daemon.monitor.features.get(NeighbourBook)
+    firing = partial(daemon.monitor.features.get(Alerts).firing, "neighbour.silent")
+    return Follower(book, daemon.key_owners, create_peers(followed), create_peers, firing)
+
+
+def discover(daemon: Parts) -> Feature | None:
+    """Search for other machines with mDNS."""
+    if not daemon.settings.discovery.mdns:
+        return None
+    from memwatchd.neighbours.mdns import Announcement, Discovery
+
+    web, book = daemon.settings.web, daemon.monitor.features.get(NeighbourBook)
+    listener, has_tls = web.listener_for_others, web.tls.cert_file is not None
+    announced = None if listener is None else Announcement(listener.port, has_tls, listener.host)
+    return Discovery(book.found, daemon.monitor.identity.host, book.run, announced)
+
+
+def push_metrics(daemon: Parts) -> Feature | None:
+    """Push metrics over OTLP. OpenTelemetry's SDK is imported only for this."""
+    otlp = daemon.settings.otlp
+    if otlp.endpoint is None:
+        return None
+    from memwatchd.otlp.pusher import Pusher, Target
+    from memwatchd.otlp.source import PayloadSource
+
+    headers = {name: one.text for name, one in otlp.headers.items()}
+    tls = partial(client_context, otlp.ca_file)
+    admit = daemon.key_owners.admit(otlp.secret, otlp.user) if otlp.secret else None
+    target = Target(otlp.url, otlp.endpoint.origin, otlp.interval.total_seconds(), headers, tls, admit)
+    return Pusher(target, PayloadSource(lambda: daemon.monitor.latest, daemon.exporter(), daemon.labels))
+
+
+def record(daemon: Parts) -> Feature | None:
+    """Record to a file. Raises RecordingError if it is unusable and was named on the command line."""
+    file = daemon.settings.recording.file
+    if file is None:
+        return None
+    from memwatchd.recording.recorder import Recorder
+
+    try:
+        return Recorder(file, daemon.monitor.identity.host)
+    except (RecordingError, OSError) as error:
+        if daemon.settings.origins.get("recording.file", "").startswith("--"):
+            raise
+        daemon.problems.append(f"the recording is off: {error}")
+        return None
+
+
+def serve_systemd(daemon: Parts) -> Feature | None:
+    """Serve the pressure sockets, and the sockets that systemd passed."""
+    systemd = daemon.settings.systemd
+    # Levels of a demo or a recording must not reach programs of this machine.
+    folder = systemd.socket_dir if systemd.pressure_sockets and not daemon.monitor.simulated else None
+    if folder is None and "LISTEN_FDS" not in os.environ:
+        return None
+    from memwatchd.systemd.serve import SystemdSockets
+
+    return SystemdSockets(daemon.monitor, daemon.roots, daemon.service, folder)
+
+
+# In the order of their work in a tick. A function returns None if the settings leave its feature off.
+FEATURES: Sequence[Callable[[Parts], Feature | None]] = (
+    EndedProcesses.create,
+    EventWriter.create,
+    GrowthWatch.create,
+    Alerts.create,
+    BetweenScrapes.create,
+    record,
+    HistoryRecorder.create,
+    LeaseBook.create,
+    IncidentObserver.create,
+    NeighbourBook.create,
+    Alerting.create,
+    UnknownTargetCheck.create,
+    follow_neighbours,
+    discover,
+    push_metrics,
+    serve_systemd,
+)
+# Those of them that a reload may start.
+STARTED_BY_RELOADS: Sequence[Callable[[Parts, LiveSettings], Feature | None]] = (follow_neighbours,)
