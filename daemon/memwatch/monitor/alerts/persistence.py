@@ -236,7 +236,7 @@ def _unix(value: float) -> float:
 
 
 def _parse_silence(one: dict[str, Any], moment: Moment, same_boot: bool) -> Silence:
-    saved: Silence = SAVED.decode(Silence, {"until_boottime": 0.0, **one})
+    saved: Silence = SAVED.decode(Silence, one)
     return replace(
         saved,
         until_unix=_unix(saved.until_unix),
