@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
 
 from memwatch.core.backends.finder import Finder
 from memwatch.core.processes.process_folder import read_oom_score
@@ -14,11 +17,13 @@ from memwatch.monitor.notify.manager import NotificationManager
 from memwatch.monitor.notify.status import build_view, count_firing
 from memwatch.monitor.processes import GrowthWatch
 from memwatch_web.api.inquiries import Inquiries
+from memwatch_web.api.services import Services
 from memwatch_web.asgi.single_flight import SingleFlight
-from memwatch_web.metrics.endpoint import MetricsEndpoint
-from memwatch_web.pages.renderer import Pages
-from memwatch_web.pages.services import PageServices
 from memwatchd.daemon import Daemon
+
+if TYPE_CHECKING:
+    from memwatch_web.pages.renderer import Pages
+    from memwatch_web.pages.services import PageServices
 
 # Longer than the timeout for an OpenCL driver: only a hanging file system takes longer.
 INQUIRY_DEADLINE_SECONDS = 20.0
@@ -28,20 +33,26 @@ PSS_DEADLINE_SECONDS = 10.0
 SHOWN_EVENTS = 8
 
 
-def create_services(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> PageServices:
-    services = PageServices(
+def create_services(daemon: Daemon) -> Services:
+    features = daemon.monitor.features
+    services = Services(
         daemon.monitor,
         daemon.broker,
-        daemon.monitor.features.get(NotificationManager),
+        features.get(NotificationManager),
         create_inquiries(daemon),
-        daemon.monitor.features.get(NeighbourBook),
-        pages=create_pages(daemon),
-        options=daemon.web_options,
-        scrapes=metrics_endpoint,
+        features.get(NeighbourBook),
     )
     daemon.on_leaving.append(services.queries.close)
-    services.pages.machines = services.machines
     return services
+
+
+def create_page_services(daemon: Daemon, services: Services) -> PageServices:
+    """Return the services of the pages. They share caches, threads and limits with the API."""
+    from memwatch_web.pages.services import PageServices
+
+    pages = create_pages(daemon)
+    pages.machines = services.machines
+    return PageServices(**asdict(services), pages=pages, options=daemon.web_options)
 
 
 def create_inquiries(daemon: Daemon) -> Inquiries:
@@ -64,6 +75,8 @@ def create_inquiries(daemon: Daemon) -> Inquiries:
 
 
 def create_pages(daemon: Daemon) -> Pages:
+    from memwatch_web.pages.renderer import Pages
+
     monitor, features = daemon.monitor, daemon.monitor.features
     recorder, alerting = features.get(HistoryRecorder), features.get(NotificationManager)
     book = features.get(NeighbourBook)

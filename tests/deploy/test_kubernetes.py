@@ -15,7 +15,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from memwatch_web.asgi.paths import OPEN_PATHS
+from memwatch_web.asgi.routes import OPEN_PATHS
 from support.paths import ROOT
 
 NEEDED_PROGRAMS = ("kubectl",)

@@ -19,7 +19,7 @@ from memwatch_web.asgi.auth import Login, parse_token
 from memwatch_web.asgi.caller import CallerLookup
 from memwatch_web.asgi.failed_logins import FailedLogins
 from memwatch_web.asgi.options import WebOptions
-from memwatch_web.asgi.paths import METRICS
+from memwatch_web.asgi.routes import METRICS
 from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.metrics.fast_path import MetricsFastPath
 from memwatchd.daemon import Daemon

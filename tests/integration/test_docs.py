@@ -93,9 +93,8 @@ def test_exit_codes_are_those_that_help_promises() -> None:
 
 
 def test_importing_everything_reads_no_device_and_needs_no_root() -> None:
-    modules = (
-        "memwatch.monitor, memwatch.core.collectors, memwatch_web.app, memwatchd.http_server.server, memwatchd.run"
-    )
+    web = "memwatch_web.pages_app, memwatch_web.api_app"
+    modules = f"memwatch.monitor, memwatch.core.collectors, {web}, memwatchd.http_server.server, memwatchd.run"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", f"import {modules}"], capture_output=True, check=False
     )

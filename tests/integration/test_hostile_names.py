@@ -12,8 +12,8 @@ import pytest
 from msgspec import Struct
 
 from memwatch.core.printable import printable
-from memwatch_web.plain_routes import PAGES
-from memwatch_web.routes import api_routes
+from memwatch_web.api_app import api_routes
+from memwatch_web.pages_app import PAGES
 from support.alert_machine import quick_config
 from support.client_process import memwatch
 from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, running_daemon

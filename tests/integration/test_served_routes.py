@@ -6,36 +6,51 @@ from collections.abc import Iterator
 
 import pytest
 from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.routing import Route as ServedRoute
 
-from memwatch_web.api_app import create_api
+from memwatch_web.api_app import API, api_routes, create_api
+from memwatch_web.asgi import static_files
+from memwatch_web.asgi.routes import OPENAPI, is_of_api
 from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.pages.template_environment import LINKS, PATHS
-from memwatch_web.plain_routes import PAGES
-from memwatch_web.routes import API, api_routes
+from memwatch_web.pages_app import PAGES, create_pages_app
 from memwatchd.daemon import Daemon
 from memwatchd.settings.schema import Settings
-from memwatchd.web_app import create_services
+from memwatchd.web_app import create_page_services, create_services
 
 
 @pytest.fixture
-def app() -> Iterator[FastAPI]:
+def daemon() -> Iterator[Daemon]:
     daemon = Daemon(Settings(), lambda _: Settings())
-    yield create_api(create_services(daemon, MetricsEndpoint(daemon.monitor, daemon.exporter())))
+    yield daemon
     daemon.stop()
 
 
-def test_application_serves_the_route_tables(app: FastAPI) -> None:
-    served = {
+@pytest.fixture
+def app(daemon: Daemon) -> FastAPI:
+    return create_api(create_services(daemon), MetricsEndpoint(daemon.monitor, daemon.exporter()))
+
+
+def served_by(app: Starlette) -> list[tuple[str, str]]:
+    return [
         (method, route.path)
         for route in app.routes
         if isinstance(route, ServedRoute)
         for method in route.methods or ()
         if method != "HEAD"
-    }
+    ]
 
-    assert served == {(route.method, route.path) for route in (*api_routes(), *PAGES)} | {("GET", "/openapi.json")}
-    assert len(served) == len(app.routes)
+
+def test_applications_serve_the_route_tables(daemon: Daemon, app: FastAPI) -> None:
+    pages = served_by(create_pages_app(create_page_services(daemon, create_services(daemon))))
+
+    assert sorted(served_by(app)) == sorted([*((one.method, one.path) for one in api_routes()), ("GET", OPENAPI)])
+    assert sorted(pages) == sorted(
+        [*((one.method, one.path) for one in PAGES), *(("GET", one.path) for one in static_files.routes())]
+    )
+    assert all(is_of_api(path) for _, path in served_by(app))
+    assert not any(is_of_api(path) for _, path in pages)
 
 
 def test_openapi_describes_the_api_and_no_pages(app: FastAPI) -> None:

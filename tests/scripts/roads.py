@@ -21,11 +21,11 @@ from msgspec import Struct
 from memwatch import memory_info
 from memwatch.cli import cli
 from memwatch_web.api_app import create_api
-from memwatch_web.app import create_app
 from memwatch_web.metrics.endpoint import MetricsEndpoint
+from memwatch_web.pages_app import create_pages_app
 from memwatchd.daemon import Daemon
 from memwatchd.settings.load import load
-from memwatchd.web_app import create_services
+from memwatchd.web_app import create_page_services, create_services
 from scripts.golden import arguments_of
 from support.paths import MACHINES
 
@@ -99,14 +99,14 @@ def roads() -> dict[str, Road]:
             daemon.monitor.tick()
         found["tick"] = walk(daemon.monitor.tick)
         endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter())
-        services = create_services(daemon, endpoint)
-        app = create_app(services, create_api(services))
+        services = create_services(daemon)
+        pages, api = create_pages_app(create_page_services(daemon, services)), create_api(services, endpoint)
         for name, target, path, query in (
             ("/metrics", endpoint, "/metrics", b""),
-            ("overview", app, "/", b""),
-            ("/api/v1/snapshot", app, "/api/v1/snapshot", b""),
-            ("/api/v1/fit", app, "/api/v1/fit", b"bytes=20GiB"),
-            ("/history", app, "/history", b""),
+            ("overview", pages, "/", b""),
+            ("/api/v1/snapshot", api, "/api/v1/snapshot", b""),
+            ("/api/v1/fit", api, "/api/v1/fit", b"bytes=20GiB"),
+            ("/history", pages, "/history", b""),
         ):
             get(target, path, query)
             daemon.monitor.tick()

@@ -1,44 +1,173 @@
-"""The FastAPI application: the API. Importing this module imports FastAPI (15 MiB)."""
+"""The API: its table of routes, and the FastAPI application. Importing this module imports FastAPI."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.build_info import REVISION, __version__
-from memwatch_web import routes
+from memwatch.monitor.render import json as as_json
+from memwatch_web.api import (
+    alerts,
+    fit,
+    history,
+    incidents,
+    ingest,
+    leases,
+    machines,
+    owners,
+    release,
+    snapshot,
+    views,
+)
+from memwatch_web.api.dependencies import ApiServices, find_example, refuse_unknown
+from memwatch_web.api.services import Services
+from memwatch_web.asgi.compression import Compression
+from memwatch_web.asgi.health import health_response, readiness_response
 from memwatch_web.asgi.problems import describe_error
-from memwatch_web.asgi.strict_query import find_example
+from memwatch_web.asgi.routes import HEALTHZ, LEASES, MARKS, METRICS, OPENAPI, READYZ, REPORTS, Route
 from memwatch_web.error_handlers import ErrorAnswer
-from memwatch_web.pages.services import PageServices
+from memwatch_web.metrics.endpoint import MetricsEndpoint
+
+SIMULATED = {404: "Not available for demo data."}
+NO_INCIDENT = {404: "No such incident."}
+NO_LAST_WORDS = {404: "No last words."}
+NO_PSS = {
+    403: "Permission denied; `detail` describes how to allow it.",
+    404: "The process is not listed or has ended, or the kernel does not provide PSS.",
+    429: "Rate limit: one read per second.",
+}
+NO_ROOM = {409: "It does not fit, or a limit is reached; `detail` has the available memory and the leases."}
+NO_LEASE = {404: "No such lease."}
+NO_MACHINE = {404: "No such neighbour."}
+NO_TEST = {409: "No receiver is configured.", 429: "Rate limit: one test notification per 5 s."}
+NO_SILENCE = {404: "No such silence."}
+TOO_MANY = {409: "The limit of silences is reached."}
 
 
-def create_api(services: PageServices) -> FastAPI:
-    """Create the API of one monitor. It also refuses requests for pages that do not exist."""
-    app = Application(
-        title="memwatchd",
-        version=__version__,
-        description="Memory of this machine: pools that add up, and shares inside them. Sizes are bytes.",
-        docs_url=None,
-        redoc_url=None,
-        **_no_telemetry(),
-    )
-    answer_error = ErrorAnswer(services.pages, services.monitor.simulated)
-    for kind, handler in answer_error.handlers.items():
-        app.add_exception_handler(kind, handler)
+# LazyApp answers requests of these three. The routes describe them, and refuse other methods.
 
-    @app.exception_handler(RequestValidationError)
+
+async def metrics(request: Request) -> Response:
+    """Return metrics in the Prometheus text format, or in OpenMetrics if the Accept header requests it."""
+    endpoint: MetricsEndpoint = request.app.state.metrics
+    return endpoint.response(request.headers.raw)
+
+
+async def healthz(services: ApiServices) -> Response:
+    """Return 200 while sampling works: the last tick is at most three intervals old (at least 1 s)."""
+    return health_response(services.monitor)
+
+
+async def readyz(services: ApiServices) -> Response:
+    """Return 200 once the first snapshot exists."""
+    return readiness_response(services.monitor)
+
+
+# fmt: off
+MEMORY = (
+    #      method   path                            handler                              answer
+    Route("GET",    "/api/v1/snapshot",             views.part(as_json.snapshot_json),    "Snapshot"),
+    Route("GET",    "/api/v1/pools",                views.part(as_json.pools_json),       "Pool[]"),
+    Route("GET",    "/api/v1/shares",               views.part(as_json.shares_json),      "Share[]"),
+    Route("GET",    "/api/v1/devices",              views.part(as_json.devices_json),     "Device[]"),
+    Route("GET",    "/api/v1/processes",            views.part(as_json.processes_json),   "Process[]"),
+    Route("GET",    "/api/v1/engines",              views.part(as_json.engines_json),     "Engine[]"),
+    Route("GET",    "/api/v1/pressure",             views.part(as_json.pressure_json),    "Pressure[]"),
+    Route("GET",    "/api/v1/collectors",           views.part(as_json.collectors_json),  "Collector[]"),
+    Route("GET",    "/api/v1/machines",             machines.machines,            "ListedMachine[]"),
+    Route("GET",    "/api/v1/backends",             views.backends,               "Backends",
+          refusals=SIMULATED),
+    Route("GET",    "/api/v1/doctor",               views.doctor,                 "Examination",
+          refusals=SIMULATED),
+    Route("GET",    "/api/v1/processes/{pid}/pss",  owners.pss,                   "Pss",
+          refusals=NO_PSS),
+    Route("GET",    "/api/v1/owners",               owners.owners,                "Owners"),
+    Route("GET",    "/api/v1/growth",               owners.growth,                "Growth"),
+    Route("GET",    "/api/v1/events",               snapshot.events,              "Event[]"),
+    Route("GET",    "/api/v1/history",              history.history,              "History or text/csv"),
+    Route("GET",    "/api/v1/ticks",                history.ticks,                "Tick[]"),
+    Route("GET",    "/api/v1/last-words",           history.last_words,           "LastWords",
+          refusals=NO_LAST_WORDS),
+    Route("GET",    "/api/v1/incidents",            incidents.incidents,          "Incident[]"),
+    Route("GET",    "/api/v1/incidents/{incident_id}", incidents.incident,        "Incident",
+          refusals=NO_INCIDENT),
+    Route("GET",    "/api/v1/stream",               snapshot.stream,              "text/event-stream"),
+    Route("GET",    "/api/v1/machines/{name}",      machines.machine,             "FollowedMachine",
+          refusals=NO_MACHINE),
+    Route("POST",   "/api/v1/release",              release.release,              "Release",
+          "operator", "collectors close the GPU drivers for a while"),
+    Route("GET",    "/api/v1/fit",                  fit.fit,                      "Fit"),
+    Route("GET",    METRICS,                        metrics,                      "text/plain"),
+)
+PROGRAMS = (
+    Route("POST",   MARKS,                          ingest.marks,                 "MarkReceipt",
+          "program", "adds an event"),
+    Route("POST",   REPORTS,                        ingest.reports,               "ReportReceipt",
+          "program", "replaces the reports of a process"),
+    Route("POST",   LEASES,                         leases.lease,                 "Lease",
+          "program", "reserves memory for a process", NO_ROOM),
+    Route("DELETE", LEASES + "/{lease_id}",         leases.end,                   "Lease[]",
+          "program", "ends a lease", NO_LEASE),
+    Route("GET",    LEASES,                         views.leases,                "Lease[]"),
+)
+ALERTS = (
+    Route("GET",    "/api/v1/alerts",               views.alerts,                "Alert[]"),
+    Route("GET",    "/api/v1/receivers",            views.receivers,             "Receiver[]"),
+    Route("GET",    "/api/v1/silences",             views.silences,              "Silence[]"),
+    Route("POST",   "/api/v1/alerts/test",          alerts.test,                  "AlertTest",
+          "operator", "sends a test message to every receiver", NO_TEST),
+    Route("POST",   "/api/v1/silences",             alerts.silence,               "Silence[]",
+          "operator", "adds a silence", TOO_MANY),
+    Route("DELETE", "/api/v1/silences/{silence_id}", alerts.end,                  "Silence[]",
+          "operator", "ends a silence", NO_SILENCE),
+)
+HEALTH = (
+    Route("GET",    HEALTHZ,                        healthz,                      "Health", "anyone"),
+    Route("GET",    READYZ,                         readyz,                       "Health", "anyone"),
+)
+# fmt: on
+
+# Groups of the OpenAPI description.
+API: Mapping[str, tuple[Route, ...]] = {"memory": MEMORY, "programs": PROGRAMS, "alerts": ALERTS, "health": HEALTH}
+
+
+def api_routes() -> Iterable[Route]:
+    return (route for group in API.values() for route in group)
+
+
+def create_api(services: Services, metrics_endpoint: MetricsEndpoint) -> FastAPI:
+    """Create the API of one monitor."""
+    answer_error = ErrorAnswer(services.monitor.simulated)
+
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         wanted = request.scope["route"].dependant
         sentences = [describe_error(one, find_example(wanted, one["loc"])) for one in error.errors()]
         return answer_error(request, 422, "; ".join(sentences))
 
-    routes.install(app, services)
+    app = Application(
+        title="memwatchd",
+        version=__version__,
+        description="Memory of this machine: pools that add up, and shares inside them. Sizes are bytes.",
+        openapi_url=OPENAPI,
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(refuse_unknown)],
+        middleware=[Middleware(Compression)],
+        exception_handlers={**answer_error.handlers, RequestValidationError: invalid},
+        **_no_telemetry(),
+    )
+    app.state.services, app.state.metrics = services, metrics_endpoint
+    for tag, routes in API.items():
+        for route in routes:
+            app.add_api_route(route.path, route.handler, methods=[route.method], tags=[tag])
     return app
 
 
@@ -49,7 +178,7 @@ class Application(FastAPI):
         if self.openapi_schema is None:
             from memwatch_web.api.openapi import with_answers
 
-            described = with_answers(super().openapi(), routes.api_routes())
+            described = with_answers(super().openapi(), api_routes())
             described["info"]["x-revision"] = REVISION
             self.openapi_schema = described
         return self.openapi_schema

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -12,9 +12,11 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Match
 
 from memwatch.core.runtime.failure_log import FailureLog
-from memwatch_web.asgi.paths import API, HEALTHZ, LIVE, METRICS, OPENAPI, READYZ, STATIC
 from memwatch_web.asgi.problems import problem_response
-from memwatch_web.pages.renderer import Pages
+from memwatch_web.asgi.routes import LIVE, STATIC
+
+if TYPE_CHECKING:
+    from memwatch_web.pages.renderer import Pages
 
 log = logging.getLogger(__name__)
 
@@ -23,17 +25,14 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # FastAPI's detail for a body that its JSON parser cannot decode; the only 400 that it returns by itself.
 UNREADABLE_BODY = "There was an error parsing the body"
 
-# Paths for programs. Errors there are never pages.
-NO_PAGES_UNDER = (API, STATIC)
-NO_PAGES = frozenset({*(one.rstrip("/") for one in NO_PAGES_UNDER), HEALTHZ, LIVE, METRICS, OPENAPI, READYZ})
 # No page is nested deeper. Each link of an error page has this number of "../" at most.
 MAX_STEPS_UP = 20
 
 
 class ErrorAnswer:
-    """Handlers of exceptions, so that every error has a detail and none a traceback."""
+    """Handlers of exceptions, so that every error has a detail and none a traceback. The API has no `pages`."""
 
-    def __init__(self, pages: Pages, simulated: bool = False) -> None:
+    def __init__(self, simulated: bool, pages: Pages | None = None) -> None:
         self._pages = pages
         self._simulated = simulated
         self._failure_log = FailureLog()
@@ -46,7 +45,7 @@ class ErrorAnswer:
     def __call__(
         self, request: Request, status: int, sentence: str, headers: dict[str, str] | None = None
     ) -> Response:
-        if not is_page(request.scope["path"]):
+        if self._pages is None or not is_page(request.scope["path"]):
             return problem_response(status, sentence, headers, self._simulated)
         headers = {"vary": "accept", **(headers or {})}
         if not wants_page(request):
@@ -76,8 +75,8 @@ class ErrorAnswer:
 
 
 def is_page(path: str) -> bool:
-    """Check that a path may have been meant as a page."""
-    return path not in NO_PAGES and not path.startswith(NO_PAGES_UNDER)
+    """Check that a path may have been meant as a page. Scripts and styles ask for the others."""
+    return path != LIVE and not f"{path}/".startswith(STATIC)
 
 
 def wants_page(request: Request) -> bool:

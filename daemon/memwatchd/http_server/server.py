@@ -24,7 +24,7 @@ from memwatch_web.asgi.access import AccessControl, response_headers
 from memwatch_web.asgi.app_loader import AppLoader
 from memwatch_web.asgi.caller import CallerLookup
 from memwatch_web.asgi.lazy_app import LazyApp
-from memwatch_web.asgi.paths import METRICS
+from memwatch_web.asgi.routes import METRICS
 from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.metrics.fast_path import MetricsFastPath
 from memwatchd import wiring
@@ -36,7 +36,7 @@ from memwatchd.http_server.tls import TlsProtocol
 from memwatchd.liveness import EVENT_LOOP, LoopPing, ThreadLog, TickCheck
 
 if TYPE_CHECKING:
-    from memwatch_web.pages.services import PageServices
+    from memwatch_web.api.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -224,23 +224,25 @@ class Streams(Feature):
 
 def create_lazy_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> LazyApp:
     @cache
-    def services() -> PageServices:
+    def services() -> Services:
         from memwatchd.web_app import create_services
 
-        return create_services(daemon, metrics_endpoint)
+        return create_services(daemon)
 
     def make_api() -> ASGIApp:
         from memwatch_web.api_app import create_api
 
-        return create_api(services())
+        return create_api(services(), metrics_endpoint)
 
     def make_pages() -> ASGIApp:
-        from memwatch_web.app import create_app
+        from memwatch_web.pages_app import create_pages_app
+        from memwatchd.web_app import create_page_services
 
-        return create_app(services(), api)
+        return create_pages_app(create_page_services(daemon, services()))
 
-    api, pages = AppLoader("the API", make_api), AppLoader("the API and the pages", make_pages)
-    return LazyApp(daemon.monitor, metrics_endpoint, pages, api)
+    return LazyApp(
+        daemon.monitor, metrics_endpoint, AppLoader("the pages", make_pages), AppLoader("the API", make_api)
+    )
 
 
 def is_tight(snapshot: Snapshot) -> bool:

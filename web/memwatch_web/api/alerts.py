@@ -4,29 +4,34 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from fastapi import Query
+from msgspec import Struct
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.core.silences import MAX_SECONDS, MAX_SILENCES, MIN_SECONDS
 from memwatch.monitor.alerts.rules import EVENTS
 from memwatch.monitor.notify.manager import SilenceLimitError
-from memwatch_web.api.services import Services
+from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.api.views import silences
 from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 
 Seconds = Annotated[
-    float, Meta(ge=MIN_SECONDS, le=MAX_SECONDS, description="Duration of the silence.", examples=[3600])
+    float,
+    Query(
+        ge=MIN_SECONDS, le=MAX_SECONDS, allow_inf_nan=False, description="Duration of the silence.", examples=[3600]
+    ),
 ]
-Target = Annotated[str, Meta(max_length=256)]
+Target = Annotated[str, Field(max_length=256)]
 
 
 class AlertTest(Struct, frozen=True):
     receivers: tuple[str, ...]
 
 
-async def test(services: Services, request: Request) -> Response:
+async def test(services: ApiServices, request: Request) -> Response:
     """Send a test notification to every receiver. One that is still queued is retried at once instead."""
     if not services.alerting.receivers:
         raise ProblemError(409, "no receiver is configured; add [[alerts.webhooks]] to the configuration file.")
@@ -43,12 +48,12 @@ async def test(services: Services, request: Request) -> Response:
 
 
 async def silence(
-    services: Services,
+    services: ApiServices,
     request: Request,
     seconds: Seconds,
-    event: Annotated[str | None, Meta(description="Event to silence; all events by default.")] = None,
-    target: Annotated[Target | None, Meta(description="Target to silence; all targets by default.")] = None,
-    comment: Annotated[str, Meta(max_length=500)] = "",
+    event: Annotated[str | None, Query(description="Event to silence; all events by default.")] = None,
+    target: Annotated[Target | None, Query(description="Target to silence; all targets by default.")] = None,
+    comment: Annotated[str, Query(max_length=500)] = "",
 ) -> Response:
     """Mute notifications of matching alerts; return all silences. A `note` reports that the target does not exist
     now."""
@@ -61,8 +66,7 @@ async def silence(
     return await silences(services)
 
 
-async def end(services: Services, request: Request, silence_id: Annotated[str, Meta()]) -> Response:
+async def end(services: ApiServices, request: Request, silence_id: str) -> Response:
     """End a silence early; return the others."""
-    if not services.end_silence(silence_id, caller_of(request.scope)):
-        raise ProblemError(404, f"no silence {silence_id[:80]!r}; /api/v1/silences lists the existing ones.")
+    services.end_silence(silence_id, caller_of(request.scope))
     return await silences(services)

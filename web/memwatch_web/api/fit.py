@@ -12,12 +12,12 @@ from memwatch.monitor.render.fit_json import fit_json
 from memwatch.planning.answer import answer_request
 from memwatch.planning.request import parse_request
 from memwatch.planning.sizes import InvalidInputError
+from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.api.fit_query import FitQuery
-from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
 
 
-async def fit(services: Services, request: Request, question: Annotated[FitQuery, Query()]) -> Response:
+async def fit(services: ApiServices, request: Request, question: Annotated[FitQuery, Query()]) -> Response:
     """Check if a size or a model fits now: on which device, with how many bytes to spare, and why."""
     # FastAPI 0.133 also sets parameters that have a default.
     sent = question.model_dump(include=question.model_fields_set.intersection(request.query_params))

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from fastapi import Query
+from msgspec import Struct, field
 from starlette.responses import Response
 
 from memwatch.core.helper.codec import DecodeError
@@ -18,9 +19,9 @@ from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.render import json as as_json
 from memwatch.monitor.render.json import JSON_TYPE
+from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.api.history_csv import Series, build_file_name, render_csv
 from memwatch_web.api.history_parameters import MAX_JITTER_SECONDS, parse_names, span
-from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
 
 MAX_POINTS = 2000
@@ -44,12 +45,12 @@ class History(Struct, frozen=True):
 
 
 async def history(
-    services: Services,
-    series: Annotated[list[str] | None, Meta(description="Series names, repeated or separated by commas.")] = None,
-    from_: Annotated[str | None, Meta(description="Unix seconds or RFC 3339.")] = None,
-    to: Annotated[str | None, Meta(description="Unix seconds or RFC 3339; now by default.")] = None,
-    points: Annotated[int, Meta(ge=1, le=MAX_POINTS)] = 300,
-    format_: Annotated[Literal["json", "csv"], Meta()] = "json",
+    services: ApiServices,
+    series: Annotated[list[str] | None, Query(description="Series names, repeated or separated by commas.")] = None,
+    from_: Annotated[str | None, Query(alias="from", description="Unix seconds or RFC 3339.")] = None,
+    to: Annotated[str | None, Query(description="Unix seconds or RFC 3339; now by default.")] = None,
+    points: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 300,
+    format_: Annotated[Literal["json", "csv"], Query(alias="format")] = "json",
 ) -> Response:
     """Return history, aggregated into at most `points` buckets with minimum, average and maximum.
 
@@ -86,10 +87,10 @@ def _csv_file(body: bytes, name: str) -> Response:
 
 
 async def ticks(
-    services: Services,
-    from_: Annotated[str | None, Meta(description="Unix seconds or RFC 3339.")] = None,
-    to: Annotated[str | None, Meta(description="Unix seconds or RFC 3339; now by default.")] = None,
-    limit: Annotated[int, Meta(ge=1, le=MAX_TICKS)] = 100,
+    services: ApiServices,
+    from_: Annotated[str | None, Query(alias="from", description="Unix seconds or RFC 3339.")] = None,
+    to: Annotated[str | None, Query(description="Unix seconds or RFC 3339; now by default.")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_TICKS)] = 100,
 ) -> Response:
     """Return notable ticks, newest first: with a change of level or an OOM kill, and the worst of each hour.
 
@@ -116,7 +117,7 @@ def _ticks_json(monitor: Monitor, notable_ticks: Sequence[NotableTick]) -> list[
     return found
 
 
-async def last_words(services: Services) -> Response:
+async def last_words(services: ApiServices) -> Response:
     """Return the last two minutes of the previous run if it did not end cleanly."""
     recorder = services.monitor.features.get(HistoryRecorder)
     words = recorder.unclean_shutdown

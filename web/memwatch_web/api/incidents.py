@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from fastapi import Path, Query
 from starlette.responses import Response
 
 from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.incidents.incident_json import incident_json
-from memwatch_web.api.services import Services
+from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.asgi.problems import ProblemError
 
 MAX_INCIDENTS, MAX_ID = 100, 40
@@ -17,7 +17,7 @@ MAX_INCIDENTS, MAX_ID = 100, 40
 INCIDENT_SECONDS = 50e-6
 
 
-async def incidents(services: Services, limit: Annotated[int, Meta(ge=1, le=MAX_INCIDENTS)] = 20) -> Response:
+async def incidents(services: ApiServices, limit: Annotated[int, Query(ge=1, le=MAX_INCIDENTS)] = 20) -> Response:
     """Return incidents, newest first: what took the memory, what was killed and by whom, and what came back.
 
     An incident begins with a critical level (not with full GPU memory alone), a kill, a lost GPU, a gap in the
@@ -27,7 +27,7 @@ async def incidents(services: Services, limit: Annotated[int, Meta(ge=1, le=MAX_
     return services.json([incident_json(one) for one in found])
 
 
-async def incident(services: Services, incident_id: Annotated[str, Meta(max_length=MAX_ID)]) -> Response:
+async def incident(services: ApiServices, incident_id: Annotated[str, Path(max_length=MAX_ID)]) -> Response:
     """Return an incident with its timeline, and with the memory of the largest processes over time."""
     found = services.monitor.features.get(IncidentObserver).log.find(incident_id)
     if found is None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
-from msgspec import Meta, Struct
-from msgspec.structs import asdict
+from msgspec import Struct
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,30 +16,30 @@ from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Device
 from memwatch.core.printable import printable
 from memwatch.core.processes.allocator_reports import MAX_REPORTS, ReportRejectedError, find_gpu
-from memwatch_web.api.programs import Count, Pid, RequestBody, refuse_foreign_process
-from memwatch_web.api.services import Services
+from memwatch_web.api.dependencies import ApiServices
+from memwatch_web.api.programs import Count, Pid, RequestBody, example, refuse_foreign_process
 from memwatch_web.asgi.problems import ProblemError
 
 MAX_MARK_LENGTH, MAX_NAME_LENGTH = 300, 80
 
-Name = Annotated[str, Meta(max_length=MAX_NAME_LENGTH)]
+Name = Annotated[str, Field(max_length=MAX_NAME_LENGTH)]
 
 
-class MarkRequest(RequestBody, frozen=True):
+class MarkRequest(RequestBody):
     """An annotation by a program, such as "Before VAE Load"."""
 
-    EXAMPLE: ClassVar[dict[str, Any]] = {"text": "Before VAE Load", "pid": 4242}
+    model_config = example({"text": "Before VAE Load", "pid": 4242})
 
-    text: Annotated[str, Meta(min_length=1, max_length=MAX_MARK_LENGTH)]
+    text: Annotated[str, Field(min_length=1, max_length=MAX_MARK_LENGTH)]
     pid: Pid | None = None
 
 
-class AllocatorReportBody(RequestBody, frozen=True):
-    name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_LENGTH, examples=["PyTorch"])]
-    device: Annotated[Name | None, Meta(examples=["cuda:0"])] = None
+class AllocatorReportBody(RequestBody):
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH, examples=["PyTorch"])]
+    device: Annotated[Name | None, Field(examples=["cuda:0"])] = None
     gpu: Annotated[
         Name | None,
-        Meta(
+        Field(
             examples=["GPU-5a3d8005-0000-4000-8000-000000000005"],
             description="UUID or PCI address of the GPU or MIG instance; the program's own number may be another.",
         ),
@@ -56,20 +56,20 @@ class AllocatorReportBody(RequestBody, frozen=True):
         device = None if self.device is None else printable(self.device)
         known: dict[str, Any] = {
             name: Absent.NOT_SUPPORTED if value is None else value
-            for name, value in asdict(self).items()
+            for name, value in self.model_dump().items()
             if name not in ("name", "device", "gpu")
         }
         return AllocatorReport(pid, printable(self.name), device, **known, gpu=find_gpu(self.gpu, devices))
 
 
-class ReportRequest(RequestBody, frozen=True):
+class ReportRequest(RequestBody):
     """Allocator reports of a process. They replace its previous ones and expire after 35 seconds, or with it."""
 
-    EXAMPLE: ClassVar[dict[str, Any]] = {"pid": 4242, "start_ticks": 1234567, "claims": [{"name": "PyTorch"}]}
+    model_config = example({"pid": 4242, "start_ticks": 1234567, "claims": [{"name": "PyTorch"}]})
 
     pid: Pid
-    start_ticks: Annotated[Count, Meta(description="Field 22 of /proc/<pid>/stat; detects a reused PID.")]
-    claims: Annotated[list[AllocatorReportBody], Meta(max_length=MAX_REPORTS)]
+    start_ticks: Annotated[Count, Field(description="Field 22 of /proc/<pid>/stat; detects a reused PID.")]
+    claims: Annotated[list[AllocatorReportBody], Field(max_length=MAX_REPORTS)]
 
 
 class MarkReceipt(Struct, frozen=True):
@@ -80,7 +80,7 @@ class ReportReceipt(Struct, frozen=True):
     claims: int
 
 
-async def marks(services: Services, request: Request, mark: MarkRequest) -> Response:
+async def marks(services: ApiServices, request: Request, mark: MarkRequest) -> Response:
     """Add an event of kind `mark`. The newest 500 marks are kept, separately from other events. Without a login,
     `pid` is a process of the caller's user."""
     refuse_foreign_process(services, request, mark.pid, "mark and report")
@@ -89,7 +89,7 @@ async def marks(services: Services, request: Request, mark: MarkRequest) -> Resp
     return services.json(MarkReceipt(event.seq))
 
 
-async def reports(services: Services, request: Request, report: ReportRequest) -> Response:
+async def reports(services: ApiServices, request: Request, report: ReportRequest) -> Response:
     """Store the allocator reports of a process. They are shown with it and added to no total. Without a login,
     `pid` is a process of the caller's user."""
     refuse_foreign_process(services, request, report.pid, "mark and report")

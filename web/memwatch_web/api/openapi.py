@@ -13,11 +13,11 @@ from memwatch.monitor.render.owners_json import OWNERS
 from memwatch_web.api.alerts import AlertTest
 from memwatch_web.api.history import History
 from memwatch_web.api.ingest import MarkReceipt, ReportReceipt
-from memwatch_web.api.machine_views import MACHINES
+from memwatch_web.api.machines import MACHINES
 from memwatch_web.api.release import Release
-from memwatch_web.api.route import Route
 from memwatch_web.asgi.health import Health
 from memwatch_web.asgi.problems import ProblemDetails
+from memwatch_web.asgi.routes import Route
 
 OTHERS = Wire(map(Shape, (AlertTest, History, MarkReceipt, ReportReceipt, Release, Health, ProblemDetails)))
 # Shapes of answers by name, with the encoder of each. A shape of a former one is complete.

@@ -6,15 +6,15 @@ import re
 from functools import partial
 from typing import Annotated
 
-from msgspec import Meta
+from fastapi import Path, Query
 from starlette.responses import Response
 
 from memwatch.core.owners import OWNER_KINDS, OwnerKind
 from memwatch.core.processes.pss import PssError
 from memwatch.monitor.processes import GrowthWatch
 from memwatch.monitor.render.owners_json import OWNERS, Growth, GrowthTimes, MeasuredPss, owners_json
+from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.api.history_parameters import instant, refuse_before_1970
-from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.single_flight import NotCompletedError
 
@@ -27,8 +27,8 @@ BY_KIND = {kind: partial(owners_json, kind=kind) for kind in OWNER_KINDS}
 
 
 async def owners(
-    services: Services,
-    by: Annotated[OwnerKind, Meta(description="Group processes by this kind of owner.")] = "unit",
+    services: ApiServices,
+    by: Annotated[OwnerKind, Query(description="Group processes by this kind of owner.")] = "unit",
 ) -> Response:
     """Return the memory of all processes by owner, including devices and the owner's cgroup, and the unattributed
     memory of each pool."""
@@ -36,9 +36,9 @@ async def owners(
 
 
 async def growth(
-    services: Services,
-    since: Annotated[str | None, Meta(description="10m, Unix seconds or RFC 3339; 10m by default.")] = None,
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 20,
+    services: ApiServices,
+    since: Annotated[str | None, Query(description="10m, Unix seconds or RFC 3339; 10m by default.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 20,
 ) -> Response:
     """Return the processes with the most growth since a time up to an hour ago, and suspected leaks."""
     monitor, now = services.monitor, services.current().unix
@@ -63,7 +63,7 @@ def since_when(text: str | None, now: float) -> float:
     return unix
 
 
-async def pss(services: Services, pid: Annotated[int, Meta(ge=1, lt=1 << 31)]) -> Response:
+async def pss(services: ApiServices, pid: Annotated[int, Path(ge=1, lt=1 << 31)]) -> Response:
     """Read the proportional set size (PSS) of a listed process. Expensive: limited to one process a second."""
     process = next((one for one in services.current().processes if one.pid == pid), None)
     if process is None:

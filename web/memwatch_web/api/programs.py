@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from memwatch_web.api.services import Services
@@ -14,14 +13,19 @@ from memwatch_web.asgi.problems import ProblemError
 
 MAX_BYTES = 1 << 60
 
-Count = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
-Pid = Annotated[int, Meta(ge=1, le=1 << 22)]
+Count = Annotated[int, Field(ge=0, le=MAX_BYTES, strict=True)]
+Pid = Annotated[int, Field(ge=1, le=1 << 22, strict=True)]
 
 
-class RequestBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Body of a request. Other fields are refused. `EXAMPLE`: a valid one, for the description and for errors."""
+class RequestBody(BaseModel):
+    """Body of a request. Other fields are refused."""
 
-    EXAMPLE: ClassVar[Mapping[str, object]] = {}
+    model_config = ConfigDict(extra="forbid")
+
+
+def example(body: dict[str, Any]) -> ConfigDict:
+    """Return the configuration of a body with a valid example, for the description and for errors."""
+    return ConfigDict(extra="forbid", json_schema_extra={"examples": [body]})
 
 
 def refuse_foreign_process(services: Services, request: Request, pid: int | None, change: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from fastapi import Query
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.core.doc import Doc
-from memwatch_web.api.services import Services
+from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.asgi.caller import caller_of
 
 
@@ -19,9 +20,9 @@ class Release(Struct, frozen=True):
 
 
 async def release(
-    services: Services,
+    services: ApiServices,
     request: Request,
-    seconds: Annotated[float, Meta(ge=1, le=3600)] = 60.0,
+    seconds: Annotated[float, Query(ge=1, le=3600, allow_inf_nan=False)] = 60.0,
 ) -> Response:
     """Release all GPU drivers for `seconds`, so that a GPU can be reset or partitioned into MIG instances."""
     released = services.monitor.release(seconds, caller_of(request.scope).words)

@@ -101,6 +101,15 @@ class Services(Struct):
         views, found = self.neighbours.views(snapshot.neighbours), self.neighbours.not_joined()
         return list_machines(self.own_tick(snapshot), views, found, self.neighbours.found.count_left_out())
 
+    def machine(self, name: str) -> Machine:
+        """Return a neighbour. Raises ProblemError if there is none of that name."""
+        neighbours = [one for one in self.machines(self.current()) if not one.is_self and one.state != "found"]
+        for one in neighbours:
+            if one.name == name:
+                return one
+        names = ", ".join(one.name for one in neighbours) or "none is configured"
+        raise ProblemError(404, f"no neighbour is named {name[:80]!r}; the neighbours are: {names}.")
+
     def json(self, value: Any) -> Response:  # noqa: ANN401  any JSON value
         return Response(self.json_bytes(value), media_type=JSON_TYPE)
 
@@ -131,13 +140,13 @@ class Services(Struct):
         reason = f": {comment}" if comment else ""
         self._record("silence", f"silenced for {duration(seconds)}: {scope_of(new)}, by {caller.words}{reason}")
 
-    def end_silence(self, silence_id: str, caller: Caller) -> bool:
-        """End a silence and add an event about it. Return False if there is none with that id."""
+    def end_silence(self, silence_id: str, caller: Caller) -> None:
+        """End a silence and add an event about it. Raises ProblemError if there is none with that id."""
         ended = [one for one in self.alerting.silences() if one.id == silence_id]
-        found = self.alerting.end_silence(silence_id)
-        for one in ended if found else ():
+        if not self.alerting.end_silence(silence_id):
+            raise ProblemError(404, f"no silence {silence_id[:80]!r}; /api/v1/silences lists the existing ones.")
+        for one in ended:
             self._record("silence", f"silence ended: {scope_of(one)}, by {caller.words}")
-        return found
 
     def record_test(self, receivers: Sequence[str], caller: Caller) -> None:
         """Add an event about a test notification."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from fastapi import Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,8 +13,7 @@ from memwatch.core.snapshot import LevelWord, Snapshot
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.render import json as as_json
 from memwatch.monitor.render.json import answer_bytes, to_bytes
-from memwatch_web.api.parameters import HEADER
-from memwatch_web.api.services import Services
+from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.api.views import compact_stream
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
@@ -28,7 +27,7 @@ COMPACT = (
 )
 
 
-async def events(services: Services, limit: Annotated[int, Meta(ge=1, le=1000)] = 100) -> Response:
+async def events(services: ApiServices, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
     """Return events, newest first."""
     return services.json(as_json.events_json(services.monitor.events.latest(limit)))
 
@@ -73,11 +72,11 @@ class JsonStream:
 
 
 async def stream(
-    services: Services,
+    services: ApiServices,
     request: Request,
-    events: Annotated[str, Meta(description="Event types: snapshot, pressure, event.")] = ",".join(STREAM_EVENTS),
-    form: Annotated[Literal["full", "compact"], Meta(description=COMPACT)] = "full",
-    last_event_id: Annotated[str | None, Meta(extra=HEADER)] = None,
+    events: Annotated[str, Query(description="Event types: snapshot, pressure, event.")] = ",".join(STREAM_EVENTS),
+    form: Annotated[Literal["full", "compact"], Query(description=COMPACT)] = "full",
+    last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Stream server-sent events: `snapshot` on each tick, `pressure` on a change of level, `event` for each new
     event. With Last-Event-ID, missed events are sent again."""

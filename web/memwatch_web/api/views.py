@@ -1,8 +1,8 @@
-"""REST endpoints without parameters. They need neither FastAPI nor pydantic, which take 15 MiB."""
+"""REST endpoints without parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -14,24 +14,25 @@ from memwatch.monitor.loop import Monitor
 from memwatch.monitor.neighbours.tick import encode_tick
 from memwatch.monitor.notify.status import ALERTS, alert_rows, receiver_rows
 from memwatch.monitor.render import json as as_json
-from memwatch_web.api.services import Services
+from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.asgi.routes import Handler
 from memwatch_web.asgi.single_flight import A, NotCompletedError, SingleFlight, T
 from memwatch_web.asgi.sse import sse
 from memwatch_web.asgi.stream_encoding import Identity
 
 
-def part(render: Callable[[Snapshot], Any]) -> Callable[[Services], Awaitable[Response]]:
+def part(render: Callable[[Snapshot], Any]) -> Handler:
     """Build the handler that returns a part of the latest snapshot."""
 
-    async def show(services: Services) -> Response:
+    async def show(services: ApiServices) -> Response:
         return services.respond_with(render)
 
     show.__name__ = render.__name__.removesuffix("_json")
     return show
 
 
-async def backends(services: Services) -> Response:
+async def backends(services: ApiServices) -> Response:
     """Return the available compute backends (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), and why others are not
     available. Probed at most once a minute."""
     refuse_simulated(services.monitor)
@@ -40,7 +41,7 @@ async def backends(services: Services) -> Response:
     )
 
 
-async def doctor(services: Services) -> Response:
+async def doctor(services: ApiServices) -> Response:
     """Diagnose missing data: what is not visible, why, and how to change that."""
     refuse_simulated(services.monitor)
     return services.json(
@@ -62,28 +63,28 @@ async def _await_answer(inquiry: SingleFlight[A, T], about: A) -> T:
         raise ProblemError(503, f"{error}.", headers={"Retry-After": "60"}) from None
 
 
-async def alerts(services: Services) -> Response:
+async def alerts(services: ApiServices) -> Response:
     """Return firing and pending alerts."""
     sender = services.alerting.sender()
     return services.json(ALERTS.encode_all(alert_rows(services.monitor), sender))
 
 
-async def receivers(services: Services) -> Response:
+async def receivers(services: ApiServices) -> Response:
     """Return the notification receivers and their delivery status."""
     return services.json(ALERTS.encode_all(receiver_rows(services.alerting)))
 
 
-async def silences(services: Services) -> Response:
+async def silences(services: ApiServices) -> Response:
     """Return the silences."""
     return services.json(ALERTS.encode_all(services.alerting.silences(), services.monitor.latest))
 
 
-async def leases(services: Services) -> Response:
+async def leases(services: ApiServices) -> Response:
     """Return the leases in force, oldest first."""
     return services.json(as_json.leases_json(services.monitor.features.get(LeaseBook).current()))
 
 
-async def compact_stream(services: Services, request: Request) -> Response:
+async def compact_stream(services: ApiServices, request: Request) -> Response:
     """Stream compact ticks, with which other machines follow this one."""
     ticks = services.caches.get("compact", lambda _, now: sse("tick", encode_tick(services.own_tick(now))))
     return services.stream(request, Identity(ticks.plain))

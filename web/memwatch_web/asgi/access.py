@@ -22,8 +22,8 @@ from memwatch_web.asgi.bounded_thread import QueueFullError
 from memwatch_web.asgi.caller import CALLER, PEER, USER, CallerLookup, has_forwarding_header, is_from_here
 from memwatch_web.asgi.failed_logins import LOG_SECONDS, FailedLogins
 from memwatch_web.asgi.options import WebOptions
-from memwatch_web.asgi.paths import OPEN_PATHS, QUESTIONS, is_for_programs
 from memwatch_web.asgi.problems import problem_response
+from memwatch_web.asgi.routes import OPEN_PATHS, QUESTIONS, is_for_programs
 from memwatch_web.asgi.sse import CLIENT, HEAD_ONLY
 
 # Check of the credentials of a request, with a limit on failures by origin.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,8 @@ DEADLINE_SECONDS = 60.0
 # Switch interval while 300 modules are loaded, in place of CPython's 5 ms. Sending an alert takes the interpreter
 # twenty times, and tight memory is a reason for both.
 SWITCH_SECONDS = 0.0005
+# One application at a time: both share services, and each restores the switch interval that it found.
+LOADING = threading.Lock()
 
 
 class AppLoader:
@@ -56,7 +59,7 @@ class AppLoader:
     def _make_once(self, _: None) -> ASGIApp:
         """Keep the application even if the request that triggered it was cancelled."""
         if self._app is None:
-            with giving_way():
+            with LOADING, giving_way():
                 self._app = self._make()
             gc.freeze()  # these objects live as long as the process; garbage collection can skip them
             trim_heap()  # of what reading and compiling modules left: 2 MiB

@@ -15,8 +15,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from memwatch_web.asgi.compression import MIN_COMPRESSED_BYTES
-from memwatch_web.asgi.paths import STATIC
 from memwatch_web.asgi.render_cache import takes_gzip
+from memwatch_web.asgi.routes import STATIC
 
 FOLDER = Path(__file__).parent.parent / "static"
 PIECE_BYTES = 64 << 10

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.access import ADMITTED, AccessControl
 from memwatch_web.asgi.options import WebOptions
-from memwatch_web.asgi.paths import METRICS
+from memwatch_web.asgi.routes import METRICS
 from memwatch_web.metrics.endpoint import Field, Fields, MetricsEndpoint
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from memwatch.monitor.history.disk.last_run import Sample
 from memwatch.monitor.neighbours.machines import Machine
 from memwatch.monitor.neighbours.neighbour import HOUR_STEP_SECONDS
 from memwatch.monitor.neighbours.tick import Tick
-from memwatch_web.api.machine_views import find_machine
 from memwatch_web.pages.last_run_chart import RATIO_OF, LastRunChart, Line, build_line
 from memwatch_web.pages.services import PageServices
 
@@ -31,7 +30,7 @@ class MachinePage(Struct, frozen=True):
 async def machine(services: PageServices, request: Request) -> Response:
     """Show one neighbour."""
     name = request.path_params["name"]
-    found, past = find_machine(services, name), services.neighbours.past(name)
+    found, past = services.machine(name), services.neighbours.past(name)
     recent, hour = (past.recent, past.hour) if past else ((), ())
     view = MachinePage(found, draw(recent, 1.0), draw(hour, HOUR_STEP_SECONDS), list(recent)[: -MAX_ROWS - 1 : -1])
     return HTMLResponse(services.pages.machine(services.current(), view))

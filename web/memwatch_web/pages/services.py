@@ -9,14 +9,12 @@ from msgspec import field
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.stream_encoding import SharedDeflate
-from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.pages.renderer import Pages
 
 
 class PageServices(Services, kw_only=True):
-    """The services of the API, the page renderer and the metrics endpoint."""
+    """The services of the API, and those of the pages."""
 
     pages: Pages
     options: Callable[[], WebOptions]
-    scrapes: MetricsEndpoint
     deflated: dict[str, SharedDeflate] = field(default_factory=dict)

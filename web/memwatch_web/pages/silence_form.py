@@ -12,7 +12,6 @@ from starlette.responses import RedirectResponse, Response
 from memwatch.core.silences import MAX_SECONDS, MAX_SILENCES
 from memwatch.monitor.alerts.rules import EVENTS
 from memwatch.monitor.notify.manager import SilenceLimitError
-from memwatch_web.api.alerts import end as end_silence
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
@@ -68,7 +67,7 @@ async def silence(services: Services, request: Request) -> Response:
     """Create the silence, or end the one that `end` in the query names, and redirect to the page."""
     ended = request.query_params.get("end")
     if ended is not None:
-        await end_silence(services, request, ended)
+        services.end_silence(ended, caller_of(request.scope))
         return RedirectResponse("alerts#silences", status_code=303)
     try:
         wish = parse_silence_form(await request.body())

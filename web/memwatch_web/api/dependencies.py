@@ -1,19 +1,29 @@
-"""Refuse unknown and repeated query parameters: `history?range=30d` must not silently return one hour."""
+"""Dependencies of all routes of the API: the services, and the refusal of unknown and repeated query parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
+from fastapi import Depends
 from pydantic import BaseModel
 from starlette.requests import Request
 
 from memwatch.monitor.render.json import to_bytes
+from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
 
 
+async def services_of(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+ApiServices = Annotated[Services, Depends(services_of)]
+
+
 async def refuse_unknown(request: Request) -> None:
-    """Dependency of every API route. Raises Problem with the known names."""
+    """Raise ProblemError with the known names: `history?range=30d` must not silently return one hour."""
     if not request.scope["query_string"]:
         return
     path: str = request.scope["path"]
