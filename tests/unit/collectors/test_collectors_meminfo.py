@@ -253,10 +253,10 @@ def test_available_follows_the_kernel_halving_rule() -> None:
     assert compute_available(kib | {"MemFree": 0, "SReclaimable": 0}, 300).kib == 0
 
 
-def test_meminfo_without_available_or_its_parts_is_rejected() -> None:
-    """A file without the inputs for available memory is rejected, and the error names the missing ones."""
-    with pytest.raises(ParseError, match="MemAvailable nor Cached"):
-        compute_available({"MemTotal": 10, "MemFree": 5}, None)
+def test_meminfo_without_available_or_free_memory_is_rejected() -> None:
+    with pytest.raises(ParseError, match="MemAvailable nor MemFree"):
+        compute_available({"MemTotal": 10, "Cached": 5}, None)
+    assert compute_available({"MemTotal": 10, "MemFree": 5}, None) == (5, "meminfo:MemFree", Quality.ESTIMATED)
 
 
 def test_parts_beyond_the_used_memory_overlap() -> None:

@@ -119,6 +119,27 @@ OPENWRT = lines(
 )  # fmt: skip
 
 
+def test_pool_without_lists_and_shared_memory_is_estimated(tmp_path: Path) -> None:
+    """TritonDataCenter/smartos-live#623: Solaris prints no more for programs of Linux. Here with sane values."""
+    sane = lines(MemTotal=8_388_608, MemFree=3_000_000, Buffers=0, Cached=100, SwapTotal=8_388_608, SwapFree=8)
+    ram, swap, _ = read(tmp_path, sane)
+    assert (ram.available_bytes, ram.quality) == (3_000_100 << 10, ESTIMATED)
+    assert ram.source == "meminfo:MemFree+Cached+Buffers"
+    assert isinstance(swap, Swap)
+
+
+def test_refuted_free_memory_is_the_reason_of_an_unknown_pool(tmp_path: Path) -> None:
+    text = lines(MemTotal=8_388_608, MemFree=18_446_744_073_709_099_244, Buffers=0, Cached=0)
+    with pytest.raises(ParseError, match="MemFree has no number that can be read"):
+        read(tmp_path, text)
+
+
+def test_refuted_shared_memory_takes_no_pool_away(tmp_path: Path) -> None:
+    """A kernel without lists of file pages, before 2.6.28, or an imitation of one."""
+    ram, _, rejected = read(tmp_path, lines(MemTotal=1000, MemFree=200, Buffers=10, Cached=300, Shmem=5000))
+    assert (ram.available_bytes, ram.quality, rejected) == (510 << 10, ESTIMATED, 1)
+
+
 @pytest.mark.parametrize(
     ("meminfo", "available_kib", "quality", "unattributed", "rejected"),
     [

@@ -160,8 +160,11 @@ def _size(checked: Checked) -> int:
     size = checked.kib.get("MemTotal", 0)
     if size == 0:
         raise ParseError(f"meminfo: {checked.refuted.get('MemTotal', 'no MemTotal above 0')}")
-    if "MemFree" not in checked.kib and "MemFree" not in checked.refuted:
-        raise ParseError("meminfo has no MemFree")
+    if "MemFree" not in checked.kib:
+        if "MemFree" not in checked.refuted:
+            raise ParseError("meminfo has no MemFree")
+        if "MemAvailable" not in checked.kib:
+            raise ParseError(f"meminfo: {checked.refuted['MemFree']}")
     return size << 10
 
 

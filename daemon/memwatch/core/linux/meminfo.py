@@ -17,6 +17,7 @@ BALLOON = "Balloon"
 # Pages that drivers of GPUs keep for reuse (Linux 7.0). The kernel frees them for others; MemAvailable lacks them.
 GPU_POOL = "GPUReclaim"
 KERNEL = ("SUnreclaim", "KernelStack", "PageTables", "SecPageTables", "Percpu", "Zswap")
+CACHES = ("Cached", "Buffers")
 _CACHE = ("KReclaimable", "SReclaimable", *FILE_PAGES, *ANONYMOUS, *COUNTED)
 _HUGE = ("HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "Hugepagesize", "Hugetlb")
 _TOTALS = ("MemTotal", "MemFree", "MemAvailable", "SwapTotal", "SwapFree", "Zswapped", BALLOON, GPU_POOL)
@@ -117,24 +118,23 @@ def compute_available(
 
     The sum is that of Linux commit 34e431b0: half of the page cache and of reclaimable slab, but at most the low
     watermark, is considered in use. If the watermark is unknown too, nothing is subtracted. Without the lists of
-    file pages, all that is cached counts as the page cache, except shared memory.
+    file pages, all that is cached counts as the page cache, except shared memory. Kernels before 2.6.32 and
+    imitations of /proc do not print that (TritonDataCenter/smartos-live#623): then it counts as well.
     """
     if "MemAvailable" in kib:
         return AvailableMemory(kib["MemAvailable"], "meminfo:MemAvailable", Quality.MEASURED)
+    if "MemFree" not in kib:
+        raise ParseError("meminfo has neither MemAvailable nor MemFree")
     has_lists = all(key in kib for key in FILE_PAGES)
-    try:
-        if has_lists:
-            cache = sum([kib[key] for key in FILE_PAGES]) - file_pages_excess
-        else:
-            cache = max(0, kib["Cached"] + kib["Buffers"] - kib["Shmem"])
-        free = kib["MemFree"]
-    except KeyError as missing:
-        raise ParseError(f"meminfo has neither MemAvailable nor {missing.args[0]}") from None
+    parts = [key for key in (FILE_PAGES if has_lists else CACHES) if key in kib]
+    cache = sum([kib[key] for key in parts]) - file_pages_excess
+    source = "+".join(["meminfo:MemFree", *parts])
+    if not has_lists and "Shmem" in kib:
+        cache, source = max(0, cache - kib["Shmem"]), f"{source}-Shmem"
     slab, low = kib.get("SReclaimable", 0), low_watermark_kib or 0
-    usable = free - low + cache - min(cache // 2, low) + slab - min(slab // 2, low)
-    source = (
-        f"meminfo:MemFree+{'Active(file)+Inactive(file)' if has_lists else 'Cached+Buffers-Shmem'}+SReclaimable"
-    )
+    usable = kib["MemFree"] - low + cache - min(cache // 2, low) + slab - min(slab // 2, low)
+    if "SReclaimable" in kib:
+        source += "+SReclaimable"
     if file_pages_excess:
         source += " less file pages that are in no cache"
     if low_watermark_kib is not None:
