@@ -306,7 +306,8 @@ def refuse_replaying(flags: Mapping[str, Any], settings: Settings) -> None:
 
 def show(settings: Settings) -> int:
     """Print the effective settings with their origins."""
-    from memwatchd.settings.diff import flat, setting_text
+    from memwatchd.settings.diff import flat
+    from memwatchd.settings.keys import setting_text
 
     print_errors(settings.warnings, EXIT_OK)
     if isinstance(sys.stdout, io.TextIOWrapper):

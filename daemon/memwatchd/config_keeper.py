@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from memwatch.core.config_state import ConfigState
-from memwatchd.settings.environment import SYSTEMD_RUNTIME
-from memwatchd.settings.last_good import LastGood, keep_last_good
+from memwatchd.settings.fallback import LastGood, keep_last_good
+from memwatchd.settings.load import SYSTEMD_RUNTIME
 from memwatchd.settings.schema import Settings
 
 log = logging.getLogger(__name__)

@@ -35,13 +35,12 @@ from memwatch_web.asgi.options import WebOptions
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import Player, ReplayClock
+from memwatchd.settings.alerts import ReceiverSection
 from memwatchd.settings.certificates import certificate_names, tls_context
-from memwatchd.settings.channels import ReceiverSection
-from memwatchd.settings.engines import engine_addresses
+from memwatchd.settings.endpoints import NeighbourSection, engine_addresses
 from memwatchd.settings.load import SettingsError
-from memwatchd.settings.messages import Problem
-from memwatchd.settings.neighbours import NeighbourSection
 from memwatchd.settings.schema import Settings
+from memwatchd.settings.validation import Problem
 from memwatchd.settings.web import Web
 from memwatchd.state_dir import StateDir
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatchd.settings.values import TcpAddress, parse_address
+from memwatchd.settings.keys import TcpAddress, parse_address
 from memwatchd.settings.web import Web
 from memwatchd.systemd.prekill_hook import SOCKET_NAME
 from memwatchd.systemd.pressure_sockets import MAX_CLIENTS

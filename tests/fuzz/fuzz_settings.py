@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fuzz.oracle import as_file
-from memwatchd.settings.environment import PREFIX
-from memwatchd.settings.load import SettingsError, load
+from memwatchd.settings.load import PREFIX, SettingsError, load
 from memwatchd.settings.schema import Settings
 from memwatchd.settings.toml import ConfigFileError, read_toml
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.build_info import describe
-from memwatchd.settings.environment import FLAGS
+from memwatchd.settings.load import FLAGS
 from support.client_process import into_a_closed_pipe
 from support.waiting import MAX_WAIT_SECONDS
 

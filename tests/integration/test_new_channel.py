@@ -11,16 +11,16 @@ from pathlib import Path
 from support.daemon_process import RunningDaemon, clean_environment, get, running_daemon
 from support.waiting import wait_until
 
-# Runs memwatchd with a channel added to `memwatchd.settings.channels`. The first argument is the command.
+# Runs memwatchd with a channel added to `memwatchd.settings.alerts`. The first argument is the command.
 WITH_FILES = """
 import sys
 from typing import Annotated
 from memwatch.monitor.notify.http_post import PostResult
 from memwatch.monitor.notify.webhook_payload import Password
 from memwatch.core.options import Accepts
-from memwatchd.settings import channels
+from memwatchd.settings import alerts
 from memwatchd.settings.secrets_source import password_from
-from memwatchd.settings.section import ContextConverter
+from memwatchd.settings.keys import ContextConverter
 class FileChannel:
     kind, reminder = "file", None
     def __init__(self, name, path, secret):
@@ -33,12 +33,12 @@ class FileChannel:
         with open(self.path, "ab") as file:
             file.write(body + f" {self.secret}\\n".encode())
         return PostResult(200)
-class FileReceiver(channels.ReceiverSection, frozen=True, kw_only=True):
+class FileReceiver(alerts.ReceiverSection, frozen=True, kw_only=True):
     path: str
     secret: Annotated[Password, ContextConverter(password_from), Accepts("a password", '"env:WORD"', shown=False)]
     def create_channel(self, owners):
         return FileChannel(self.name, self.path, self.secret)
-channels.CHANNELS["files"] = FileReceiver
+alerts.CHANNELS["files"] = FileReceiver
 from memwatchd.cli import main
 sys.exit(main(sys.argv[2:]))
 """

@@ -28,7 +28,7 @@ from memwatch.monitor.notify.http_proxy import Proxy
 from memwatch.monitor.notify.webhook_payload import Endpoint, parse_endpoint
 from memwatchd.otlp.deadline_adapter import DeadlineAdapter, PushFailedError
 from memwatchd.otlp.pusher import create_session
-from memwatchd.settings.channels import ProxyChoice, find_use
+from memwatchd.settings.alerts import ProxyChoice, find_use
 from support.alert_machine import request_test
 from support.client_process import memwatch
 from support.daemon_process import running_daemon

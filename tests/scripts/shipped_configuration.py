@@ -9,8 +9,7 @@ from memwatch.core.collectors import load_collectors
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.doc import Doc
 from memwatch.core.options import Accepts
-from memwatchd.settings.diff import setting_text
-from memwatchd.settings.section import Key, section_keys
+from memwatchd.settings.keys import Key, section_keys, setting_text
 from support.paths import SYSTEMD
 
 SHIPPED = SYSTEMD / "memwatchd.toml"

@@ -293,7 +293,7 @@ def _preloaded() -> Iterator[str]:
 def _fill_caches() -> None:
     """Do once what each daemon does at its start or first page: describe the settings, load the templates."""
     from memwatch_web.pages.template_environment import shared_environment
-    from memwatchd.settings.environment import variables
+    from memwatchd.settings.load import variables
 
     variables()
     templates = shared_environment()

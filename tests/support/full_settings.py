@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from memwatch.core.options import Bounds, KeyPath, Size, duration_text
-from memwatchd.settings.messages import key_at
 from memwatchd.settings.toml import find_line, line_numbers
+from memwatchd.settings.validation import key_at
 from scripts.shipped_configuration import SHIPPED
 from support.certificates import authority, signed_by
 from support.settings_sample import SECRET

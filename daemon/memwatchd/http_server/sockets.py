@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from memwatchd.settings.values import TcpAddress, UnixAddress
+from memwatchd.settings.keys import TcpAddress, UnixAddress
 from memwatchd.unix_socket import BACKLOG, listen_on_file
 
 # linux/tcp.h: repeat a lost segment of a slow stream at constant intervals at first. Accepted sockets inherit it.

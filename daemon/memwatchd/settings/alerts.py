@@ -1,27 +1,240 @@
-"""Alert rules and receivers."""
+"""Settings of alerts: rules, and kinds of receivers with the channels that they build."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, TypeVar, cast
 
 from msgspec import defstruct
+from msgspec.structs import replace
 
+from memwatch.core.linux.key_owner import KeyOwners, KeyUse
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
-from memwatch.monitor.alerts.rules import DEFAULT_EVENTS, AlertRules
-from memwatch.monitor.notify.http_proxy import Proxy
+from memwatch.monitor.alerts.rules import DEFAULT_EVENTS, EVENTS, AlertRules
+from memwatch.monitor.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
+from memwatch.monitor.notify.apprise import AppriseChannel
+from memwatch.monitor.notify.channel import Channel, WebhookChannel, context_for
+from memwatch.monitor.notify.http_post import Poster
+from memwatch.monitor.notify.http_proxy import Proxy, is_on_this_machine
 from memwatch.monitor.notify.sender import JOB
-from memwatchd.settings.channels import (
-    PROXY_EXAMPLE,
-    PROXY_WORDS,
-    ListenerUser,
-    ProxyChoice,
-    ReceiverSection,
+from memwatch.monitor.notify.webhook_payload import DEFAULT_PORTS, Endpoint, Password, Secret
+from memwatchd.settings.keys import (
+    ON_RELOAD,
+    ON_RELOAD_OF_MACHINE,
+    ContextConverter,
+    NamedTable,
+    checked_endpoint,
+    parse_account,
+    parse_label_value,
+    parse_nonempty_tuple,
+    parse_table_name,
+    parse_tuple,
+    parse_user,
+    refuse_equal_names,
 )
-from memwatchd.settings.labels import parse_label_value
-from memwatchd.settings.secrets_source import proxy_from
-from memwatchd.settings.section import ON_RELOAD_OF_MACHINE, ContextConverter
-from memwatchd.settings.values import parse_tuple
+from memwatchd.settings.secrets_source import (
+    AppriseService,
+    SecretContext,
+    password_from,
+    proxy_from,
+    secret_from,
+    service_from,
+)
+
+FROM_FILE = '"file:/etc/memwatchd/alertmanager-secret"'
+PROXY_WORDS = "a URL such as http://proxy.example.com:3128, or file:/PATH, credential:NAME or env:NAME of one"
+PROXY_EXAMPLE = '"file:/etc/memwatchd/proxy-url"'
+# `user` is the name of a login here.
+LISTENER_USER = "listener_user"
+ListenerUser = Annotated[
+    str | None, Converter(parse_account), Accepts("the name or the number of a user", '"alertmanager"', shown=False)
+]
+
+
+def parse_event(value: object) -> str:
+    if isinstance(value, str) and value in EVENTS:
+        return value
+    raise InvalidValueError(f"is {str(value)[:60]!r}, which is not one of {', '.join(EVENTS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyChoice:
+    """Proxy of one receiver in place of that of [alerts]; without one, its receiver is reached directly.
+
+    `shared_user`: the user of the proxy of [alerts].
+    """
+
+    proxy: Proxy | None
+    shared_user: str | None = None
+    is_shared: bool = False
+
+    def __str__(self) -> str:
+        return "none" if self.proxy is None else str(self.proxy)
+
+
+def proxy_choice_from(value: object, context: SecretContext) -> ProxyChoice:
+    return ProxyChoice(None if value == "none" else proxy_from(value, context))
+
+
+EventName = Annotated[str, Converter(parse_event)]
+
+
+class ReceiverSection(NamedTable, frozen=True, kw_only=True):
+    """Settings of one receiver. Each kind of channel has a subclass that adds keys and builds the channel.
+
+    `instead_of_prometheus`: Prometheus's shipped rules leave out what this receiver gets. By default true for an
+    Alertmanager, which Prometheus sends to as well. Other receivers may be programs.
+    """
+
+    name: Annotated[str, Converter(parse_table_name), Accepts("made of a to z, 0 to 9, - and _", '"operators"')]
+    events: Annotated[
+        tuple[EventName, ...],
+        Converter(parse_nonempty_tuple),
+        Accepts(f"a list with any of {', '.join(EVENTS)}", '["pressure.critical"]'),
+        ON_RELOAD,
+    ] = DEFAULT_EVENTS
+    targets: Annotated[
+        tuple[str, ...], Converter(parse_tuple), Accepts("an id as in /api/v1/snapshot", '["ram"]')
+    ] = ()
+    instead_of_prometheus: bool = False
+
+    def behind(self, proxy: ProxyChoice) -> ReceiverSection:  # noqa: ARG002  channels without HTTP use none
+        """Return this receiver with the proxy of [alerts], if it uses that."""
+        return self
+
+    def create_channel(self, owners: KeyOwners) -> Channel:
+        """Build the channel. TLS files are read here. `owners`: to whom secrets may be sent on this machine."""
+        raise NotImplementedError
+
+
+class HttpReceiver(ReceiverSection, frozen=True, kw_only=True):
+    """Keys of receivers that memwatchd posts to."""
+
+    timeout: Annotated[Duration, Bounds(seconds(1), seconds(60))] = seconds(15)
+    allow_link_local: bool = False
+    proxy: Annotated[
+        ProxyChoice | None,
+        ContextConverter(proxy_choice_from),
+        Accepts(f'{PROXY_WORDS}, or "none"', PROXY_EXAMPLE, shown=False),
+    ] = None
+    listener_user: ListenerUser = None
+
+    def behind(self, proxy: ProxyChoice) -> ReceiverSection:
+        return replace(self, proxy=proxy) if self.proxy is None and proxy.proxy is not None else self
+
+    def create_poster(self, endpoint: Endpoint, owners: KeyOwners, table: str, secret: str) -> Poster:
+        """Build the client. `secret`: word for the secret of a request, empty without one. `table`: settings."""
+        proxy = None if self.proxy is None or is_on_this_machine(endpoint) else self.proxy
+        use, user = find_use(endpoint, proxy, table, secret), self.listener_user
+        if proxy is not None and proxy.is_shared:
+            user = proxy.shared_user
+        return Poster(
+            endpoint,
+            self.timeout.total_seconds(),
+            self.allow_link_local,
+            context_for(endpoint),
+            time.time,
+            proxy=proxy.proxy if proxy else None,
+            admit=owners.admit(use, user) if use.word or user else None,
+        )
+
+
+def find_use(endpoint: Endpoint, choice: ProxyChoice | None, table: str, secret: str) -> KeyUse:
+    """Return the secret that the first hop gets, which is the proxy if there is one; `word` is empty without one.
+
+    A proxy gets its own login, and the whole request unless it is encrypted.
+    """
+    if choice is None or choice.proxy is None:
+        return KeyUse("", endpoint.origin, secret, table, LISTENER_USER)
+    word = "login" if choice.proxy.authorization else secret if endpoint.scheme == "http" else ""
+    return KeyUse("", str(choice.proxy), word, "[alerts]" if choice.is_shared else table, LISTENER_USER)
+
+
+class Webhook(HttpReceiver, frozen=True, kw_only=True):
+    url: Annotated[
+        Endpoint,
+        Converter(checked_endpoint),
+        Accepts("a URL", '"https://example.com/hook"', shown=False),
+    ]
+    secret: Annotated[
+        Secret,
+        ContextConverter(secret_from),
+        Accepts(
+            "file:/PATH, credential:NAME, env:NAME, or whsec_ and the base64 of 24 to 64 bytes",
+            '"file:/etc/memwatchd/webhook-secret"',
+            shown=False,
+        ),
+    ]
+
+    def create_channel(self, owners: KeyOwners) -> Channel:
+        secret = "URL" if self.url.has_secret else ""
+        poster = self.create_poster(self.url, owners, "[[alerts.webhooks]]", secret)
+        return WebhookChannel(self.name, self.url, self.secret, poster)
+
+
+class Alertmanager(HttpReceiver, frozen=True, kw_only=True):
+    instead_of_prometheus: bool = True
+    url: Annotated[
+        Endpoint,
+        Converter(checked_endpoint),
+        Accepts("a URL", '"http://alertmanager.example.com:9093"', shown=False),
+    ]
+    user: Annotated[str | None, Converter(parse_user), Accepts("a user name", '"memwatchd"')] = None
+    secret: Annotated[
+        Password | None,
+        ContextConverter(password_from),
+        Accepts(
+            "file:/PATH, credential:NAME or env:NAME of a password or a token",
+            FROM_FILE,
+            shown=False,
+        ),
+    ] = None
+    resend: Annotated[Duration, Bounds(seconds(1), seconds(240))] = seconds(60)
+
+    def __post_init__(self) -> None:
+        if self.user is not None and self.secret is None:
+            why = f'"{self.user}" has no password; add for example secret = {FROM_FILE}'
+            raise InvalidValueError(why, (("user",),))
+
+    def create_channel(self, owners: KeyOwners) -> Channel:
+        endpoint = alerts_endpoint(self.url)
+        secret = "login" if self.secret else "URL" if endpoint.has_secret else ""
+        poster = self.create_poster(endpoint, owners, "[[alerts.alertmanagers]]", secret)
+        login = self.secret.authorization(self.user) if self.secret else None
+        return AlertmanagerChannel(self.name, endpoint, poster, self.resend.total_seconds(), authorization=login)
+
+
+class Apprise(ReceiverSection, frozen=True, kw_only=True):
+    url: Annotated[
+        AppriseService,
+        ContextConverter(service_from),
+        Accepts(
+            "file:/PATH, credential:NAME or env:NAME of an Apprise URL, or the URL itself",
+            '"file:/etc/memwatchd/apprise-url"',
+            shown=False,
+        ),
+    ]
+
+    listener_user: ListenerUser = None
+
+    def create_channel(self, owners: KeyOwners) -> Channel:
+        service = self.url.target
+        host, scheme = service.host or "", "https" if service.secure else "http"
+        origin = Endpoint(scheme, host, service.port or DEFAULT_PORTS[scheme], "/")
+        use = KeyUse("", origin.origin, "URL", "[[alerts.apprise]]", LISTENER_USER)
+        admit = owners.admit(use, self.listener_user) if is_on_this_machine(origin) else None
+        return AppriseChannel(self.name, service, admit)
+
+
+# Kinds of receivers by the name of their tables: [[alerts.webhooks]] is a Webhook.
+CHANNELS: dict[str, type[ReceiverSection]] = {
+    "webhooks": Webhook,
+    "alertmanagers": Alertmanager,
+    "apprise": Apprise,
+}
+
 
 AnyReceiver = TypeVar("AnyReceiver", bound=ReceiverSection)
 
@@ -76,13 +289,7 @@ class Alerts(Section, frozen=True, kw_only=True):
         )
 
     def __post_init__(self) -> None:
-        seen: set[str] = set()
-        for kind in self.channels:
-            for index, receiver in enumerate(getattr(self, kind)):
-                if receiver.name in seen:
-                    why = f'another receiver is named "{receiver.name}"; use a unique name'
-                    raise InvalidValueError(why, ((kind, index, "name"),))
-                seen.add(receiver.name)
+        refuse_equal_names({name: getattr(self, name) for name in self.channels}, "receiver")
 
 
 def alerts_section(channels: Mapping[str, type[ReceiverSection]]) -> Alerts:

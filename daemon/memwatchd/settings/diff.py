@@ -1,28 +1,19 @@
-"""Settings as flat lists of keys: differences between two of them, and the text of a value."""
+"""Settings as flat lists of keys, and the differences between two of them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
 
 from msgspec import Struct
 
-from memwatch.core.options import Section, Size, duration_text
-from memwatchd.settings.channels import ReceiverSection
-from memwatchd.settings.engines import EngineServer
-from memwatchd.settings.neighbours import NeighbourSection
+from memwatch.core.options import KeyPath, Section
+from memwatchd.settings.keys import NamedTable, TakesEffect, is_section, section_keys, setting_text, unwrap
 from memwatchd.settings.schema import Sections
-from memwatchd.settings.section import TakesEffect, is_section, section_keys, unwrap
 
 Path = tuple[str, ...]
 
-# Tables of lists, which have a unique name.
-NAMED = (ReceiverSection, EngineServer, NeighbourSection)
 EMPTY_TEXTS = frozenset({"not set", "[]"})
-
-
 NOT_YET = " (takes effect at the next start)"
 NOT_USED = " (not used during replay)"
 
@@ -91,34 +82,25 @@ def text_at(values: Mapping[Path, object], path: Path) -> str:
 
 def flat(settings: Sections) -> Iterator[tuple[Path, object]]:
     """Yield every setting with its path. Receivers, model servers and neighbours are identified by name."""
-    for section in section_keys(Sections):
-        yield from _flat((section,), getattr(settings, section))
-
-
-def _flat(path: Path, value: object) -> Iterator[tuple[Path, object]]:
-    if isinstance(value, Section):
-        for name in section_keys(type(value)):
-            yield from _flat((*path, name), getattr(value, name))
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _flat((*path, name), inner)
-    elif isinstance(value, tuple) and any(isinstance(item, NAMED) for item in value):
-        for item in value:
-            yield from _flat((*path, item.name), item)
-    else:
+    for path, _, value in located(settings):
         yield path, value
 
 
-def setting_text(value: object) -> str:
-    """Format a value as in the configuration file. Of a URL only the origin is shown, of a secret nothing."""
-    if value is None or value == ():
-        return "not set" if value is None else "[]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, timedelta):
-        return f'"{duration_text(value)}"'
-    if isinstance(value, Size):
-        return f'"{value.text}"'
-    if isinstance(value, tuple):
-        return f"[{', '.join(setting_text(item) for item in value)}]"
-    return f"{value:g}" if isinstance(value, int | float) else json.dumps(str(value), ensure_ascii=False)
+def located(settings: Sections) -> Iterator[tuple[Path, KeyPath, object]]:
+    """Yield every setting with its path, and the path in the file, where a table of a list has a number."""
+    for name in section_keys(Sections):
+        yield from _located((name,), (name,), getattr(settings, name))
+
+
+def _located(path: Path, place: KeyPath, value: object) -> Iterator[tuple[Path, KeyPath, object]]:
+    inside: Iterable[tuple[str, str | int, object]] = ()
+    if isinstance(value, Section):
+        inside = ((name, name, getattr(value, name)) for name in section_keys(type(value)))
+    elif isinstance(value, Mapping):
+        inside = ((name, name, inner) for name, inner in value.items())
+    elif isinstance(value, tuple) and any(isinstance(item, NamedTable) for item in value):
+        inside = ((item.name, index, item) for index, item in enumerate(value))
+    else:
+        yield path, place, value
+    for name, key, inner in inside:
+        yield from _located((*path, name), (*place, key), inner)

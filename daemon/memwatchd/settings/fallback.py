@@ -13,15 +13,19 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from memwatch.core.options import InvalidValueError, KeyPath
 from memwatch_web.asgi.auth import PasswordHash, Token
-from memwatchd.settings.channels import CHANNELS, HttpReceiver
-from memwatchd.settings.environment import CONFIG, PREFIX, SYSTEMD_STATE
-from memwatchd.settings.last_good import LastGood, read_last_good
+from memwatchd.settings.alerts import CHANNELS, HttpReceiver
+from memwatchd.settings.keys import TcpAddress, UnixAddress, parse_address
 from memwatchd.settings.load import (
+    CONFIG,
     DEFAULT_FILE,
+    PREFIX,
+    SYSTEMD_STATE,
     MergedInput,
     SettingsError,
     build_settings,
@@ -30,12 +34,46 @@ from memwatchd.settings.load import (
     parse_given,
     secret_variables,
 )
-from memwatchd.settings.messages import Problem, describe_mistake
-from memwatchd.settings.schema import Sections, Settings
+from memwatchd.settings.schema import Given, Sections, Settings
 from memwatchd.settings.secrets_source import SecretContext
-from memwatchd.settings.validation import Checker, Mistake
-from memwatchd.settings.values import TcpAddress, UnixAddress, parse_address
+from memwatchd.settings.validation import Checker, Mistake, Problem, describe_mistake
 from memwatchd.settings.web import Auth, Web, is_local
+from memwatchd.state_dir import read_state_file, write_state_file
+
+NAME = "configuration.json"
+VERSION = 1
+MAX_BYTES = 512 * 1024
+
+
+class LastGood(Struct, frozen=True):
+    """`unix`: when memwatchd took it. `token`: digest of the bearer token, in hexadecimal. `users`: the hashes."""
+
+    unix: float
+    given: Given
+    token: str | None = None
+    users: Mapping[str, str] = field(default_factory=dict)
+    by_certificate: bool = False
+    version: int = VERSION
+
+
+def read_last_good(folder: Path | None) -> LastGood | None:
+    """Return the last good configuration, None if there is none that only root and this user can have written."""
+    if folder is None:
+        return None
+    try:
+        last = msgspec.json.decode(read_state_file(folder, NAME, MAX_BYTES), type=LastGood)
+    except (OSError, ValueError):
+        return None
+    return last if last.version == VERSION else None
+
+
+def keep_last_good(folder: Path, last: LastGood) -> None:
+    """Write the configuration unless the folder already has it. Raises OSError."""
+    before = read_last_good(folder)
+    if before is not None and msgspec.structs.replace(before, unix=last.unix) == last:
+        return
+    write_state_file(folder, NAME, msgspec.json.encode(last))
+
 
 # Each round leaves out at least one table or key.
 MAX_ROUNDS = 200

@@ -3,25 +3,201 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from msgspec import Struct, field
 
-from memwatch.core.options import KeyPath
+from memwatch.core.options import KeyPath, Section
 from memwatch.core.runtime.daemon_address import SOCKET_NAME
-from memwatchd.settings.diff import flat
-from memwatchd.settings.environment import CONFIG, FLAGS, SYSTEMD_RUNTIME, SYSTEMD_STATE, read_environment
-from memwatchd.settings.last_good import Given
-from memwatchd.settings.messages import Problem, ValueOrigin, describe_mistake, dotted
-from memwatchd.settings.renamed_keys import use_successors, use_successors_of_variables
-from memwatchd.settings.schema import Sections, Settings
+from memwatchd.settings.diff import located
+from memwatchd.settings.keys import ContextConverter, Key, from_text, is_section, section_keys, unwrap
+from memwatchd.settings.schema import Given, Sections, Settings
 from memwatchd.settings.secrets_source import SecretContext
-from memwatchd.settings.section import ContextConverter, is_section, section_keys, unwrap
 from memwatchd.settings.toml import ConfigFileError, TomlFile, find_line, parse_toml, read_toml
-from memwatchd.settings.validation import Checker
+from memwatchd.settings.validation import (
+    Checker,
+    Problem,
+    ValueOrigin,
+    closest,
+    describe_mistake,
+    dotted,
+    name_text,
+)
 from memwatchd.settings.web import Web
+
+PREFIX = "MEMWATCHD_"
+CONFIG = "MEMWATCHD_CONFIG"
+# systemd sets them to StateDirectory= and RuntimeDirectory= of the unit; several are separated by colons
+# (systemd.exec(5)).
+SYSTEMD_STATE = "STATE_DIRECTORY"
+SYSTEMD_RUNTIME = "RUNTIME_DIRECTORY"
+
+# The key that each flag sets; in the flag's name, _ stands for -.
+FLAGS: Mapping[str, tuple[str, str]] = {
+    "listen": ("web", "listen"),
+    "insecure": ("web", "insecure"),
+    "interval": ("sampling", "interval"),
+    "state_dir": ("state", "dir"),
+    "demo": ("replay", "demo"),
+    "replay": ("replay", "file"),
+    "speed": ("replay", "speed"),
+    "salvage": ("replay", "salvage"),
+    "record": ("recording", "file"),
+    "procfs": ("sampling", "procfs"),
+    "sysfs": ("sampling", "sysfs"),
+    "rootfs": ("sampling", "rootfs"),
+    "log_level": ("log", "level"),
+}
+
+# Kubernetes sets variables for every service in every pod. A service named memwatchd adds
+# MEMWATCHD_SERVICE_HOST, MEMWATCHD_PORT=tcp://… and the like. They are neither settings nor mistakes.
+SERVICE_NAME = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)")
+SERVICE_ADDRESS = re.compile(r"(?:tcp|udp|sctp)://.*")
+
+
+class Setting(Struct, frozen=True):
+    """A key with a single value, and the type to parse its text as."""
+
+    path: tuple[str, ...]
+    kind: object
+
+
+class EnvironmentValue(Struct, frozen=True):
+    """A key's value from a variable."""
+
+    path: tuple[str, ...]
+    value: object
+    variable: str
+
+
+def read_environment(
+    environ: Mapping[str, str], not_ours: Collection[str] = ()
+) -> tuple[list[EnvironmentValue], list[Problem]]:
+    """Return the values that variables set, and the problems. An empty variable counts as not set."""
+    known = variables()
+    found: dict[tuple[str, ...], EnvironmentValue] = {}
+    problems = []
+    for name in sorted(name for name in environ if name.startswith(PREFIX)):
+        value = environ[name]
+        if name == CONFIG or name in not_ours or is_service_link(name, value):
+            continue
+        if name not in known:
+            problems.append(
+                Problem(f"{name_text(name)} is not a setting; {guess_variable(name, [*known, CONFIG])}")
+            )
+        elif value:
+            setting = known[name]
+            twin = found.get(setting.path)
+            if twin:
+                problems.append(Problem(f"{twin.variable} and {name} set the same key; remove one of them"))
+            found[setting.path] = EnvironmentValue(setting.path, from_text(value, setting.kind), name)
+    return list(found.values()), problems
+
+
+def guess_variable(wrong: str, known: Collection[str]) -> str:
+    """Suggest the closest name, compared without the common prefix."""
+    rest = [name.removeprefix(PREFIX) for name in known]
+    close = closest(wrong.removeprefix(PREFIX), rest)
+    meant = PREFIX + close if close else "MEMWATCHD_<SECTION>_<KEY>, such as MEMWATCHD_SAMPLING_INTERVAL"
+    return f"did you mean {meant}?"
+
+
+def variables() -> dict[str, Setting]:
+    """Return every variable that sets a key. MEMWATCHD_CONFIG is not among them."""
+    settings = {setting.path: setting for setting in _settings_in(Sections, ())}
+    names = {PREFIX + "_".join(path).upper(): setting for path, setting in settings.items()}
+    return names | {PREFIX + flag.upper(): settings[path] for flag, path in FLAGS.items()}
+
+
+def is_service_link(name: str, value: str) -> bool:
+    rest = name.removeprefix(PREFIX)
+    if SERVICE_NAME.fullmatch(rest):
+        return True
+    return rest.endswith("PORT") and SERVICE_ADDRESS.fullmatch(value) is not None
+
+
+def _settings_in(section: type[Section], path: tuple[str, ...]) -> Iterator[Setting]:
+    for name, key in section_keys(section).items():
+        if is_section(key.kind):
+            yield from _settings_in(key.kind, (*path, name))
+        elif get_origin(key.kind) is not dict and not _holds_tables(key):
+            yield Setting((*path, name), get_origin(key.kind) or key.kind)
+
+
+def _holds_tables(key: Key) -> bool:
+    """True for a list of tables, which a variable cannot express."""
+    return any(is_section(unwrap(inner)[0]) for inner in get_args(key.kind))
+
+
+# Names until 25 November 2026. The files shipped before had a table for each collector.
+RENAMED: Mapping[tuple[str, ...], tuple[str, ...] | None] = {
+    ("collectors", "memory"): ("collectors", "meminfo"),
+    ("collectors", "squeezed"): ("collectors", "cgroup_pressure"),
+    ("web", "patterns"): None,  # a page for developers, until 28 November 2026
+}
+
+
+def use_successors(file: Path, toml: TomlFile) -> tuple[TomlFile, list[str]]:
+    """Return the file with the keys of now, and a warning for each that had another name."""
+    lines: dict[KeyPath, int] = dict(toml.lines)
+    warnings = []
+    for old, new in RENAMED.items():
+        found = take(toml.values, old)
+        if found is None:
+            continue
+        line = find_line(toml.lines, old)
+        warnings.append(f"{file}{f' line {line}' if line else ''}: {describe(old, new)}")
+        if new is None:
+            continue
+        add(toml.values, new, found)
+        for path, number in toml.lines.items():
+            if path[: len(old)] == old:
+                lines.setdefault((*new, *path[len(old) :]), number)
+    return TomlFile(toml.values, lines, toml.public, toml.text), warnings
+
+
+def use_successors_of_variables(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return the variables with the names of now, and a warning for each that had another one."""
+    found = dict(environ)
+    warnings = []
+    for old, new in RENAMED.items():
+        variable = f"{PREFIX}{'_'.join(old).upper()}"
+        if new is None:
+            if found.pop(variable, None) is not None:
+                warnings.append(f"{variable} is gone; remove it")
+            continue
+        before, now = f"{variable}_", f"{PREFIX}{'_'.join(new).upper()}_"
+        for name in sorted(name for name in environ if name.startswith(before)):
+            successor = now + name.removeprefix(before)
+            found.setdefault(successor, found.pop(name))
+            warnings.append(f"{name} is now {successor}; rename it")
+    return found, warnings
+
+
+def describe(old: tuple[str, ...], new: tuple[str, ...] | None) -> str:
+    if new is None:
+        return f"{'.'.join(old)} is gone; remove it"
+    return f"{'.'.join(old)} is now {'.'.join(new)}; rename it"
+
+
+def take(values: Any, path: tuple[str, ...]) -> object:  # noqa: ANN401  nested tables
+    """Remove a key, and return its value. None if it is not there."""
+    for name in path[:-1]:
+        values = values.get(name) if isinstance(values, dict) else None
+    return values.pop(path[-1], None) if isinstance(values, dict) else None
+
+
+def add(values: dict[str, Any], path: tuple[str, ...], value: object) -> None:
+    """Put a value. What is there already wins; of two tables, each key that is there."""
+    for name in path[:-1]:
+        values = values[name]  # `take` found the table
+    there = values.setdefault(path[-1], value)
+    if there is not value and isinstance(there, dict) and isinstance(value, dict):
+        values[path[-1]] = {**value, **there}
+
 
 DEFAULT_FILE = Path("/etc/memwatchd/memwatchd.toml")
 MAX_PROBLEMS = 25
@@ -186,23 +362,8 @@ def validate(merged: MergedInput, context: SecretContext, problems: list[Problem
 
 def origins(sections: Sections, merged: MergedInput) -> dict[str, str]:
     """Return the origin of each setting that is not a default."""
-    found = {}
-    lists = sections.alerts.channels
-    indexes = {one.name: index for name in lists for index, one in enumerate(getattr(sections.alerts, name))}
-    engines = {one.name: index for index, one in enumerate(sections.engines)}
-    neighbours = {one.name: index for index, one in enumerate(sections.neighbours)}
-    for path, _ in flat(sections):
-        at: KeyPath = path
-        if path[0] == "alerts" and path[1] in lists and len(path) > 2:
-            at = (*path[:2], indexes[path[2]], *path[3:])
-        elif path[0] == "engines" and len(path) > 1:
-            at = (path[0], engines[path[1]], *path[2:])
-        elif path[0] == "neighbours" and len(path) > 1:
-            at = (path[0], neighbours[path[1]], *path[2:])
-        place = merged.find(at)
-        if place is not None:
-            found[".".join(path)] = place.origin
-    return found
+    found = ((path, merged.find(place)) for path, place, _ in located(sections))
+    return {".".join(path): origin.origin for path, origin in found if origin is not None}
 
 
 def secret_variables(values: object, kind: Any = Sections) -> frozenset[str]:  # noqa: ANN401  as a key is declared

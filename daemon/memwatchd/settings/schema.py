@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, cast, get_args
 
-from msgspec import defstruct, field
+from msgspec import Struct, defstruct, field
 from msgspec.structs import astuple, replace
 
 from memwatch.core.collectors import load_collectors
@@ -27,19 +27,31 @@ from memwatch.core.options import (
 )
 from memwatch.core.pressure.rules import PressureRules, TargetRules
 from memwatch.core.processes.leaks import LeakRules
-from memwatchd.settings.alerts import Alerts, alerts_section
-from memwatchd.settings.channels import CHANNELS
-from memwatchd.settings.discovery import DiscoverySection
-from memwatchd.settings.engines import EngineServers, refuse_equal_names
-from memwatchd.settings.labels import MAX_VALUE_LENGTH, parse_label_name, parse_label_value, parse_labels
-from memwatchd.settings.last_good import Given
-from memwatchd.settings.neighbours import NeighbourSection, parse_neighbours, refuse_equal_neighbours
-from memwatchd.settings.otlp import Otlp
-from memwatchd.settings.section import AT_START, ON_RELOAD, ON_RELOAD_OF_MACHINE
-from memwatchd.settings.values import parse_folder, parse_new_folder, parse_resident
+from memwatchd.settings.alerts import CHANNELS, Alerts, alerts_section
+from memwatchd.settings.endpoints import (
+    DiscoverySection,
+    EngineServers,
+    NeighbourSection,
+    Otlp,
+    parse_neighbours,
+)
+from memwatchd.settings.keys import (
+    AT_START,
+    MAX_VALUE_LENGTH,
+    ON_RELOAD,
+    ON_RELOAD_OF_MACHINE,
+    parse_folder,
+    parse_label_name,
+    parse_label_value,
+    parse_labels,
+    parse_new_folder,
+    parse_resident,
+    refuse_equal_names,
+)
 from memwatchd.settings.web import Web
 
-DEMOS = ("dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook")
+Demo = Literal["dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook"]
+DEMOS = get_args(Demo)
 Percent = Annotated[float, Bounds(0, 100, above=True)]
 Folder = Annotated[Path, Converter(parse_folder), Accepts("an existing directory")]
 
@@ -56,7 +68,7 @@ class Replay(Section, frozen=True, kw_only=True):
     """Data to show in place of this machine."""
 
     demo: Annotated[
-        Literal["dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook"] | None,
+        Demo | None,
         Accepts(f"one of {', '.join(DEMOS)}", '"dgx-spark"'),
     ] = None
     file: Annotated[Path | None, Converter(parse_new_folder), Accepts("the path of a file", '"box.memwatch"')] = (
@@ -239,8 +251,22 @@ class Sections(Section, frozen=True, kw_only=True):
     log: Annotated[Log, ON_RELOAD] = Log()
 
     def __post_init__(self) -> None:
-        refuse_equal_names(self.engines)
-        refuse_equal_neighbours(self.neighbours)
+        refuse_equal_names({"engines": self.engines}, "model server")
+        refuse_equal_names({"neighbours": self.neighbours}, "neighbour")
+
+
+class Given(Struct, frozen=True):
+    """A configuration as it was given: the file's path and text, and the variables that set a key.
+
+    The text may contain secrets and is never shown.
+    """
+
+    file: str | None = None
+    text: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Given({self.file!r})"
 
 
 class Settings(Sections, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from memwatch.core.runtime.regular_file import NOT_REGULAR, NotRegularError, ope
 from memwatch.monitor.notify.apprise import INSTALL, MissingExtraError, load_service
 from memwatch.monitor.notify.http_proxy import Proxy, parse_proxy
 from memwatch.monitor.notify.webhook_payload import SECRET_PREFIX, Password, Secret, parse_password, parse_secret
-from memwatchd.settings.values import why_unreadable
+from memwatchd.settings.keys import why_unreadable
 
 MAX_SECRET_FILE_BYTES = 4096
 REFERENCES = ("file:", "env:", "credential:")

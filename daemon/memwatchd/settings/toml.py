@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from memwatch.core.options import KeyPath
 from memwatch.core.runtime.regular_file import NOT_REGULAR, NotRegularError, open_regular
-from memwatchd.settings.values import why_unreadable
+from memwatchd.settings.keys import why_unreadable
 
 # Sentences about a file that is not valid TOML: the line, the earlier line where two collide, and the remedy.
 

@@ -11,11 +11,15 @@ from msgspec import field
 from memwatch.core.options import Accepts, Bounds, Converter, InvalidValueError, Section
 from memwatch_web.asgi.auth import Login, PasswordHash, Token, parse_token
 from memwatchd.settings.certificates import refuse_bad_tls
-from memwatchd.settings.secrets_source import SecretContext, read_reference, warn_public
-from memwatchd.settings.section import AT_START, ON_READING, ON_RELOAD, ContextConverter, TakesEffect, checked_url
-from memwatchd.settings.values import (
+from memwatchd.settings.keys import (
+    AT_START,
+    ON_READING,
+    ON_RELOAD,
+    ContextConverter,
+    TakesEffect,
     TcpAddress,
     UnixAddress,
+    checked_url,
     parse_address,
     parse_allowed_host,
     parse_file,
@@ -23,6 +27,7 @@ from memwatchd.settings.values import (
     parse_tuple,
     parse_user,
 )
+from memwatchd.settings.secrets_source import SecretContext, read_reference, warn_public
 
 # Format of htpasswd -B, bcrypt and exporter-toolkit. A cost of 31 would take days.
 BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}", re.ASCII)

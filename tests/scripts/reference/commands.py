@@ -11,7 +11,7 @@ import click
 
 from memwatch.cli import cli as client
 from memwatchd import cli as daemon
-from memwatchd.settings.environment import CONFIG, FLAGS, PREFIX, SYSTEMD_STATE
+from memwatchd.settings.load import CONFIG, FLAGS, PREFIX, SYSTEMD_STATE
 from scripts.published_models import HEADER
 from scripts.published_models import rows as rows_of_models
 from scripts.reference.markdown import block, code, page, table

@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from msgspec import NODEFAULT
 
 from memwatch.core.options import Accepts, Bounds, Section, Size
-from memwatchd.settings.diff import find_effect, setting_text
-from memwatchd.settings.environment import FLAGS, PREFIX, variables
+from memwatchd.settings.diff import find_effect
+from memwatchd.settings.keys import Key, is_section, section_keys, setting_text, unwrap
+from memwatchd.settings.load import FLAGS, PREFIX, variables
 from memwatchd.settings.schema import Sections
-from memwatchd.settings.section import Key, is_section, section_keys, unwrap
 from scripts.reference.markdown import code, codes, first_sentence, page, prose, table
 
 SHIPPED = FilePath(__file__).parents[3] / "systemd" / "memwatchd.toml"

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from memwatchd.http_server.sockets import TCP_THIN_LINEAR_TIMEOUTS, open_sockets
-from memwatchd.settings.values import TcpAddress
+from memwatchd.settings.keys import TcpAddress
 
 pytestmark = pytest.mark.process
 

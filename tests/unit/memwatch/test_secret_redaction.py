@@ -16,7 +16,7 @@ from memwatch.core.redaction import redact_arguments, redact_text
 from memwatch.monitor.recording.redact import Redactor
 from memwatch.monitor.report.text_redaction import TextRedactor
 from memwatchd.logging_setup import PLAIN, LineFormatter
-from memwatchd.settings.messages import value_text
+from memwatchd.settings.validation import value_text
 from support.secret_lines import ORDINARY_LINES, SECRET_LINES, URLS, fill
 
 SEEDS = range(12)

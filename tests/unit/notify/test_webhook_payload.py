@@ -25,7 +25,7 @@ from memwatch.monitor.notify.webhook_payload import (
     parse_secret,
     sign,
 )
-from memwatchd.settings.labels import MAX_LABELS, MAX_VALUE_LENGTH
+from memwatchd.settings.keys import MAX_LABELS, MAX_VALUE_LENGTH
 from support.sample_snapshots import calm_workstation, container_with_limit, critical_gb10
 from support.waiting import wait_until
 from support.webhook_receiver import receiving

@@ -25,8 +25,8 @@ from memwatch_web.metrics.families import Exporter
 from memwatchd.recording import demos
 from memwatchd.recording.frames import open_recording, read_frames
 from memwatchd.recording.player import Player, ReplayClock
+from memwatchd.settings.keys import section_keys
 from memwatchd.settings.schema import DEMOS, Replay
-from memwatchd.settings.section import section_keys
 from scripts import demo_machines
 from support import demo_host
 from support.exposition import contents_and_sizes

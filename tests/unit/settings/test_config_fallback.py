@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from memwatch_web.asgi.auth import parse_token
-from memwatchd.settings.fallback import load_for_start
-from memwatchd.settings.last_good import NAME, LastGood, keep_last_good, read_last_good
+from memwatchd.settings.fallback import NAME, LastGood, keep_last_good, load_for_start, read_last_good
 from memwatchd.settings.load import SettingsError, load
 from memwatchd.settings.schema import Settings
 from support.broken_configurations import OF_SETTINGS, TOKEN, Breakage, good
@@ -248,7 +247,7 @@ def test_default_file_that_is_gone_does_not_loosen_access(tmp_path: Path, state:
 
 @pytest.mark.usefixtures("state")
 def test_mdns_without_its_library_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memwatchd.settings.discovery.find_spec", lambda _name: None)
+    monkeypatch.setattr("memwatchd.settings.endpoints.find_spec", lambda _name: None)
     settings = load_for_start(write(tmp_path, "[discovery]\nmdns = true\n[pressure]\nhigh_percent = 71\n"), {})
 
     assert not settings.discovery.mdns

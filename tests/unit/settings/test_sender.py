@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from memwatch.monitor.notify.sender import Sender
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
-from memwatchd.settings.values import TcpAddress
+from memwatchd.settings.keys import TcpAddress
 from support.full_settings import full_text
 from support.monitors import alerting
 from support.settings_sample import settings_from

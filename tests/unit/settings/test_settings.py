@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.monitor.render.json import to_bytes
-from memwatchd.settings.channels import CHANNELS
+from memwatchd.settings.alerts import CHANNELS
 from memwatchd.settings.diff import describe_changes, flat
-from memwatchd.settings.environment import variables
-from memwatchd.settings.load import SettingsError, load
+from memwatchd.settings.keys import TcpAddress
+from memwatchd.settings.load import SettingsError, load, variables
 from memwatchd.settings.schema import Sections, Settings
-from memwatchd.settings.values import TcpAddress
 from support.settings_sample import SECRET, WEBHOOK, problems_from, settings_from
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatchd.settings.engines import engine_addresses
+from memwatchd.settings.endpoints import engine_addresses
 from support.settings_sample import problems_from, settings_from
 
 ENGINE = '[[engines]]\nname = "chat"\nkind = "vllm"\nurl = "http://127.0.0.1:8000"\n'

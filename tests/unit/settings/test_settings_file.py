@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatchd.settings.channels import Webhook
+from memwatchd.settings.alerts import Webhook
 from memwatchd.settings.diff import describe_changes, find_effect, flat
 from memwatchd.settings.schema import Sections
 from memwatchd.settings.toml import line_numbers

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from memwatchd.settings.environment import variables
-from memwatchd.settings.load import load
-from memwatchd.settings.messages import ValueOrigin, accepted_at
+from memwatchd.settings.load import load, variables
+from memwatchd.settings.validation import ValueOrigin, accepted_at
 from support.settings_sample import problems_from
 
 

@@ -17,10 +17,10 @@ from memwatchd.neighbours.follower import Follower
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import Player, ReplayClock
-from memwatchd.settings.channels import Webhook
+from memwatchd.settings.alerts import Webhook
 from memwatchd.settings.diff import NOT_YET, describe_changes, find_effect, flat
+from memwatchd.settings.keys import AT_START, ON_RELOAD
 from memwatchd.settings.schema import Settings
-from memwatchd.settings.section import AT_START, ON_RELOAD
 from memwatchd.settings.web import Tls
 from support.full_settings import full_text, with_other_value
 from support.monitors import alerting

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from memwatchd.settings.channels import Alertmanager, Webhook
-from memwatchd.settings.diff import flat, setting_text
+from memwatchd.settings.alerts import Alertmanager, Webhook
+from memwatchd.settings.diff import flat
+from memwatchd.settings.keys import setting_text
 from memwatchd.settings.load import load
 from support.settings_sample import ALERTMANAGER, SECRET, WEBHOOK, problems_from, settings_from
 

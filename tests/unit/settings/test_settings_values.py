@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memwatch.core.options import InvalidValueError, Size, duration_text, parse_duration, parse_size
-from memwatchd.settings.values import TcpAddress, UnixAddress, parse_address
+from memwatchd.settings.keys import TcpAddress, UnixAddress, parse_address
 
 
 @pytest.mark.parametrize(

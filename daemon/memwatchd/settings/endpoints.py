@@ -1,0 +1,264 @@
+"""Settings of other programs and machines: [[engines]], [[neighbours]], [otlp], [discovery]."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import field
+
+from memwatch.cli.address import Address as PeerAddress
+from memwatch.cli.address import parse_url
+from memwatch.core.collectors.engines import EngineAddress, EngineAddresses
+from memwatch.core.engines.server import Address
+from memwatch.core.linux.key_owner import KeyUse
+from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
+from memwatch.monitor.neighbours.book import MAX_NEIGHBOURS
+from memwatch.monitor.notify.webhook_payload import Endpoint, Password, parse_password
+from memwatchd.neighbours.peer import Peer
+from memwatchd.settings.certificates import client_context
+from memwatchd.settings.keys import (
+    AT_START,
+    ContextConverter,
+    NamedTable,
+    checked_endpoint,
+    parse_account,
+    parse_file,
+    parse_table_name,
+    parse_tuple,
+)
+from memwatchd.settings.secrets_source import REFERENCES, SecretContext, look_up, password_from
+
+if TYPE_CHECKING:
+    import ssl
+
+KindName = Literal["vllm", "sglang", "llama.cpp", "ollama", "lm-studio", "tgi", "tensorrt-llm", "triton", "openai"]
+MAX_ENGINES = 32
+
+
+class EngineServer(NamedTable, frozen=True, kw_only=True):
+    """One model server."""
+
+    name: Annotated[str, Converter(parse_table_name), Accepts("made of a to z, 0 to 9, - and _", '"chat"')]
+    kind: KindName
+    url: Annotated[Endpoint, Converter(checked_endpoint), Accepts("a URL", '"http://127.0.0.1:8000"', shown=False)]
+    token: Annotated[
+        Password | None,
+        ContextConverter(password_from),
+        Accepts(
+            "file:/PATH, credential:NAME or env:NAME of a token", '"file:/etc/memwatchd/vllm-token"', shown=False
+        ),
+    ] = None
+
+    user: Annotated[
+        str | None, Converter(parse_account), Accepts("the name or the number of a user", '"vllm"', shown=False)
+    ] = None
+
+    @property
+    def address(self) -> EngineAddress:
+        url, token = self.url, self.token.text if self.token else ""
+        at = Address(url.host, url.port, url.path.rstrip("/"), token, url.scheme == "https", self.user or "")
+        return EngineAddress(self.kind, self.name, at)
+
+
+def parse_servers(value: object) -> tuple[object, ...]:
+    servers = parse_tuple(value)
+    if len(servers) > MAX_ENGINES:
+        raise InvalidValueError(f"has {len(servers)} tables, more than {MAX_ENGINES}")
+    return servers
+
+
+EngineServers = Annotated[
+    tuple[EngineServer, ...],
+    Converter(parse_servers),
+    Accepts("a list of tables, each beginning with [[engines]]", "[[engines]]", shown=False),
+]
+
+
+def engine_addresses(servers: tuple[EngineServer, ...]) -> EngineAddresses:
+    return EngineAddresses(tuple(server.address for server in servers))
+
+
+PEM = Accepts("the path of a file", '"/etc/memwatchd/neighbours.pem"')
+
+
+def parse_peer_url(value: object) -> PeerAddress:
+    if not isinstance(value, str):
+        raise InvalidValueError
+    return parse_url(value)
+
+
+def parse_neighbours(value: object) -> tuple[object, ...]:
+    """Parse the list of tables. For more machines there is Prometheus."""
+    found = parse_tuple(value)
+    if len(found) > MAX_NEIGHBOURS:
+        raise InvalidValueError(
+            f"has {len(found)} tables, and at most {MAX_NEIGHBOURS} are allowed: for more machines use Prometheus",
+            has_example=False,
+        )
+    return found
+
+
+class NeighbourSection(NamedTable, frozen=True, kw_only=True):
+    """One machine to follow."""
+
+    name: Annotated[str, Converter(parse_table_name), Accepts("made of a to z, 0 to 9, - and _", '"spark-2"')]
+    url: Annotated[
+        PeerAddress,
+        Converter(parse_peer_url),
+        Accepts("http://HOST:PORT, https://HOST:PORT or unix:/PATH", '"http://spark-2.example.com:6360"'),
+    ]
+    token: Annotated[
+        Password | None,
+        ContextConverter(password_from),
+        Accepts("file:/PATH, credential:NAME or env:NAME of a token", '"file:/etc/memwatchd/spark-2"', shown=False),
+    ] = None
+    user: Annotated[
+        str | None, Converter(parse_account), Accepts("the name or the number of a user", '"tunnel"', shown=False)
+    ] = None
+    ca_file: Annotated[str | None, Converter(parse_file), PEM] = None
+    cert_file: Annotated[str | None, Converter(parse_file), PEM] = None
+    key_file: Annotated[str | None, Converter(parse_file), PEM] = None
+
+    @property
+    def files(self) -> tuple[str | None, str | None, str | None]:
+        return self.ca_file, self.cert_file, self.key_file
+
+    def __post_init__(self) -> None:
+        if self.user and not self.token:
+            raise InvalidValueError("has no effect without a token", (("user",),))
+        if any(self.files) and self.url.scheme != "https":
+            raise InvalidValueError("certificates need a URL that begins with https", (("url",),))
+        if self.key_file and not self.cert_file:
+            raise InvalidValueError("has no effect without cert_file", (("key_file",),))
+        if any(self.files):
+            client_context(*self.files)
+
+
+def create_peers(neighbours: tuple[NeighbourSection, ...]) -> tuple[Peer, ...]:
+    """Return the peers. Those with equal files share a TLS context, which takes 1 MiB."""
+    contexts: dict[object, ssl.SSLContext] = {}
+    return tuple(_create_peer(one, contexts) for one in neighbours)
+
+
+def _create_peer(one: NeighbourSection, contexts: dict[object, ssl.SSLContext]) -> Peer:
+    address, tls = one.url, None
+    if address.scheme == "https":
+        if one.files not in contexts:
+            contexts[one.files] = client_context(*one.files)
+        tls = contexts[one.files]
+    login = one.token.authorization(None) if one.token else None
+    place = (address.scheme, address.host, address.port, address.prefix)
+    return Peer(one.name, str(address), *place, login, tls, one.user or "")
+
+
+INSTALL_OTEL = "pip install 'memwatchd[otel]'"
+PATH = "/v1/metrics"
+LOGINS = ("Basic ", "Bearer ")
+HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
+
+
+def parse_otlp_endpoint(value: object) -> Endpoint:
+    """Parse the base URL of a receiver and check that the SDK is installed, without importing it."""
+    found = checked_endpoint(value)
+    if "?" in found.path:
+        raise InvalidValueError("has a query; use headers under [otlp] for tokens")
+    if not is_installed():
+        raise InvalidValueError(
+            f"needs OpenTelemetry's SDK and OTLP exporter, which are not installed; install them with: "
+            f"{INSTALL_OTEL}",
+            has_example=False,
+        )
+    return found
+
+
+def is_installed() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def parse_header_name(value: object) -> str:
+    if isinstance(value, str) and HEADER_NAME.fullmatch(value):
+        return value
+    raise InvalidValueError("is not the name of an HTTP header; use one such as authorization", has_example=False)
+
+
+def header_value_from(value: object, context: SecretContext) -> Password:
+    """Read a header's value from "file:/path", "credential:NAME", "env:NAME" or a literal."""
+    if not isinstance(value, str):
+        raise InvalidValueError
+    is_secret = value.startswith((*REFERENCES, *LOGINS))
+    text, whose = look_up(value, context) if is_secret else (value, "")
+    try:
+        return parse_password(text)
+    except ValueError as error:
+        raise InvalidValueError(f"{whose} {error}".strip(), has_example=not whose) from None
+
+
+class Otlp(Section, frozen=True, kw_only=True):
+    """Push of all metrics to an OpenTelemetry Collector or store. Off without an endpoint."""
+
+    endpoint: Annotated[
+        Endpoint | None,
+        Converter(parse_otlp_endpoint),
+        Accepts("a URL", '"http://127.0.0.1:4318"', shown=False),
+    ] = None
+    interval: Annotated[Duration, Bounds(seconds(1), seconds(3600))] = seconds(60)
+    user: Annotated[
+        str | None, Converter(parse_account), Accepts("the name or the number of a user", '"otelcol"', shown=False)
+    ] = None
+    ca_file: Annotated[
+        str | None, Converter(parse_file), Accepts("the path of a file", '"/etc/memwatchd/tls.pem"')
+    ] = None
+    headers: dict[
+        Annotated[str, Converter(parse_header_name)],
+        Annotated[
+            Password,
+            ContextConverter(header_value_from),
+            Accepts(
+                "a header's value, or file:/PATH, credential:NAME or env:NAME of one",
+                '"file:/etc/memwatchd/otlp-authorization"',
+                shown=False,
+            ),
+        ],
+    ] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.ca_file is not None:
+            client_context(self.ca_file)
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the metrics. The endpoint may already contain the path."""
+        if self.endpoint is None:
+            raise ValueError("no endpoint is set")
+        base = f"{self.endpoint.origin}{self.endpoint.path.rstrip('/')}"
+        return base if base.endswith(PATH) else base + PATH
+
+    @property
+    def secret(self) -> KeyUse | None:
+        """Return the secret of each request, None without one."""
+        if self.endpoint is None:
+            return None
+        word = "login" if self.headers else "URL" if self.endpoint.has_secret or self.user else ""
+        return KeyUse("", self.endpoint.origin, word, "[otlp]") if word else None
+
+
+INSTALL_MDNS = "pip install 'memwatchd[mdns]'"
+
+
+class DiscoverySection(Section, frozen=True, kw_only=True):
+    """Announce this memwatchd by mDNS, and show others that are not joined."""
+
+    mdns: Annotated[bool, AT_START] = False
+
+    def __post_init__(self) -> None:
+        if self.mdns and find_spec("zeroconf") is None:
+            raise InvalidValueError(
+                f"needs the zeroconf library, which is not installed: {INSTALL_MDNS}",
+                (("mdns",),),
+                has_example=False,
+            )
