@@ -32,8 +32,8 @@ from memwatch.monitor.transitions import EventWriter
 from memwatch_web.metrics.families import Exporter
 from memwatchd.sd_notify import Notifier
 from memwatchd.settings.certificates import client_context
-from memwatchd.settings.channels import ReceiverSection
-from memwatchd.settings.neighbours import create_peers
+from memwatchd.settings.alerts import ReceiverSection
+from memwatchd.settings.endpoints import create_peers
 from memwatchd.settings.schema import Settings
 from memwatchd.state_dir import StateDir
 from memwatchd.target_check import UnknownTargetCheck
