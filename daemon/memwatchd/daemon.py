@@ -43,7 +43,6 @@ from memwatchd.recording.player import Player, ReplaySleep, play_through
 from memwatchd.sd_notify import Notifier
 from memwatchd.settings.certificates import load_certificate
 from memwatchd.settings.diff import describe_changes
-from memwatchd.settings.endpoints import create_peers
 from memwatchd.settings.load import SettingsError
 from memwatchd.settings.schema import Settings
 from memwatchd.state_dir import StateDir, open_state

@@ -31,8 +31,8 @@ from memwatch.monitor.recording.file_format import RecordingError
 from memwatch.monitor.transitions import EventWriter
 from memwatch_web.metrics.families import Exporter
 from memwatchd.sd_notify import Notifier
-from memwatchd.settings.certificates import client_context
 from memwatchd.settings.alerts import ReceiverSection
+from memwatchd.settings.certificates import client_context
 from memwatchd.settings.endpoints import create_peers
 from memwatchd.settings.schema import Settings
 from memwatchd.state_dir import StateDir
