@@ -18,7 +18,8 @@ from support.ingest_client import post
 from support.waiting import MAX_WAIT_SECONDS
 
 # Measured (CPython 3.11, November 2026): pages take 0.2 to 0.25 of a FastAPI application without a route, the API
-# 0.9; 1.4 to 1.5 times the memory of the imports; with pages 1.16 times that of a daemon at rest, with the API too 1.7.
+# 0.9; 1.4 to 1.5 times the memory of the imports; with pages 1.16 times that of a daemon at rest, with the API too
+# 1.7.
 MAX_OF_FASTAPI, MAX_OF_FASTAPI_FOR_API = 0.6, 1.5
 MAX_OF_IMPORTS = 1.6
 MAX_OF_IDLE, MAX_OF_IDLE_WITH_API = 1.25, 1.9
