@@ -20,8 +20,7 @@ from memwatch_web.asgi.caller import CallerLookup
 from memwatch_web.asgi.failed_logins import FailedLogins
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.routes import METRICS
-from memwatch_web.metrics.endpoint import MetricsEndpoint
-from memwatch_web.metrics.fast_path import MetricsFastPath
+from memwatch_web.metrics.endpoint import MetricsEndpoint, MetricsFastPath
 from memwatchd.daemon import Daemon
 from memwatchd.http_server.rejections import Limits
 from memwatchd.http_server.server import Server, create_lazy_app, use_date_headers

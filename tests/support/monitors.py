@@ -52,7 +52,6 @@ class Listener(Feature):
     name = "listener"
 
     def __init__(self, monitor: Monitor, listen: Callable[[Snapshot, tuple[Notification, ...]], object]) -> None:
-        super().__init__(monitor)
         self._alerts, self._listen = monitor.features.get(Alerts), listen
 
     def on_publish(self, snapshot: Snapshot) -> None:

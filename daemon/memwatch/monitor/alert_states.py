@@ -21,7 +21,6 @@ class Alerts(Feature):
     name = "alerts"
 
     def __init__(self, monitor: Monitor) -> None:
-        super().__init__(monitor)
         self.states: Mapping[Key, AlertState] = {}
         self.pending: tuple[Notification, ...] = ()
         self._monitor = monitor

@@ -196,8 +196,7 @@ class BetweenScrapes(Feature):
 
     name = "figures between scrapes"
 
-    def __init__(self, monitor: Any = None) -> None:  # noqa: ANN401  as in Feature
-        super().__init__(monitor)
+    def __init__(self, monitor: Any = None) -> None:  # noqa: ANN401, ARG002  as in Feature
         self.recent: RecentExtremes = RecentExtremes()
         self.levels: LevelTimes = LevelTimes()
         self.ticks: Histogram = Histogram(TICK_BOUNDS)

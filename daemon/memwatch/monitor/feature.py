@@ -61,13 +61,12 @@ class Feature:
 
     name: ClassVar[str]
 
-    def __init__(self, monitor: Any) -> None:  # noqa: ANN401  a Monitor, which imports this module
-        """Take what is needed of a loop. The features before this one in FEATURES exist."""
-
     @classmethod
     def of(cls, monitor: Any) -> Feature:  # noqa: ANN401  a Monitor
-        """Create the feature of a loop."""
-        return cls(monitor)
+        """Create the feature of a loop. The features before this one in FEATURES exist."""
+        make: Any = cls
+        feature: Feature = make(monitor)
+        return feature
 
     @classmethod
     def create(cls, daemon: Any) -> Feature:  # noqa: ANN401  a Daemon, of another distribution

@@ -27,7 +27,6 @@ class HistoryRecorder(Feature):
     name = "history"
 
     def __init__(self, monitor: Monitor) -> None:
-        super().__init__(monitor)
         self._monitor, self._rules = monitor, monitor.rules
         self.tiers: History = History(self._rules.tier_specs)
         self.holders: HolderHistory = HolderHistory(self._rules.tier_specs[1:])

@@ -38,8 +38,7 @@ class EndedProcesses(Feature):
 
     name = "ended processes"
 
-    def __init__(self, monitor: Any = None) -> None:  # noqa: ANN401  as in Feature
-        super().__init__(monitor)
+    def __init__(self, monitor: Any = None) -> None:  # noqa: ANN401, ARG002  as in Feature
         self.ends: EndSource | None = None
         self._of: tuple[tuple[Process, ...], tuple[Owner, ...], frozenset[int]] | None = None
         self._kept: tuple[tuple[Process, ...], tuple[Owner, ...]] = (), ()
@@ -86,7 +85,6 @@ class GrowthWatch(Feature):
     name = "growth"
 
     def __init__(self, monitor: Monitor) -> None:
-        super().__init__(monitor)
         self.tracker: GrowthTracker = GrowthTracker()
         self._record = monitor.record
         self._ended = monitor.features.get(EndedProcesses)

@@ -59,7 +59,6 @@ class EventWriter(Feature):
     name = "events"
 
     def __init__(self, monitor: Monitor) -> None:
-        super().__init__(monitor)
         self._monitor = monitor
         self._levels: dict[str, Level] = {}
         self._reported: dict[tuple[str, str], ReportedCount] = {}

@@ -25,8 +25,7 @@ from memwatch_web.asgi.app_loader import AppLoader
 from memwatch_web.asgi.caller import CallerLookup
 from memwatch_web.asgi.lazy_app import LazyApp
 from memwatch_web.asgi.routes import METRICS
-from memwatch_web.metrics.endpoint import MetricsEndpoint
-from memwatch_web.metrics.fast_path import MetricsFastPath
+from memwatch_web.metrics.endpoint import MetricsEndpoint, MetricsFastPath
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.http_server.connections import Connections, StreamCount, no_streams

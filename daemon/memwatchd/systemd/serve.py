@@ -60,7 +60,6 @@ class SystemdSockets(Feature):
     name = "sockets for systemd"
 
     def __init__(self, monitor: Monitor, roots: Roots, service: Notifier, folder: Path | None) -> None:
-        super().__init__(monitor)
         self._monitor, self._roots, self._service, self._folder = monitor, roots, service, folder
         self._pressure: PressureSockets | None = None
         self._hooks: list[PrekillHook] = []

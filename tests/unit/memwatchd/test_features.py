@@ -49,8 +49,7 @@ class Counting(Feature):
 
     name = "counting"
 
-    def __init__(self, monitor: Monitor) -> None:
-        super().__init__(monitor)
+    def __init__(self, monitor: Monitor) -> None:  # noqa: ARG002
         self.ticks, self.has_started, self.has_ended = 0, False, False
 
     def on_tick(self, tick: Tick) -> None:  # noqa: ARG002
@@ -125,7 +124,7 @@ class Failing(Feature):
 def test_failing_feature_is_logged_once_and_takes_no_other_along(caplog: pytest.LogCaptureFixture) -> None:
     clock = SystemClock()
     monitor = Monitor(Sampler([], clock), clock, MonitorRules(interval_seconds=0.001), Identity("host", "boot"))
-    monitor.features.add(Failing(monitor))
+    monitor.features.add(Failing())
     for kind in ALWAYS:
         monitor.features.add(kind.of(monitor))
     after = Counting(monitor)

@@ -33,7 +33,7 @@ def test_parts_after_one_that_fails_are_stopped(tmp_path: Path, caplog: pytest.L
         def close(self) -> None:
             raise MemoryError
 
-    first.monitor.features.add(Failing(first.monitor))
+    first.monitor.features.add(Failing())
     with caplog.at_level(logging.ERROR):
         first.stop()
     again = started(tmp_path)

@@ -12,9 +12,8 @@ from memwatch_web.asgi.access import AccessControl
 from memwatch_web.asgi.auth import Login, Token, parse_token
 from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.problems import problem_response
-from memwatch_web.metrics.endpoint import MetricsEndpoint
+from memwatch_web.metrics.endpoint import MetricsEndpoint, MetricsFastPath
 from memwatch_web.metrics.families import Exporter
-from memwatch_web.metrics.fast_path import MetricsFastPath
 from support.fakes import FakeClock
 from support.monitors import create_monitor
 

@@ -29,10 +29,9 @@ from memwatch_web.metrics.daemon_families import (
 )
 from memwatch_web.metrics.device_families import device_families
 from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, OwnerSelection, owner_families
-from memwatch_web.metrics.places import find_devices
 from memwatch_web.metrics.pool_families import pinned_families, pool_families, share_families, swap_families
 from memwatch_web.metrics.pressure_families import kernel_families, pressure_families
-from memwatch_web.metrics.samples import PREFIX, Row, build_family, counter, gauge, info, words
+from memwatch_web.metrics.samples import PREFIX, Row, build_family, counter, find_devices, gauge, info, words
 
 # Metrics of model servers.
 

@@ -11,8 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from memwatch.core.model import Absent, Bytes, sum_figures
 from memwatch.core.owners import OWNER_KINDS, OwnerKind, OwnerTotal, build_totals, find_caps
 from memwatch.core.snapshot import Snapshot
-from memwatch_web.metrics.places import find_devices
-from memwatch_web.metrics.samples import PREFIX
+from memwatch_web.metrics.samples import PREFIX, find_devices
 
 OWNER = ("kind", "name")
 DEFAULT_OWNERS = 8

@@ -9,8 +9,7 @@ from prometheus_client.core import Metric
 from memwatch.core.accounting.leased import held_by_pool
 from memwatch.core.model import Absent, Pool, ShareKind
 from memwatch.core.snapshot import Snapshot
-from memwatch_web.metrics.places import find_devices
-from memwatch_web.metrics.samples import Row, gauge
+from memwatch_web.metrics.samples import Row, find_devices, gauge
 
 POOL = ("pool", "kind", "device")
 POOL_TEXTS = {

@@ -10,8 +10,7 @@ from memwatch.core.model import Absent
 from memwatch.core.pressure.oom_kills import SCOPES
 from memwatch.core.snapshot import Level, Pressure, PsiLine, Snapshot
 from memwatch.monitor.between_scrapes import KillCounts, LevelTimes, TargetTimes
-from memwatch_web.metrics.places import find_devices
-from memwatch_web.metrics.samples import Row, Value, counter, gauge
+from memwatch_web.metrics.samples import Row, Value, counter, find_devices, gauge
 
 TARGET = ("target", "device")
 

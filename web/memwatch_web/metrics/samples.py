@@ -15,6 +15,7 @@ from prometheus_client.utils import floatToGoString
 
 from memwatch.core.model import Absent
 from memwatch.core.runtime.histogram import Histogram
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.feature import Family
 
 PREFIX = "memwatch_"
@@ -78,3 +79,12 @@ def _fill(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) 
 def words(value: str | Absent | None) -> str:
     """Return the value of a label, empty if it is unknown or does not apply."""
     return value if isinstance(value, str) else ""
+
+
+def find_devices(snapshot: Snapshot) -> Mapping[str, str]:
+    """Return the device of each pool and share that belongs to one.
+
+    A device's own memory has the id of the device. System RAM belongs to no device, also if several use it.
+    """
+    devices = {device.id: device.id for device in snapshot.devices}
+    return devices | {share.id: share.device for share in snapshot.shares if share.device}
