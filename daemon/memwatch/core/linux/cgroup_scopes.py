@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from memwatch.core.owners import WITHIN
 
-_ID = re.compile(r"(?:^|[-:])([0-9a-f]{64})(?:\.scope)?$")
+# Kata before 3.0 prefixes it: `pod<uid>/kata_<id>` (kata-containers#4128).
+_ID = re.compile(r"(?:^(?:kata_)?|[-:])([0-9a-f]{64})(?:\.scope)?$")
 # Containers of ECS on Fargate and on managed instances. The number tells those of a task apart.
 _ECS_ID = re.compile(r"^[0-9a-f]{32}-\d{1,10}$")
 # The kind of container by the text before its id, or by the cgroup around it (cgroupfs): `docker-<id>.scope`,
