@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from memwatch.core.collectors.nvml import LENT
 from simulators.amd_machine import GIB, AmdMachine, discrete
 from simulators.nvml_machine import Simulator
 from simulators.sample_nvml import RTX_4090
@@ -52,6 +53,27 @@ def test_nvidia_driver_loaded_later_is_found_within_seconds(host: str, tmp_path:
 
     assert before == []
     assert took <= MAX_SECONDS
+
+
+def test_nvml_is_not_opened_while_another_kernel_driver_has_the_gpu(tmp_path: Path) -> None:
+    """jurkovic-nikola/OpenLinkHub#172: with the GPU of a virtual machine, each opening has the module loaded."""
+    machine = MutableMachine.of("rtx-4090", tmp_path / "machine")
+    simulator = Simulator.of(tmp_path, RTX_4090)
+    device = next(one for one in (machine.folder / "sys/bus/pci/devices").iterdir() if is_nvidia(one))
+    (device / "driver").symlink_to("../../drivers/vfio-pci")
+    with running_daemon(tmp_path, *machine.arguments, environ=simulator.environ) as daemon:
+        daemon.wait_for("/api/v1/snapshot", lambda found: found["seq"] >= 3)
+        found = next(one for one in daemon.get("/api/v1/collectors").json if one["name"] == "nvml")
+        assert (found["state"], found["error"]) == ("unavailable", LENT)
+        assert simulator.calls() == []
+
+        load_nvidia(machine, simulator)
+        seconds_until_found(daemon, "NVIDIA GeForce RTX 4090")
+
+
+def is_nvidia(device: Path) -> bool:
+    is_display = (device / "class").read_text().startswith("0x03")
+    return is_display and (device / "vendor").read_text().strip() == "0x10de"
 
 
 def test_amd_card_that_appears_is_found_within_seconds(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from memwatch.core.model import Absent
 from memwatch.core.options import Bounds, Duration, SwitchableOptions, seconds
 
 CHILD = "memwatch.core.drivers.nvml.child"
+LENT = "all NVIDIA GPUs are bound to another kernel driver, such as vfio-pci"
 # `reopen` is `read` without waiting for the next attempt to open a driver that failed.
 READ, REOPEN = b"read", b"reopen"
 # Interval at which the files of a failing driver are checked.
@@ -37,9 +38,13 @@ NOT_HERE = frozenset({"no_library", "no_driver"})
 
 
 def is_nvidia_here(roots: Roots) -> bool:
-    """Check for anything that NVML could report: a PCI device, a loaded driver, a Tegra, or WSL's GPU."""
-    compatible = device_tree(roots, "compatible")
-    return NVIDIA in pci_vendors(roots) or b",tegra" in compatible or any(map(inode_of, _driver_files(roots)))
+    """Check for anything that NVML could report: a PCI device, a loaded driver, a Tegra, or WSL's GPU.
+
+    NVML has the driver's module loaded if it is not, by a program of its package. Where another driver has all
+    GPUs, that fails with lines in the kernel's log each time (jurkovic-nikola/OpenLinkHub#172).
+    """
+    is_driver_here = b",tegra" in device_tree(roots, "compatible") or any(map(inode_of, _driver_files(roots)))
+    return is_driver_here or NVIDIA in pci_vendors(roots, "nvidia")
 
 
 def _driver_files(roots: Roots) -> tuple[Path, ...]:
@@ -108,7 +113,8 @@ class Collector(BaseCollector):
     ) -> None:
         """`argv`: command of the helper, instead of `CHILD`."""
         if not is_nvidia_here(roots):
-            raise SourceUnavailable("no NVIDIA GPU and no NVIDIA driver found")
+            is_lent = NVIDIA in pci_vendors(roots)
+            raise SourceUnavailable(LENT if is_lent else "no NVIDIA GPU and no NVIDIA driver found")
         if find_spec("pynvml") is None:
             raise SourceUnavailable("nvidia-ml-py is not installed: pip install nvidia-ml-py")
         command = [*(argv or python_child(CHILD)), *helper_options(roots)]

@@ -84,8 +84,11 @@ class GpuPids:
         return {name: pids for name, pids in self._by_collector.items() if name != "drm"}
 
 
-def pci_vendors(roots: Roots) -> frozenset[str]:
-    """Return the vendor ids, four hexadecimal digits, of display controllers and accelerators."""
+def pci_vendors(roots: Roots, kernel_driver: str = "") -> frozenset[str]:
+    """Return the vendor ids, four hexadecimal digits, of display controllers and accelerators.
+
+    With `kernel_driver`, without those that another driver has, such as vfio-pci for a virtual machine.
+    """
     folder = roots.sysfs / "bus/pci/devices"
     try:
         names = os.listdir(folder)
@@ -94,10 +97,18 @@ def pci_vendors(roots: Roots) -> frozenset[str]:
     found = set()
     for name in names:
         kind = (read_once(folder / name / "class") or b"").strip()
-        if kind.startswith((b"0x03", b"0x12")):
+        if kind.startswith((b"0x03", b"0x12")) and _may_have(folder / name, kernel_driver):
             vendor = (read_once(folder / name / "vendor") or b"").strip().decode("ascii", "replace")
             found.add(vendor.removeprefix("0x").lower())
     return frozenset(found)
+
+
+def _may_have(device: Path, kernel_driver: str) -> bool:
+    """Return True if a device is bound to this driver, to none, or if any driver will do."""
+    try:
+        return not kernel_driver or os.path.basename(os.readlink(device / "driver")) == kernel_driver
+    except OSError:
+        return True
 
 
 def pci_numbers(address: object) -> tuple[int, ...] | None:
