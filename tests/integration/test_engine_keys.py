@@ -18,12 +18,12 @@ from msgspec.structs import replace
 from memwatch.core.collectors.engines import Collector, EngineAddress
 from memwatch.core.engines.records import Engine
 from memwatch.core.engines.server import NOT_SENT, Address
+from memwatch.core.http import GetError
 from memwatch.core.linux.key_owner import MAX_OWNERS, KeyOwner, KeyUse, KnownOwners
 from memwatch.core.linux.listener_owner import is_on_this_machine
 from memwatch.core.linux.process_files import Passwd
 from memwatch.core.linux.tcp_peer import Peer, TcpEnd, find_peer
 from memwatch.core.model import Absent
-from memwatch.core.runtime.http_get import GetError
 from memwatch.monitor.doctor.checks import run_checks
 from memwatch.monitor.doctor.model import Verdict
 from memwatchd.key_owners import NAME, open_key_owners, read_owners

@@ -19,9 +19,9 @@ import pytest
 from memwatch.cli._mqtt_session import Broker, MqttSession
 from memwatch.cli.errors import CommandError
 from memwatch.cli.home_assistant import Topics
+from memwatch.core.http import GetError, get
 from memwatch.core.linux.key_owner import KeyOwners, KeyUse, KnownOwners
 from memwatch.core.linux.process_files import Passwd
-from memwatch.core.runtime.http_get import GetError, get
 from memwatch.monitor.notify.channel import Channel
 from memwatch.monitor.notify.http_post import Poster, PostResult
 from memwatch.monitor.notify.http_proxy import Proxy

@@ -17,9 +17,9 @@ from paho.mqtt.reasoncodes import ReasonCode
 from memwatch.cli.context import print_errors
 from memwatch.cli.errors import CommandError
 from memwatch.cli.home_assistant import Topics, discovery_of, encode, values_of
+from memwatch.core.http import GetError
 from memwatch.core.linux.key_owner import KeyOwners, KeyUse, KnownOwners
 from memwatch.core.linux.process_files import Passwd
-from memwatch.core.runtime.http_get import GetError
 from memwatch.core.snapshot import Snapshot
 
 Json = dict[str, Any]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import socket
 import time
-from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn
 
@@ -15,9 +13,8 @@ from msgspec import Struct
 
 from memwatch.cli.address import Address
 from memwatch.cli.errors import CommandError
-from memwatch.core.linux.daemon_connection import DaemonConnection, DaemonSocketConnection, ForeignListenerError
-from memwatch.core.runtime.daemon_address import read_authorization
-from memwatch.core.runtime.deadline_socket import connected_until
+from memwatch.core.http import DeadlineSocket, GetError, request
+from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
 
 SECONDS = 10.0
 MAX_ANSWER_BYTES = 64 << 20
@@ -69,18 +66,18 @@ def ask(
 
     Raises DaemonUnreachableError or RequestDeclinedError.
     """
-    connection = connection_to(address, seconds)
-    headers = build_headers(os.environ)
+    deadline = time.monotonic() + seconds
+    headers = {"Accept": "application/json"} | build_headers(address.scheme, address.host, address.port)
     data = None if body is None else json.dumps(body).encode()
     if data is not None:
         headers["Content-Type"] = "application/json"
     try:
-        with connected_until(connection, time.monotonic() + seconds, MAX_ANSWER_BYTES):
-            connection.request(method, address.prefix + path, data, headers)
-            response = connection.getresponse()
+        with connect_daemon(address.scheme, address.host, address.port, seconds) as connected:
+            limited = DeadlineSocket(connected, deadline, MAX_ANSWER_BYTES)
+            response = request(limited, method, address.prefix + path, headers, data)
             answer = response.read(MAX_ANSWER_BYTES)
-    except ForeignListenerError as error:
-        raise CommandError(str(error.strerror)) from None
+    except GetError as error:
+        raise CommandError(str(error)) from None
     except OSError as error:
         raise DaemonUnreachableError(address, error, seconds) from None
     except http.client.HTTPException as error:
@@ -89,18 +86,6 @@ def ask(
         ) from None
     is_simulated = response.headers["Memwatch-Simulated"] == "true"
     return DaemonResponse(_read(address, response, answer), parse_date(response.headers["Date"]), is_simulated)
-
-
-def build_headers(environ: Mapping[str, str]) -> dict[str, str]:
-    return {"Accept": "application/json", **read_authorization(environ)}
-
-
-def connection_to(address: Address, seconds: float) -> http.client.HTTPConnection:
-    if address.scheme == "unix":
-        return DaemonSocketConnection(address.host, seconds)
-    if address.scheme == "https":
-        return http.client.HTTPSConnection(address.host, address.port, timeout=seconds)
-    return DaemonConnection(address.host, address.port, seconds)
 
 
 def describe_reason(error: OSError, seconds: float) -> str:

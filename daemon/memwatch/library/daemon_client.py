@@ -6,15 +6,16 @@ import codecs
 import json
 import os
 import time
-from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from memwatch.core.linux.daemon_connection import DaemonConnection, DaemonSocketConnection, ForeignListenerError
-from memwatch.core.runtime.daemon_address import SOCKET_FILE, TCP_URL, default_url, read_authorization
-from memwatch.core.runtime.deadline_socket import connected_until
+from memwatch.core.http import DeadlineSocket, GetError, request
+from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
+from memwatch.core.runtime.daemon_address import SOCKET_FILE, TCP_URL, default_url
 from memwatch.library.never_raise import log_once
 
 Json = Any
@@ -25,6 +26,7 @@ CONNECT_SECONDS = 2.0
 # For requests from threads. An idle daemon builds its API on the first request, which takes seconds on a board.
 ANSWER_SECONDS = 20.0
 MAX_ANSWER_BYTES = 16 << 20
+PORTS = {"http": 80, "https": 443}
 
 
 class Daemon:
@@ -55,42 +57,45 @@ class Daemon:
         """Post JSON and return the decoded response, None on failure. For background threads: waits longer."""
         return self._ask("POST", path, json.dumps(body).encode(), CONNECT_SECONDS, ANSWER_SECONDS)
 
-    def connection(self, seconds: float) -> tuple[HTTPConnection, str]:
-        """Return an unopened connection and the prefix of all paths. Raises ValueError for an invalid URL."""
+    @contextmanager
+    def stream(self, path: str, seconds: float) -> Iterator[HTTPResponse]:
+        """Return the response to a GET, with a timeout for each read. Raises as `_ask` handles it."""
+        scheme, host, port, prefix = self._address()
+        with connect_daemon(scheme, host, port, seconds) as connected:
+            connected.settimeout(seconds)
+            yield request(connected, "GET", prefix + path, build_headers(scheme, host, port))
+
+    def _address(self) -> tuple[str, str, int, str]:
+        """Return scheme, host or socket file, port, and the prefix of all paths. Raises ValueError if invalid."""
         url = self.url
         if url.startswith("unix:"):
-            return DaemonSocketConnection(url.removeprefix("unix:").removeprefix("//"), seconds), ""
+            return "unix", url.removeprefix("unix:").removeprefix("//"), 0, ""
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or parts.hostname is None:
+        if parts.scheme not in PORTS or parts.hostname is None:
             from memwatch.core.redaction import redact_text  # needed only after a mistake
 
             raise ValueError(
                 f'MEMWATCH_URL is "{redact_text(url)[:80]}", which is not a daemon\'s URL; '
                 f"for example {TCP_URL} or unix:{SOCKET_FILE}"
             )
-        kind = HTTPSConnection if parts.scheme == "https" else DaemonConnection
-        return kind(parts.hostname, parts.port, timeout=seconds), parts.path.rstrip("/")
+        return parts.scheme, parts.hostname, parts.port or PORTS[parts.scheme], parts.path.rstrip("/")
 
     def _ask(self, method: str, path: str, body: bytes | None, seconds: float, backoff: float) -> Json | None:
         """Connect within `seconds` and wait up to `backoff` seconds for the response."""
         if self.is_silent:
             return None
+        deadline = time.monotonic() + seconds + backoff
         try:
-            connection, prefix = self.connection(seconds)
-            with connected_until(connection, time.monotonic() + seconds + backoff, MAX_ANSWER_BYTES):
-                headers = read_authorization(os.environ)
-                if body:
-                    headers["Content-Type"] = "application/json"
-                connection.request(method, prefix + path, body, headers)
-                response = connection.getresponse()
+            scheme, host, port, prefix = self._address()
+            headers = build_headers(scheme, host, port) | ({"Content-Type": "application/json"} if body else {})
+            with connect_daemon(scheme, host, port, seconds) as connected:
+                limited = DeadlineSocket(connected, deadline, MAX_ANSWER_BYTES)
+                response = request(limited, method, prefix + path, headers, body)
                 answer = response.read(MAX_ANSWER_BYTES)
             return json.loads(answer) if response.status == 200 else None
-        except ForeignListenerError as error:
-            log_once(str(error.strerror))
-            self.rest()
         except (OSError, HTTPException, RecursionError):
             self.rest()
-        except ValueError as error:
+        except (GetError, ValueError) as error:
             log_once(str(error))
             self.rest()
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,10 +10,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.core.linux.daemon_connection import ForeignListenerError
+from memwatch.core.http import GetError
 from memwatch.core.model import Absent, Pool
 from memwatch.core.printable import printable
-from memwatch.core.runtime.daemon_address import read_authorization
 from memwatch.core.snapshot import Level
 from memwatch.library.cgroup_limit import CgroupLimit, own_limit
 from memwatch.library.daemon_client import Daemon, daemon
@@ -115,20 +113,15 @@ class PressureWatch:
     def _events(self) -> Iterator[tuple[str, str]]:
         if self._of.is_silent:
             return
-        connection, prefix = self._of.connection(STREAM_SECONDS)
         try:
-            headers = read_authorization(os.environ)
-            connection.request("GET", f"{prefix}/api/v1/stream?events=pressure", headers=headers)
-            response = connection.getresponse()
-            if response.status == 200:
-                yield from parse_events(response)
-        except ForeignListenerError as error:
-            log_once(str(error.strerror))
+            with self._of.stream("/api/v1/stream?events=pressure", STREAM_SECONDS) as response:
+                if response.status == 200:
+                    yield from parse_events(response)
+        except GetError as error:
+            log_once(str(error))
             self._of.rest()
         except OSError:
             self._of.rest()
-        finally:
-            connection.close()
 
     def _see_record(self, record: Mapping[str, Any]) -> None:
         reasons = tuple(printable(str(reason["text"])) for reason in record["reasons"])

@@ -9,9 +9,9 @@ from typing import Any
 
 from httptools import HttpParserError, HttpResponseParser
 
+from memwatch.core.http import GetError
 from memwatch.core.linux.key_owner import KeyOwner
 from memwatch.core.linux.listener_owner import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS
-from memwatch.core.runtime.http_get import GetError
 from memwatch.monitor.neighbours.neighbour import Failure
 from memwatch.monitor.neighbours.tick import TickError
 from memwatchd.neighbours.event_parser import EventParser

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from memwatch.core.http import GetError
 from memwatch.core.linux.key_owner import KeyOwner
-from memwatch.core.runtime.http_get import GetError
 from memwatch.monitor.neighbours.neighbour import Failure
 from memwatchd.neighbours.connection import Connection, connect, explain_error
 from memwatchd.neighbours.peer import Peer

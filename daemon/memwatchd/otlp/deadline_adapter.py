@@ -14,7 +14,7 @@ import requests
 from requests.adapters import BaseAdapter
 from requests.structures import CaseInsensitiveDict
 
-from memwatch.core.runtime.http_get import Admit
+from memwatch.core.http import Admit
 from memwatch.monitor.notify.http_post import Poster, PostResult
 from memwatch.monitor.notify.webhook_payload import DEFAULT_PORTS, Endpoint
 

@@ -14,8 +14,8 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 
+from memwatch.core.http import Admit
 from memwatch.core.runtime.failure_log import FailureLog
-from memwatch.core.runtime.http_get import Admit
 from memwatch.core.runtime.worker import Worker
 from memwatch.monitor.feature import Feature
 from memwatchd.otlp.deadline_adapter import DeadlineAdapter

@@ -14,8 +14,8 @@ from memwatch.core.engines.exchange import MAX_KEPT_BYTES, OVERDUE, SHARE_SECOND
 from memwatch.core.engines.kinds import KIND_BY_NAME
 from memwatch.core.engines.records import Engine, EngineReading
 from memwatch.core.engines.server import DEFECT, Address, EngineServer
+from memwatch.core.http import AddressInfo, GetError, GetTimeoutError
 from memwatch.core.model import Absent
-from memwatch.core.runtime.http_get import AddressInfo, GetError, GetTimeoutError
 from support import engine_texts as texts
 from support.thread_limit import no_threads
 from support.waiting import wait_until

@@ -13,12 +13,10 @@ from typing import Annotated
 from memwatch.core.collectors.base import BaseCollector, Host
 from memwatch.core.doc import Doc
 from memwatch.core.findings import Findings
+from memwatch.core.http import MAX_HEADER_BYTES, DeadlineSocket, connect_unix, request
 from memwatch.core.linux.files import ParseError, SourceUnavailable
 from memwatch.core.options import Accepts, Converter, SwitchableOptions, parse_socket
 from memwatch.core.printable import printable
-from memwatch.core.runtime.deadline_socket import connected_until
-from memwatch.core.runtime.http_get import MAX_HEADER_BYTES
-from memwatch.core.runtime.unix_http import UnixConnection
 
 TIMEOUT_SECONDS = 5.0
 # One container takes about 1 KiB in the list.
@@ -76,24 +74,22 @@ class Collector(BaseCollector):
         return cls(host.options_for(Options).socket)
 
     def collect(self) -> Findings:
-        connection = UnixConnection(self._path, TIMEOUT_SECONDS)
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         try:
             runs = self._pid_file.exists()
             if self._has_run and not runs:
                 raise ParseError(f"{self._path}: Docker was stopped, and a request could start it again")
             self._has_run = runs
-            with connected_until(
-                connection, time.monotonic() + TIMEOUT_SECONDS, MAX_ANSWER_BYTES + MAX_HEADER_BYTES
-            ):
-                connection.request("GET", "/containers/json")
-                response = connection.getresponse()
+            with connect_unix(self._path, deadline) as connected:
+                limited = DeadlineSocket(connected, deadline, MAX_ANSWER_BYTES + MAX_HEADER_BYTES)
+                response = request(limited, "GET", "/containers/json", {})
+                if response.status != http.HTTPStatus.OK:
+                    raise ParseError(f"{self._path}: status {response.status} instead of a list of containers")
                 data = response.read(MAX_ANSWER_BYTES + 1)
         except http.client.HTTPException as error:
             raise ParseError(f"{self._path}: {type(error).__name__} instead of an HTTP response") from None
         except OSError as error:
             raise ParseError(f"{self._path}: {error.strerror or 'timed out'}") from None
-        if response.status != http.HTTPStatus.OK:
-            raise ParseError(f"{self._path}: status {response.status} instead of a list of containers")
         if len(data) > MAX_ANSWER_BYTES:
             raise ParseError(f"{self._path}: a list of more than {MAX_ANSWER_BYTES} bytes")
         return Findings(container_names=parse_containers(data))

@@ -21,6 +21,7 @@ from memwatch.core.engines.model_reader import ModelReader
 from memwatch.core.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
 from memwatch.core.engines.server import KEY, Address, EngineServer, SizeModel
 from memwatch.core.findings import Findings
+from memwatch.core.http import Resolve
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.engine_processes import EngineProcesses, ServerProcess
 from memwatch.core.linux.engine_slots import EngineSlots, find_listeners
@@ -31,7 +32,6 @@ from memwatch.core.linux.process_files import Passwd
 from memwatch.core.linux.tcp_peer import NET
 from memwatch.core.model import Absent
 from memwatch.core.options import SwitchableOptions
-from memwatch.core.runtime.http_get import Resolve
 
 PERIOD_SECONDS = 5.0
 # Sizes that are read later than this after the share of the servers are shown in the next round.

@@ -11,7 +11,7 @@ from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.kinds import EngineKind
 from memwatch.core.engines.requests import Request
-from memwatch.core.runtime.http_get import GetError, GetTimeoutError
+from memwatch.core.http import GetError, GetTimeoutError
 
 log: logging.Logger = logging.getLogger(__name__)
 

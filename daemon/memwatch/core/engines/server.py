@@ -18,9 +18,9 @@ from memwatch.core.engines.exchange import OVERDUE, Exchange
 from memwatch.core.engines.kinds import EngineKind
 from memwatch.core.engines.rates import Rates, compute_rates
 from memwatch.core.engines.records import Counters, Engine, EngineReading, ModelQuery, ModelSizes
+from memwatch.core.http import Admit, GetError, GetTimeoutError, Resolve, get
 from memwatch.core.model import Absent, Bytes, Quality
 from memwatch.core.printable import printable
-from memwatch.core.runtime.http_get import Admit, GetError, GetTimeoutError, Resolve, get
 
 if TYPE_CHECKING:
     import ssl
@@ -82,7 +82,7 @@ class EngineServer:
         resolve: Resolve = socket.getaddrinfo,
         cpu_time: Callable[[], float] = time.thread_time,
     ) -> None:
-        """`admit`: see `memwatch.core.runtime.http_get`."""
+        """`admit`: see `memwatch.core.http`."""
         self.kind = kind
         self.address = address
         self._size_model, self._monotonic = size_model, monotonic

@@ -1,4 +1,4 @@
-"""HTTP connections to a daemon, which are closed if another user than the daemon's listens, before a token is sent.
+"""Connections to a daemon, which are closed if another user than the daemon's listens, before a token is sent.
 
 While the daemon is down, any user of the machine may listen at its port, or at a socket file outside /run. A
 command has no first owner to compare with, as the daemon has for the servers that it asks: it accepts those who can
@@ -7,14 +7,14 @@ read the token anyway.
 
 from __future__ import annotations
 
-import errno
 import os
+import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from http.client import HTTPConnection
 from pathlib import Path
 
+from memwatch.core.http import GetError, authority, connect, connect_unix
 from memwatch.core.linux.listener_owner import (
     ELSEWHERE,
     HIDDEN,
@@ -26,7 +26,6 @@ from memwatch.core.linux.listener_owner import (
 )
 from memwatch.core.linux.tcp_peer import find_peer
 from memwatch.core.runtime.daemon_address import ACCOUNT, SOCKET_FILE, USER, read_authorization
-from memwatch.core.runtime.unix_http import UnixConnection
 
 PASSWD = Path("/etc/passwd")
 ROOT = 0
@@ -43,63 +42,43 @@ INVISIBLE = (
 )
 
 
-class ForeignListenerError(OSError):
-    """The token is not sent. `strerror` is a sentence with what to do."""
+def connect_daemon(
+    scheme: str,
+    host: str,
+    port: int,
+    seconds: float,
+    environ: Mapping[str, str] = os.environ,
+    find: Find = find_peer,
+) -> socket.socket:
+    """Connect by http, https or unix, where `host` is the path of the socket file.
 
-    def __init__(self, why: str) -> None:
-        super().__init__(errno.EACCES, why)
-
-
-class DaemonConnection(HTTPConnection):
-    """HTTP client connection. With a token in `environ`, the listener's user is checked after connecting.
-
-    https is not: a certificate says more than a user, and a proxy that has it runs as any user.
+    With a token in `environ`, the listener's user is checked. Not for https: a certificate says more than a user,
+    and a proxy that has it runs as any user. Only root can put a socket file at the place of the unit's.
+    Raises GetError with a sentence that says what to do, and OSError.
     """
+    deadline = time.monotonic() + seconds
+    where = host if scheme == "unix" else f"{host}:{port}"
 
-    def __init__(
-        self,
-        host: str,
-        port: int | None,
-        timeout: float,
-        environ: Mapping[str, str] = os.environ,
-        find: Find = find_peer,
-    ) -> None:
-        super().__init__(host, port, timeout=timeout)
-        self._seconds = timeout
-        self._environ, self._find = environ, find
+    def admit(connected: socket.socket, until: float) -> None:
+        if why := why_refused(wait_for_owner(connected, until, find), environ.get(USER)):
+            raise GetError(why.format(port=where))
 
-    def connect(self) -> None:
-        """Connect. Raises ForeignListenerError, and OSError as the connection does."""
-        super().connect()
-        require_owner(self, f"{self.host}:{self.port}", self._seconds, self._environ, self._find)
+    has_token = bool(read_authorization(environ))
+    if scheme == "unix":
+        return connect_unix(host, deadline, admit if has_token and host != SOCKET_FILE else None)
+    if scheme == "http":
+        return connect(host, port, deadline, admit=admit if has_token else None)
+    import ssl  # http.client has it loaded, where Python has it
 
-
-class DaemonSocketConnection(UnixConnection):
-    """The same over a socket file. Only root can put one at the place of the unit's."""
-
-    def __init__(self, path: str, timeout: float, environ: Mapping[str, str] = os.environ) -> None:
-        super().__init__(path, timeout)
-        self._seconds, self._environ = timeout, environ
-
-    def connect(self) -> None:
-        super().connect()
-        if self._path != SOCKET_FILE:
-            require_owner(self, self._path, self._seconds, self._environ)
+    tls = ssl.create_default_context()
+    tls.set_alpn_protocols(["http/1.1"])
+    return connect(host, port, deadline, tls=tls)
 
 
-def require_owner(
-    connection: HTTPConnection, where: str, seconds: float, environ: Mapping[str, str], find: Find = find_peer
-) -> None:
-    """With a token in `environ`, close the connection and raise ForeignListenerError if it is not for that user."""
-    if not read_authorization(environ):
-        return
-    try:
-        owner = wait_for_owner(connection.sock, time.monotonic() + seconds, find)
-        if why := why_refused(owner, environ.get(USER)):
-            raise ForeignListenerError(why.format(port=where))
-    except BaseException:
-        connection.close()
-        raise
+def build_headers(scheme: str, host: str, port: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the headers of all requests to a daemon: its name, and the token."""
+    name = "localhost" if scheme == "unix" else authority(host, port, scheme == "https")
+    return {"Host": name, **read_authorization(environ)}
 
 
 def why_refused(owner: int, user: str | None, socket_file: str = SOCKET_FILE, accounts: Path = PASSWD) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
+from memwatch.core.http import Admit, GetError
 from memwatch.core.linux.listener_owner import (
     ELSEWHERE,
     HIDDEN,
@@ -23,7 +24,6 @@ from memwatch.core.linux.listener_owner import (
 )
 from memwatch.core.linux.process_files import Passwd
 from memwatch.core.linux.tcp_peer import find_peer
-from memwatch.core.runtime.http_get import Admit, GetError
 
 log: logging.Logger = logging.getLogger(__name__)
 

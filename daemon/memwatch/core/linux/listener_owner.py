@@ -16,6 +16,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
 
+from memwatch.core.http import remaining
 from memwatch.core.linux.tcp_peer import (
     OVERFLOW_UID,
     UID_MAP,
@@ -26,7 +27,6 @@ from memwatch.core.linux.tcp_peer import (
     unmap,
 )
 from memwatch.core.model import Absent
-from memwatch.core.runtime.deadline_socket import remaining
 
 if TYPE_CHECKING:
     from memwatch.core.linux.process_files import Passwd  # most commands never describe an owner

@@ -12,7 +12,7 @@ import time
 import warnings
 from typing import Any
 
-from memwatch.core.runtime.http_get import Admit, GetError
+from memwatch.core.http import Admit, GetError
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.alerts.state import Notification
 from memwatch.monitor.notify.channel import Reminder

@@ -7,15 +7,13 @@ import http.client
 import ipaddress
 import socket
 import time
-from collections.abc import Callable, Sequence
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from memwatch.build_info import __version__
-from memwatch.core.runtime.deadline_socket import DeadlineSocket, remaining
-from memwatch.core.runtime.http_get import Admit, GetError
+from memwatch.core.http import Admit, DeadlineSocket, GetError, Resolve, connect, request
 from memwatch.monitor.notify.http_proxy import (
     REFUSED_LOGIN,
     Proxy,
@@ -54,14 +52,6 @@ NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 class ForbiddenAddressError(OSError):
     """The receiver's address is not allowed."""
-
-
-class ForeignListenerError(OSError):
-    """Another user than the receiver's listens at an address of this machine."""
-
-
-# Type of socket.getaddrinfo.
-Resolve = Callable[..., Sequence[tuple[Any, ...]]]
 
 
 class WallClock(Protocol):
@@ -145,42 +135,28 @@ class Poster:
     def _connect(self, deadline: float) -> socket.socket:
         """Connect to the first address of the receiver or proxy that accepts a connection."""
         self._refuse_forbidden_literal()
-        found = self._resolve(self._hop.host, self._hop.port, type=socket.SOCK_STREAM)
-        failure = OSError("the name has no address")
-        for left, (family, kind, protocol, _, address) in zip(range(len(found), 0, -1), found, strict=True):
-            connected = self._connect_to(socket.socket(family, kind, protocol), address, deadline, left)
-            if not isinstance(connected, OSError):
-                return connected
-            failure = failure if isinstance(failure, ForeignListenerError) else connected
-        raise failure
 
-    def _connect_to(
-        self, plain: socket.socket, address: tuple[object, ...], deadline: float, addresses_left: int
-    ) -> socket.socket | OSError:
-        """Return a connected socket or the error. The same address is checked and connected to."""
-        self._socket = plain
-        try:
-            self._refuse_forbidden(str(address[0]))
-            seconds = remaining(deadline) / addresses_left
-            plain.settimeout(seconds)
-            plain.connect(address)
-            if self._admit is not None:
-                self._admit(plain, time.monotonic() + seconds)
+        def tunnel(plain: socket.socket) -> None:
             if self._proxy is not None and self._tls is not None:
                 open_tunnel(DeadlineSocket(plain, deadline, MAX_READ_BYTES), self._proxy, self._endpoint)
                 self._in_tunnel = True
-            if self._tls is not None:
-                plain.settimeout(remaining(deadline))
-                self._socket = self._tls.wrap_socket(plain, server_hostname=self._endpoint.host)
-        except GetError as error:
-            plain.close()
-            return ForeignListenerError(str(error))
-        except (OSError, ValueError) as error:
-            plain.close()
-            return error if isinstance(error, OSError) else OSError(str(error))
-        return self._socket
 
-    def _refuse_forbidden(self, text: str) -> None:
+        self._socket = connected = connect(
+            self._hop.host,
+            self._hop.port,
+            deadline,
+            self._resolve,
+            self._admit,
+            self._begin,
+            tunnel,
+            self._tls,
+            self._endpoint.host,
+        )
+        return connected
+
+    def _begin(self, plain: socket.socket, text: str) -> None:
+        """Keep the socket for `abort`, and refuse a forbidden address: the same one is checked and connected to."""
+        self._socket = plain
         if self._aborted:
             raise ForbiddenAddressError("memwatchd is stopping")
         if not self._allow_link_local and is_forbidden(text):
@@ -200,8 +176,6 @@ class Poster:
     def _exchange(
         self, connected: socket.socket, deadline: float, headers: dict[str, str], body: bytes
     ) -> PostResult:
-        connection = http.client.HTTPConnection(self._endpoint.host, self._endpoint.port)
-        connection.sock = DeadlineSocket(connected, deadline, MAX_READ_BYTES)
         fixed = {
             "Host": self._endpoint.host_header,
             "User-Agent": f"memwatchd/{__version__}",
@@ -212,8 +186,8 @@ class Poster:
             fixed |= self._proxy.headers
         path = f"http://{self._endpoint.host_header}{self._endpoint.path}" if forwarded else self._endpoint.path
         self._sent = True
-        connection.request("POST", path, body, fixed | headers)
-        response = connection.getresponse()
+        limited = DeadlineSocket(connected, deadline, MAX_READ_BYTES)
+        response = request(limited, "POST", path, fixed | headers, body)
         if forwarded and self._proxy is not None and response.status == REFUSED_LOGIN:
             return PostResult(None, f"the proxy {self._proxy} {login_refusal(self._proxy)}")
         retry_after = retry_after_seconds(response.getheader("Retry-After"), self._wall())
@@ -230,7 +204,7 @@ class Poster:
         return f"the proxy {self._proxy}: {self._words_for(error)}" if is_at_proxy else self._words_for(error)
 
     def _words_for(self, error: Exception) -> str:
-        if isinstance(error, ForbiddenAddressError | ForeignListenerError | ProxyError):
+        if isinstance(error, ForbiddenAddressError | GetError | ProxyError):
             return str(error)
         if isinstance(error, TimeoutError):
             return f"no {'response' if self._sent else 'connection'} within {self._timeout:g} s"

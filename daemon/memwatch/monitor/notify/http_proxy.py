@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from memwatch.build_info import __version__
-from memwatch.core.runtime.deadline_socket import DeadlineSocket
+from memwatch.core.http import DeadlineSocket, request
 from memwatch.monitor.notify.webhook_payload import Endpoint
 
 REFUSED_LOGIN = 407
@@ -76,12 +76,9 @@ def is_on_this_machine(endpoint: Endpoint) -> bool:
 def open_tunnel(connected: DeadlineSocket, proxy: Proxy, endpoint: Endpoint) -> None:
     """Let the proxy connect to the receiver (RFC 9110, 9.3.6). Raises ProxyError if it refuses."""
     target = endpoint.origin.partition("://")[2]
-    connection = http.client.HTTPConnection(proxy.host, proxy.port)
-    connection.sock = connected
     fixed = {"Host": target, "User-Agent": f"memwatchd/{__version__}"}
     try:
-        connection.request("CONNECT", target, headers=fixed | proxy.headers)
-        status = connection.getresponse().status
+        status = request(connected, "CONNECT", target, fixed | proxy.headers).status
     except http.client.HTTPException:
         raise ProxyError("the response is not HTTP") from None
     if status in REFUSALS:
