@@ -51,7 +51,7 @@ class SnapshotPoller:
     """Poller of one snapshot per second. Stops after the first failed request."""
 
     def __init__(self, context: ClientContext) -> None:
-        self.address = context.address
+        self.address: Address = context.address
         self._context = context
         self._snapshots: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
         self._is_over = threading.Event()
