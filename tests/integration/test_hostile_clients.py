@@ -342,7 +342,7 @@ def test_clients_that_never_read_use_bounded_memory(tmp_path: Path) -> None:
 
 def warm(daemon: RunningDaemon) -> RunningDaemon:
     """Load the API and pages first."""
-    assert daemon.get("/about").status == 200
+    assert daemon.get("/about").status == daemon.get("/api/v1/alerts").status == 200
     return daemon
 
 
