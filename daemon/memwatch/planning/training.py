@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
@@ -55,8 +55,8 @@ class TrainingPlan(Struct, frozen=True):
     offload_parameters: Annotated[bool, Doc("With {train}: weights in System RAM.")] = False
     accumulate: Annotated[bool, Doc("With {train}: gradients are kept over several batches.")] = False
 
-    # Fields that a request sets, in its order.
-    REQUESTED: ClassVar = (
+    # Fields that a request sets, in its order. Without a type: msgspec cannot read ClassVar with Python 3.10.
+    REQUESTED = (
         "optimizer",
         "lora_rank",
         "checkpointing",
