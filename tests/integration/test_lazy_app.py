@@ -21,7 +21,7 @@ from memwatch_web.asgi.app_loader import AppLoader
 from memwatch_web.asgi.lazy_app import ALERTS_FIRST_SECONDS, LazyApp
 from memwatch_web.asgi.problems import ProblemError
 from support.daemon_process import RunningDaemon, running_daemon
-from support.waiting import MAX_WAIT_SECONDS
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 # A machine with 91% used: high from the first tick.
 FULL = "MemTotal: 8000000 kB\nMemFree: 300000 kB\nMemAvailable: 700000 kB\nBuffers: 0 kB\nCached: 400000 kB\n"
@@ -247,10 +247,7 @@ def test_high_pressure_preloads_pages_and_api(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text(FULL)
     with running_daemon(tmp_path, "--procfs", str(tmp_path / "proc"), installed=True) as daemon:
-        until = time.monotonic() + MAX_WAIT_SECONDS
-        while not has_loaded_pydantic(daemon):
-            assert time.monotonic() < until, daemon.log.read_text()
-            time.sleep(0.1)
+        wait_until(lambda: has_loaded_pydantic(daemon), describe=daemon.log.read_text)
         level = daemon.get("/api/v1/pressure").json[0]["level"]
 
     assert level in ("high", "critical")

@@ -26,7 +26,6 @@ class Alerts(Feature):
         self._monitor = monitor
         self._events_seen = 0
 
-    @property
     def is_urgent(self) -> bool:
         return bool(self.pending)
 

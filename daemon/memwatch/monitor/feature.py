@@ -73,7 +73,6 @@ class Feature:
         """Create the feature of a daemon."""
         return cls.of(daemon.monitor)
 
-    @property
     def is_urgent(self) -> bool:
         """Return True if `on_publish` must follow this tick, also between two intervals."""
         return False
@@ -160,6 +159,9 @@ class Features:
         if found is None:
             raise LookupError(kind.__name__)
         return found
+
+    def is_any_urgent(self) -> bool:
+        return any(is_urgent() for _, is_urgent in self._overriding("is_urgent"))
 
     def call(self, hook: str, *given: object) -> None:
         """Call a hook of all features."""

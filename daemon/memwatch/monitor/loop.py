@@ -136,7 +136,7 @@ class Monitor:
         at, known = self._published
         levels = {pressure.target: pressure.level for pressure in snapshot.pressure}
         is_early = snapshot.monotonic - at < SAME_INTERVAL * snapshot.interval_seconds
-        if not is_early or levels != known or any(one.is_urgent for one in self.features):
+        if not is_early or levels != known or self.features.is_any_urgent():
             self._published = snapshot.monotonic, levels
             self.features.call("on_publish", snapshot)
 

@@ -79,13 +79,6 @@ def is_size(text: str) -> bool:
     return SIZE.fullmatch(text.strip()) is not None
 
 
-def compute_need(subject: str, use: Use) -> MemoryNeed:
-    """Return the need of `subject`, a size or a path. Raises InvalidInputError."""
-    if is_size(subject):
-        return MemoryNeed(subject, parse_bytes(subject), {})
-    return compute_checkpoint_need(read_subject(subject), use)
-
-
 def read_subject(subject: str) -> Checkpoint:
     """Read the model at a path. Raises InvalidInputError."""
     if "\0" in subject:

@@ -13,8 +13,6 @@ from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.asgi.problems import ProblemError
 
 MAX_INCIDENTS, MAX_ID = 100, 40
-# Time to encode an incident without its timeline.
-INCIDENT_SECONDS = 50e-6
 
 
 async def incidents(services: ApiServices, limit: Annotated[int, Query(ge=1, le=MAX_INCIDENTS)] = 20) -> Response:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 
-import prometheus_client
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
@@ -256,6 +255,3 @@ def negotiate_format(accept: str) -> tuple[Callable[[CollectorRegistry], bytes],
         return choose_encoder(accept)
     except TypeError:  # prometheus-client 0.26 compares a non-numeric version with (1, 0, 0)
         return choose_encoder("")
-
-
-PLAIN_CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST

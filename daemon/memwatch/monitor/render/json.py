@@ -215,10 +215,6 @@ def lease_json(lease: Lease) -> Json:
     return WIRE.encode(lease)
 
 
-def silence_json(silence: Silence) -> Json:
-    return WIRE.encode(silence)
-
-
 def event_json(event: Event) -> Json:
     return WIRE.encode(event)
 
