@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import mul
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -259,11 +260,9 @@ def fit_slope(points: Sequence[Point]) -> float | None:
     start = points[0].at
     times = [point.at - start for point in points]
     mean_time = sum(times) / count
-    mean = sum(point.available for point in points) / count
-    spread = sum((time - mean_time) ** 2 for time in times)
+    distances = [time - mean_time for time in times]
+    spread = sum(map(mul, distances, distances))
     if spread <= 0:
         return None
-    return (
-        sum((time - mean_time) * (point.available - mean) for time, point in zip(times, points, strict=True))
-        / spread
-    )
+    # The distances sum up to 0, so the mean of the available bytes makes no difference.
+    return sum(map(mul, distances, [point.available for point in points])) / spread
