@@ -36,7 +36,8 @@ def find_limits(root: Path = ROOT) -> dict[str, str]:
     for folder in PRODUCT:
         for file in sorted((root / folder).rglob("*.py")):
             path = file.relative_to(root).as_posix()
-            for name in _limits_in(ast.parse(file.read_text())):
+            text = file.read_text()
+            for name in _limits_in(ast.parse(text)) if LIMIT.search(text) else ():
                 found[f"{path}:{name}"] = path
     return found
 

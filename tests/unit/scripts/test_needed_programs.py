@@ -39,7 +39,8 @@ def is_run(file: Path) -> bool:
 
 def undeclared_in(file: Path) -> set[str]:
     """Return the programs that the file runs and does not declare."""
-    return commands_in(file) - programs_of(file) if is_run(file) else set()
+    commands = commands_in(file) if is_run(file) else set()
+    return commands - programs_of(file) if commands else commands
 
 
 def test_file_declares_the_programs_that_it_runs() -> None:
