@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fuzz.oracle import are_in_input, are_valid
 from memwatch.core.drivers.drm import cards
-from memwatch.core.drivers.drm.fdinfo import ClientDescriptor, is_pci_address, merge_clients, parse_fdinfo
+from memwatch.core.drivers.drm.clients import ClientDescriptor, merge_clients, parse_fdinfo
+from memwatch.core.linux.pci import is_pci_address
 
 
 def check(data: bytes) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fuzz.oracle import are_in_input, are_valid
-from memwatch.core.drivers.amd import kfd, names, sysfs
-from memwatch.core.drivers.amd.apu import parse_device
+from memwatch.core.drivers.amd import amdgpu_cards, sysfs
 from memwatch.core.model import Absent
 
 KNOWN = frozenset({"0000:03:00.0", "0000:0b:00.0", "0001:03:00.0"})
@@ -13,16 +12,16 @@ KNOWN = frozenset({"0000:03:00.0", "0000:0b:00.0", "0001:03:00.0"})
 def check(data: bytes) -> None:
     """Check a node's properties, and after each `---` those of one of its banks."""
     lazy_app, *banks = data.split(b"---\n")[:20]
-    properties, of_banks = kfd.parse_properties(lazy_app), [kfd.parse_properties(bank) for bank in banks]
+    properties, of_banks = sysfs.parse_properties(lazy_app), [sysfs.parse_properties(bank) for bank in banks]
     are_in_input([properties, of_banks], data)
-    node = kfd.parse_node(1, 7, properties, of_banks, KNOWN)
+    node = sysfs.parse_node(1, 7, properties, of_banks, KNOWN)
     if node is not None:
         assert node.pci in KNOWN
         are_valid(node)
         assert not isinstance(node.bank_bytes, int) or node.bank_bytes <= sum(
             bank.get("size_in_bytes", 0) for bank in of_banks
         )
-        held, _ = kfd.held_by_gpu([(9, 7, sysfs.parse_figure(lazy_app)), (9, 7, 5)], [node])
+        held, _ = sysfs.held_by_gpu([(9, 7, sysfs.parse_figure(lazy_app)), (9, 7, 5)], [node])
         are_valid(held)
     files(lazy_app)
 
@@ -40,6 +39,6 @@ def files(data: bytes) -> None:
     are_valid((sysfs.parse_bad_pages(data), sysfs.parse_release(data)))
     sysfs.parse_id(data)
     sysfs.parse_metrics_format(data)
-    parse_device(data)
-    names.parse_ids(data)
-    kfd.parse_gpu_id(data.decode("latin-1"))
+    amdgpu_cards.parse_device(data)
+    amdgpu_cards.parse_ids(data)
+    sysfs.parse_gpu_id(data.decode("latin-1"))

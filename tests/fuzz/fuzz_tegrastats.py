@@ -7,7 +7,7 @@ from contextlib import suppress
 from fuzz.oracle import are_in_input, are_valid
 from memwatch.core.drivers.tegra.board import parse_compatible, parse_release
 from memwatch.core.drivers.tegra.records import Load
-from memwatch.core.drivers.tegra.tegrastats_line import parse_line
+from memwatch.core.drivers.tegra.tegrastats import parse_line
 from memwatch.core.helper.codec import DecodeError
 from memwatch.core.model import Absent
 

@@ -10,7 +10,7 @@ from typing import Any
 from fuzz.oracle import numbers_in
 from memwatch.core.backends.model import OpenclResult
 from memwatch.core.drivers.amd.smi import SmiFailure, SmiReading
-from memwatch.core.drivers.apple.records import Metal
+from memwatch.core.drivers.apple import Metal
 from memwatch.core.drivers.nvml.records import NvmlFailure, NvmlReading
 from memwatch.core.helper.codec import DecodeError, from_line, to_line
 from memwatch.monitor.history.notable_ticks import Tick, unpack

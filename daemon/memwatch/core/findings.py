@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from memwatch.core.drivers.amd.records import AmdReading, AmdSensors
 from memwatch.core.drivers.amd.smi import SmiReading
-from memwatch.core.drivers.apple.records import AppleReading
+from memwatch.core.drivers.apple import AppleReading
 from memwatch.core.drivers.drm.records import DrmReading
 from memwatch.core.drivers.nvml.records import NvmlReading
 from memwatch.core.drivers.tegra.records import NvMapReading, TegraReading, TegrastatsReading

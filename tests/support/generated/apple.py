@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from memwatch.core.drivers.apple.ioreg import MAX_BYTES
-from memwatch.core.drivers.apple.records import Accelerator, AppleReading, Metal
+from memwatch.core.drivers.apple import MAX_BYTES, Accelerator, AppleReading, Metal
 from memwatch.core.model import Absent, Bytes, Words
 from support.generated.figures import Figures
 from support.generated.host import Host

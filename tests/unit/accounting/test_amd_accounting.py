@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from memwatch.core.accounting import amd
 from memwatch.core.accounting.compose import Composer
+from memwatch.core.drivers.amd.architecture import takes_gtt
 from memwatch.core.drivers.amd.records import AmdCard, AmdGpu, AmdReading, AmdSensors, KfdNode, Region
-from memwatch.core.drivers.amd.rocm import takes_gtt
 from memwatch.core.drivers.drm.records import DrmClient, DrmReading
 from memwatch.core.findings import Findings
 from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Vitals

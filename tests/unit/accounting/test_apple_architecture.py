@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memwatch.core.accounting.apple import decide_architecture
-from memwatch.core.drivers.apple.records import AppleReading, Metal
+from memwatch.core.drivers.apple import AppleReading, Metal
 from memwatch.core.model import Absent, Architecture, Words
 
 UNKNOWN = Absent.NOT_AVAILABLE

@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 
 from memwatch.core.collectors import buddyinfo, drm, machine, meminfo, numa, psi, vmstat, zram
 from memwatch.core.drivers.drm import cards
-from memwatch.core.drivers.drm.fdinfo import parse_fdinfo
+from memwatch.core.drivers.drm.clients import parse_fdinfo
 from memwatch.core.linux import cgroup_limits, cgroup_mounts
 from memwatch.core.linux import process_files as process_files
 from memwatch.core.linux.cgroup_mounts import find_own_cgroup

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.core.drivers.amd.apu import DEVICE_QUERY, INFO_IOCTL, Ioctl, is_fused, parse_device
+from memwatch.core.drivers.amd.amdgpu_cards import DEVICE_QUERY, INFO_IOCTL, Ioctl, is_fused, parse_device
 from memwatch.core.model import Absent
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.core.drivers.amd import kfd, names, sysfs
+from memwatch.core.drivers.amd import amdgpu_cards, sysfs
 from memwatch.core.drivers.amd.records import KfdNode, Region
 from memwatch.core.model import Absent, Bytes
 
@@ -99,7 +99,7 @@ def test_releases_compare_as_numbers() -> None:
 )
 def test_gfx_name_has_a_hexadecimal_stepping(version: int, gfx: str | Absent) -> None:
     """The last digit of a gfx version is hexadecimal."""
-    assert kfd.format_gfx(version) == gfx
+    assert sysfs.format_gfx(version) == gfx
 
 
 @pytest.mark.parametrize(
@@ -118,21 +118,21 @@ def test_partitions_map_to_the_address_of_their_gpu(domain: int, location: int, 
     """A partition's number in the location, wherever the kernel puts it, does not change the GPU."""
     known = {"0000:03:00.0", "0003:02:00.0", "10000:41:00.0"}
 
-    assert kfd.find_pci(domain, location, known) == pci
+    assert sysfs.find_pci(domain, location, known) == pci
 
 
 def test_virtual_function_keeps_its_own_address() -> None:
     """A GPU that is a virtual function is matched by its own function, not by function 0."""
-    assert kfd.find_pci(0, 0x302, {"0000:03:00.2", "0000:03:00.0"}) == "0000:03:00.2"
+    assert sysfs.find_pci(0, 0x302, {"0000:03:00.2", "0000:03:00.0"}) == "0000:03:00.2"
 
 
 def test_node_of_cpus_is_no_gpu() -> None:
     """A CPU node has memory and is no GPU; of a GPU's banks only the frame buffer counts."""
     banks = [{"heap_type": 1, "size_in_bytes": 100}, {"heap_type": 0, "size_in_bytes": 900}]
-    properties = kfd.parse_properties(HALO)
+    properties = sysfs.parse_properties(HALO)
 
-    assert kfd.parse_node(0, 0, properties, banks, {"0000:03:00.0"}) is None
-    assert kfd.parse_node(1, 7, properties, banks, {"0000:03:00.0"}) == KfdNode(
+    assert sysfs.parse_node(0, 0, properties, banks, {"0000:03:00.0"}) is None
+    assert sysfs.parse_node(1, 7, properties, banks, {"0000:03:00.0"}) == KfdNode(
         1, 7, "0000:03:00.0", "gfx1151", 100, Absent.NOT_AVAILABLE
     )
 
@@ -141,9 +141,9 @@ def test_frame_buffer_without_a_size_is_unknown() -> None:
     """It is not 0 bytes: a sum with it would be too small."""
     banks = [{"heap_type": 1, "size_in_bytes": 100}, {"heap_type": 2}]
 
-    assert kfd.select_bank_bytes(banks) is Absent.NOT_AVAILABLE
-    assert kfd.select_bank_bytes(banks[:1]) == 100
-    assert kfd.select_bank_bytes([]) is Absent.NOT_SUPPORTED
+    assert sysfs.select_bank_bytes(banks) is Absent.NOT_AVAILABLE
+    assert sysfs.select_bank_bytes(banks[:1]) == 100
+    assert sysfs.select_bank_bytes([]) is Absent.NOT_SUPPORTED
 
 
 def test_memory_of_processes_is_summed_by_gpu() -> None:
@@ -159,7 +159,7 @@ def test_memory_of_processes_is_summed_by_gpu() -> None:
         (11, 9, 8),
     ]
 
-    assert kfd.held_by_gpu(figures, nodes) == ({"a": {10: 12}, "b": {10: 1}}, 1)
+    assert sysfs.held_by_gpu(figures, nodes) == ({"a": {10: 12}, "b": {10: 1}}, 1)
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_memory_of_processes_is_summed_by_gpu() -> None:
 )
 def test_name_comes_from_board_list_or_ids(product: str | None, device: str, revision: str, name: str) -> None:
     """The board's name, the entry for this revision in the system's list, the built-in name, or the ids."""
-    listed = names.parse_ids(b"# a comment\n1.0.0\n744C,\tC8,\tAMD Radeon RX 7900 XTX\n\xff,,\n744C,C8\n")
+    listed = amdgpu_cards.parse_ids(b"# a comment\n1.0.0\n744C,\tC8,\tAMD Radeon RX 7900 XTX\n\xff,,\n744C,C8\n")
 
-    assert names.choose_name(product, device, revision, listed) == name
+    assert amdgpu_cards.choose_name(product, device, revision, listed) == name
 
 
 @given(st.binary(max_size=200))
@@ -191,13 +191,13 @@ def test_arbitrary_bytes_yield_valid_values(data: bytes) -> None:
     assert isinstance(sysfs.parse_id(data), str)
     assert isinstance(sysfs.parse_metrics_format(data), (int, Absent))
     assert len(sysfs.parse_release(data)) in (0, 2)
-    names.parse_ids(data)
+    amdgpu_cards.parse_ids(data)
 
 
 @given(st.lists(st.sampled_from(HALO.split()), max_size=30), st.integers(0, 1 << 64), st.integers(0, 1 << 64))
 def test_arbitrary_topology_yields_a_known_gpu_or_none(words: list[bytes], domain: int, bank: int) -> None:
     """Properties in any order with any numbers yield a known GPU, or none."""
-    properties = {**kfd.parse_properties(b"\n".join(words)), "domain": domain}
-    node = kfd.parse_node(1, 5, properties, [{"heap_type": 2, "size_in_bytes": bank}], {"0000:03:00.0"})
+    properties = {**sysfs.parse_properties(b"\n".join(words)), "domain": domain}
+    node = sysfs.parse_node(1, 5, properties, [{"heap_type": 2, "size_in_bytes": bank}], {"0000:03:00.0"})
 
     assert node is None or (node.pci == "0000:03:00.0" and isinstance(node.bank_bytes, (int, Absent)))

@@ -12,10 +12,17 @@ from hypothesis import strategies as st
 
 from memwatch.core.accounting.compose import Composer
 from memwatch.core.collectors.apple import TOOLS, Collector
-from memwatch.core.drivers.apple.ioreg import PlistError, parse_ioreg
-from memwatch.core.drivers.apple.metal_child import parse_metal
-from memwatch.core.drivers.apple.records import Accelerator, AppleReading, Metal
-from memwatch.core.drivers.apple.text import parse_pressure_level, parse_sysctl, parse_vm_stat, parse_wired_limit
+from memwatch.core.drivers.apple import (
+    Accelerator,
+    AppleReading,
+    Metal,
+    parse_ioreg,
+    parse_metal,
+    parse_pressure_level,
+    parse_sysctl,
+    parse_vm_stat,
+    parse_wired_limit,
+)
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import ParseError, SourceUnavailable
 from memwatch.core.model import Absent, Architecture, Device, Share
@@ -118,7 +125,7 @@ def test_no_accelerator_is_an_empty_list() -> None:
 @pytest.mark.parametrize("answer", [b"no such class", b"<plist><dict/></plist>", b"<plist><array>", b"\xff\0"])
 def test_ioreg_output_without_a_list_is_rejected(answer: bytes) -> None:
     """The error names the tool and quotes its output."""
-    with pytest.raises(PlistError, match="ioreg"):
+    with pytest.raises(ParseError, match="ioreg"):
         parse_ioreg(answer)
 
 
@@ -128,7 +135,7 @@ def test_damaged_lists_are_parsed_or_rejected(piece: bytes, at: int, length: int
     whole = plist(M1_PRO, M4)
     try:
         found = parse_ioreg(whole[:at] + piece + whole[at + length :])
-    except PlistError:
+    except ParseError:
         return
     for one in found:
         assert isinstance(one.in_use_bytes, Absent) or 0 <= one.in_use_bytes <= 1 << 50

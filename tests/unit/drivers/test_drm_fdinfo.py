@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.core.drivers.drm.fdinfo import ClientDescriptor, Fdinfo, merge_clients, parse_fdinfo
+from memwatch.core.drivers.drm.clients import ClientDescriptor, Fdinfo, merge_clients, parse_fdinfo
 from simulators.drm_machine import fdinfo
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

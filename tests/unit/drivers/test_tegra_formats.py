@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memwatch.core.drivers.tegra.board import Release, parse_compatible, parse_release
 from memwatch.core.drivers.tegra.nvmap import NvMapTable, parse_clients, parse_meminfo
 from memwatch.core.drivers.tegra.records import Area, Load, NvMapClient, TegrastatsReading
-from memwatch.core.drivers.tegra.tegrastats_line import parse_line
+from memwatch.core.drivers.tegra.tegrastats import parse_line
 from memwatch.core.helper.codec import DecodeError
 from memwatch.core.model import Absent
 from simulators.tegra_lines import LINES, Sample

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.core.drivers.tegra.tegrastats_line import parse_line
-from memwatch.core.drivers.tegra.vitals import find_rail, read_vitals
+from memwatch.core.drivers.tegra.tegrastats import find_rail, parse_line, read_vitals
 from memwatch.core.model import Absent, Vitals
 from support.paths import MACHINES
 

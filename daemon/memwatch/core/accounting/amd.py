@@ -8,9 +8,14 @@ from msgspec import Struct
 
 from memwatch.core.accounting.amd_clients import ClientMemory, ClientUsage, sum_clients
 from memwatch.core.accounting.device_memory import DeviceMemory, remainder, without_figures
-from memwatch.core.drivers.amd.architecture import ArchitectureDecision, decide_architecture, is_unread
+from memwatch.core.drivers.amd.architecture import (
+    ArchitectureDecision,
+    decide_architecture,
+    free_bytes,
+    is_unread,
+    takes_gtt,
+)
 from memwatch.core.drivers.amd.records import AmdGpu, AmdReading, AmdSensors
-from memwatch.core.drivers.amd.rocm import free_bytes, takes_gtt
 from memwatch.core.drivers.amd.smi import SmiGpu
 from memwatch.core.drivers.drm.records import DrmReading
 from memwatch.core.findings import Findings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memwatch.core.accounting.device_memory import DeviceMemory
-from memwatch.core.drivers.apple.records import AppleReading, Metal
+from memwatch.core.drivers.apple import AppleReading, Metal
 from memwatch.core.findings import Findings
 from memwatch.core.model import (
     Absent,

@@ -13,11 +13,18 @@ from msgspec.structs import replace
 
 from memwatch.core.collectors.base import BaseCollector, Host
 from memwatch.core.drivers.amd import amdgpu_cards as cards
-from memwatch.core.drivers.amd import kfd
-from memwatch.core.drivers.amd.apu import is_fused
 from memwatch.core.drivers.amd.architecture import decide_architecture
 from memwatch.core.drivers.amd.records import AmdCard, AmdGpu, AmdReading, Region
-from memwatch.core.drivers.amd.sysfs import absent_reason, build_region, parse_figure, parse_text
+from memwatch.core.drivers.amd.sysfs import (
+    EvictedTime,
+    absent_reason,
+    build_region,
+    held_by_gpu,
+    parse_figure,
+    parse_gpu_id,
+    parse_statistics_gpu_id,
+    parse_text,
+)
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots, SourceUnavailable
 from memwatch.core.linux.pci import GpuPids
@@ -130,7 +137,7 @@ class Collector(BaseCollector):
         roots: Roots,
         page_size: int,
         pids: GpuPids,
-        ask_fused: AskFused = is_fused,
+        ask_fused: AskFused = cards.is_fused,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._roots, self._page_size = roots, page_size
@@ -140,7 +147,7 @@ class Collector(BaseCollector):
         self._open: list[OpenCard] = []
         self._last: dict[str, AmdGpu] = {}
         self._held: dict[str, dict[int, int]] = {}
-        self._evicted = kfd.EvictedTime()
+        self._evicted = EvictedTime()
         self._layout = NO_LAYOUT
         self._look_at = self._held_at = 0.0
         self._rejected = 0
@@ -244,7 +251,7 @@ class Collector(BaseCollector):
             if name.isdecimal() and len(name) <= 10:
                 figures += [(int(name), *one) for one in _list_held(self._kfd / "proc" / name)]
                 evicted += [(int(name), *one) for one in _list_evicted(self._kfd / "proc" / name)]
-        self._held, self._rejected = kfd.held_by_gpu(figures, nodes)
+        self._held, self._rejected = held_by_gpu(figures, nodes)
         self._frame = replace(
             self._frame,
             evicted_seconds=self._evicted.add(evicted, nodes),
@@ -257,7 +264,7 @@ def _list_held(folder: Path, is_context: bool = False) -> list[tuple[int, Bytes]
     """Return a process's figures by GPU, with those of its further contexts, which are subfolders (Linux 6.19)."""
     found: list[tuple[int, Bytes]] = []
     for name in cards.list_names(folder):
-        gpu_id = kfd.parse_gpu_id(name)
+        gpu_id = parse_gpu_id(name)
         if gpu_id is not None:
             found.append((gpu_id, parse_figure(cards.read(folder / name, 64))))
         elif name.startswith("context_") and not is_context:
@@ -267,7 +274,7 @@ def _list_held(folder: Path, is_context: bool = False) -> list[tuple[int, Bytes]
 
 def _list_evicted(folder: Path) -> list[tuple[int, Bytes]]:
     """Return the milliseconds that a process's queues were evicted, by GPU (Linux 5.10)."""
-    gpu_ids = {name: kfd.parse_statistics_gpu_id(name) for name in cards.list_names(folder)}
+    gpu_ids = {name: parse_statistics_gpu_id(name) for name in cards.list_names(folder)}
     return [
         (gpu_id, parse_figure(cards.read(folder / name / "evicted_ms", 64)))
         for name, gpu_id in gpu_ids.items()

@@ -8,12 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 
 from memwatch.core.collectors.base import BaseCollector, Host
-from memwatch.core.drivers.apple.ioreg import PlistError, parse_ioreg
-from memwatch.core.drivers.apple.metal_child import parse_metal
-from memwatch.core.drivers.apple.records import AppleReading, Metal
-from memwatch.core.drivers.apple.text import (
+from memwatch.core.drivers.apple import (
     SETTINGS,
+    AppleReading,
+    Metal,
+    parse_ioreg,
     parse_memory_size,
+    parse_metal,
     parse_pressure_level,
     parse_sysctl,
     parse_vm_stat,
@@ -32,7 +33,7 @@ METAL_SECONDS = 300.0
 # Parts of macOS, where only the system can write.
 TOOLS = {"ioreg": "/usr/sbin/ioreg", "vm_stat": "/usr/bin/vm_stat", "sysctl": "/usr/sbin/sysctl"}
 IOREG = ("ioreg", "-a", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
-METAL = "memwatch.core.drivers.apple.metal_child"
+METAL = "memwatch.core.drivers.apple"
 
 
 class Collector(BaseCollector):
@@ -64,15 +65,11 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         settings = parse_sysctl(self._run_tool("sysctl", *SETTINGS))
-        try:
-            accelerators = parse_ioreg(self._run_tool(*IOREG))
-        except PlistError as error:
-            raise ParseError(str(error)) from None
         reading = AppleReading(
             chip=settings.get("machdep.cpu.brand_string", Absent.NOT_SUPPORTED),
             model=settings.get("hw.model", Absent.NOT_SUPPORTED),
             memory_bytes=parse_memory_size(settings),
-            accelerators=accelerators,
+            accelerators=parse_ioreg(self._run_tool(*IOREG)),
             pressure=parse_pressure_level(settings),
             wired_limit_bytes=parse_wired_limit(settings),
             vm=parse_vm_stat(self._run_tool("vm_stat")) or Absent.NOT_AVAILABLE,

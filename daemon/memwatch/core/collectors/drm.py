@@ -9,10 +9,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from memwatch.core.collectors.base import BaseCollector, Host
-from memwatch.core.drivers.drm.clients import ClientScanner, Scan
-from memwatch.core.drivers.drm.fdinfo import merge_clients
-from memwatch.core.drivers.drm.records import DrmCard, DrmReading, DrmRegion
-from memwatch.core.drivers.drm.sysfs_cards import (
+from memwatch.core.drivers.drm.cards import (
     card_names,
     is_asleep,
     is_wanted,
@@ -22,6 +19,8 @@ from memwatch.core.drivers.drm.sysfs_cards import (
     regions_by_name,
     reports_memory,
 )
+from memwatch.core.drivers.drm.clients import ClientScanner, Scan, merge_clients
+from memwatch.core.drivers.drm.records import DrmCard, DrmReading, DrmRegion
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots, SourceUnavailable, read_once
 from memwatch.core.linux.pci import GpuPids

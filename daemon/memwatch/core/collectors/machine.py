@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from memwatch.core.collectors.base import BaseCollector
-from memwatch.core.drivers.tegra.detect import find_sign
+from memwatch.core.drivers.tegra.board import find_sign
 from memwatch.core.findings import Findings
 from memwatch.core.linux.cgroup_mounts import charges_gpu, find_unified_tree
 from memwatch.core.linux.cgroups import in_container, sees_all_processes

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from memwatch.core.collectors.base import BaseCollector, Host
-from memwatch.core.drivers.tegra.detect import AUTO, TegraOptions, detect_soc
+from memwatch.core.drivers.tegra.board import AUTO, TegraOptions, detect_soc
 from memwatch.core.drivers.tegra.nvmap import KERNEL_PID, parse_clients
 from memwatch.core.drivers.tegra.records import NvMapReading
 from memwatch.core.findings import Findings

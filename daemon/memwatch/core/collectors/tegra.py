@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from memwatch.core.collectors.base import BaseCollector, Host
-from memwatch.core.drivers.tegra.board import parse_release
-from memwatch.core.drivers.tegra.detect import AUTO, SOME_TEGRA, TegraOptions, detect_soc, find_sign
+from memwatch.core.drivers.tegra.board import AUTO, SOME_TEGRA, TegraOptions, detect_soc, find_sign, parse_release
 from memwatch.core.drivers.tegra.nvmap import parse_meminfo
 from memwatch.core.drivers.tegra.records import TegraReading
 from memwatch.core.findings import Findings

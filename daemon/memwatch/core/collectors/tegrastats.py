@@ -13,9 +13,9 @@ from typing import Annotated
 
 from memwatch.core.collectors.base import BaseCollector, Host
 from memwatch.core.doc import Doc
-from memwatch.core.drivers.tegra.detect import AUTO, TegraOptions, detect_soc
+from memwatch.core.drivers.tegra.board import AUTO, TegraOptions, detect_soc
 from memwatch.core.drivers.tegra.records import TegrastatsReading
-from memwatch.core.drivers.tegra.tegrastats_line import MAX_LINE_BYTES, parse_line
+from memwatch.core.drivers.tegra.tegrastats import MAX_LINE_BYTES, parse_line
 from memwatch.core.findings import Findings
 from memwatch.core.helper.codec import DecodeError
 from memwatch.core.linux.files import Roots, SourceUnavailable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ NVIDIA, AMD, INTEL = "10de", "1002", "8086"
 _GPU_VENDORS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
 # Display controllers of server boards that carry a GPU maker's name: ATI Rage XL and ES1000.
 _BOARD_DISPLAYS = frozenset({(AMD, "4752"), (AMD, "515e")})
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class PciGpu(Struct, frozen=True):
@@ -109,6 +111,11 @@ def _may_have(device: Path, kernel_driver: str) -> bool:
         return not kernel_driver or os.path.basename(os.readlink(device / "driver")) == kernel_driver
     except OSError:
         return True
+
+
+def is_pci_address(text: str) -> bool:
+    """Check for an address in the format of sysfs."""
+    return _ADDRESS.fullmatch(text) is not None
 
 
 def pci_numbers(address: object) -> tuple[int, ...] | None:

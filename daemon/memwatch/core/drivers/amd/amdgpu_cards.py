@@ -1,28 +1,76 @@
-"""GPUs of the amdgpu driver and their properties that do not change while it is loaded. Not a collector."""
+"""GPUs of the amdgpu driver: their properties that do not change while it is loaded, and their names.
+
+The driver's FUSION flag, which marks an APU, takes one ioctl. Opening a render node wakes a suspended GPU (Linux
+6.12 and 7.2: pm_runtime_get_sync in amdgpu_driver_open_kms). The flag is therefore read only at startup, if the
+files in sysfs are inconclusive, from a GPU that is awake, and never while polling.
+"""
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import re
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.core.drivers.amd import kfd
-from memwatch.core.drivers.amd.names import MAX_LIST_BYTES, Names, choose_name, parse_ids
 from memwatch.core.drivers.amd.records import AmdCard, KfdNode
 from memwatch.core.drivers.amd.sysfs import (
     absent_reason,
     parse_figure,
     parse_id,
     parse_metrics_format,
+    parse_node,
+    parse_properties,
     parse_release,
     parse_text,
 )
 from memwatch.core.linux.files import Roots
-from memwatch.core.linux.runtime_power import may_suspend
+from memwatch.core.linux.pci import is_pci_address
+from memwatch.core.linux.runtime_power import is_awake_status, may_suspend
 from memwatch.core.model import Absent, Bytes, Words
+from memwatch.core.printable import decode
+
+# Names by device id. amdgpu.ids, which also distinguishes revisions, takes precedence.
+KNOWN = {
+    "1114": "AMD Radeon 860M (Krackan Point)",
+    "1435": "AMD Custom GPU (Steam Deck OLED)",
+    "150e": "AMD Radeon 890M (Strix Point)",
+    "1586": "AMD Radeon 8060S (Strix Halo)",
+    "15bf": "AMD Radeon 780M (Phoenix)",
+    "163f": "AMD Custom GPU (Steam Deck)",
+    "1900": "AMD Radeon 780M (Hawk Point)",
+    "740f": "AMD Instinct MI210",
+    "744c": "AMD Radeon RX 7900 XT/XTX",
+    "74a0": "AMD Instinct MI300A",
+    "74a1": "AMD Instinct MI300X",
+}
+
+# amdgpu.ids has 40 KiB. A much larger file is something else.
+MAX_LIST_BYTES = 1 << 20
+_LINE = re.compile(rb"^([0-9A-Fa-f]{4}),[ \t]*([0-9A-Fa-f]{1,2}),[ \t]*(\S[^\r\n]{0,120})$", re.MULTILINE)
+
+Names = Mapping[tuple[str, int], str]
+
+
+def parse_ids(data: bytes) -> dict[tuple[str, int], str]:
+    """Parse libdrm's amdgpu.ids: lines such as `744C, C8, AMD Radeon RX 7900 XTX`."""
+    return {
+        (device.decode().lower(), int(revision, 16)): decode(name.strip())
+        for device, revision, name in _LINE.findall(data[:MAX_LIST_BYTES])
+    }
+
+
+def choose_name(product: str | None, device_id: str, revision: str, listed: Names) -> str:
+    """Return the best name. `product` is read from the board's FRU chip, which few boards have."""
+    number = int(revision, 16) if revision else -1
+    name = product or listed.get((device_id, number)) or KNOWN.get(device_id)
+    return name or f"AMD GPU 1002:{device_id or '????'}"
+
 
 DRIVER = "amdgpu"
 # AMD's driver package (amdgpu-dkms) ships amdttm in place of the kernel's ttm.
@@ -30,7 +78,6 @@ _TTM_MODULES = ("amdttm", "ttm")
 _MAX_FILE_BYTES = 8192
 _CARD = re.compile(r"card\d{1,5}")
 _RENDER = re.compile(r"renderD(\d{1,6})")
-_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _PARTITION = "amdgpu_xcp"
 
 
@@ -93,7 +140,7 @@ def find(drm: Path) -> CardEntries:
             count += 1
             minor = _render_minor(device)
             partitions |= {} if minor is None else {minor: name}
-        elif _PCI.fullmatch(device.name) and _read_driver_name(device) == DRIVER:
+        elif is_pci_address(device.name) and _read_driver_name(device) == DRIVER:
             gpus[device.name] = (*gpus.get(device.name, ()), name)
     return CardEntries(dict(sorted(gpus.items())), partitions, count)
 
@@ -132,14 +179,14 @@ def read_nodes(topology: Path, known: Sequence[str]) -> tuple[KfdNode, ...]:
         gpu_id, properties = parse_figure(read(folder / "gpu_id")), read(folder / "properties")
         if not (name.isdecimal() and len(name) < 6 and isinstance(gpu_id, int) and isinstance(properties, bytes)):
             continue
-        found = kfd.parse_node(int(name), gpu_id, kfd.parse_properties(properties), _read_banks(folder), known)
+        found = parse_node(int(name), gpu_id, parse_properties(properties), _read_banks(folder), known)
         nodes += [found] if found else []
     return tuple(sorted(nodes, key=lambda node: node.number))
 
 
 def _read_banks(folder: Path) -> list[dict[str, int]]:
     read_banks = [read(folder / "mem_banks" / bank / "properties") for bank in list_names(folder / "mem_banks")]
-    return [kfd.parse_properties(data) for data in read_banks if isinstance(data, bytes)]
+    return [parse_properties(data) for data in read_banks if isinstance(data, bytes)]
 
 
 def read_names(roots: Roots) -> Names:
@@ -189,3 +236,55 @@ def read_metrics_format(device: Path) -> int | Absent:
     Reading it queries the GPU's firmware, and up to Linux 6.12 wakes a suspended GPU.
     """
     return parse_metrics_format(read(device / "gpu_metrics", 16))
+
+
+# include/uapi/drm/amdgpu_drm.h of Linux 7.2: DRM_IOCTL_AMDGPU_INFO and AMDGPU_INFO_DEV_INFO.
+INFO_IOCTL = 0x40206445
+DEVICE_QUERY = 0x16
+# Offset of ids_flags in struct drm_amdgpu_info_device, and AMDGPU_IDS_FLAGS_FUSION.
+FLAGS_OFFSET, FUSION_FLAG = 136, 1
+_REPLY_BYTES = 512
+
+Open = Callable[[Path], int]
+Ioctl = Callable[[int, int, bytes], object]
+
+
+def open_node(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
+def call(file: int, request: int, argument: bytes) -> object:
+    return fcntl.ioctl(file, request, argument)
+
+
+def is_fused(
+    render_node: Path, runtime_status: str | Absent, opener: Open = open_node, ioctl: Ioctl = call
+) -> bool | Absent:
+    """Return the FUSION flag of a GPU that is certainly awake. Any other GPU is not opened."""
+    if not is_awake_status(runtime_status):
+        return Absent.NOT_AVAILABLE
+    try:
+        file = opener(render_node)
+    except OSError as error:
+        return absent_reason(error)
+    try:
+        return parse_device(_device_info(file, ioctl))
+    except OSError as error:
+        return absent_reason(error)
+    finally:
+        with suppress(OSError):
+            os.close(file)
+
+
+def parse_device(reply: bytes) -> bool | Absent:
+    if len(reply) < FLAGS_OFFSET + 8:
+        return Absent.INCONSISTENT
+    return bool(struct.unpack_from("=Q", reply, FLAGS_OFFSET)[0] & FUSION_FLAG)
+
+
+def _device_info(file: int, ioctl: Ioctl) -> bytes:
+    """Return the ioctl's reply. The argument holds the address of the buffer and its size."""
+    reply = array.array("B", bytes(_REPLY_BYTES))
+    address, _ = reply.buffer_info()
+    ioctl(file, INFO_IOCTL, struct.pack("=QII16x", address, _REPLY_BYTES, DEVICE_QUERY))
+    return reply.tobytes()
