@@ -31,20 +31,13 @@ class ReloadResult(Struct, frozen=True):
 
 
 class ConfigKeeper:
-    """Holds the state of the configuration. `tell` gets each new state, and an event if there is one.
+    """State of the configuration. `record` adds an event of a kind; `folder` is None without a state folder."""
 
-    `folder`: the state folder, None without one.
-    """
-
-    def __init__(
-        self,
-        tell: Callable[[ConfigState, str], None],
-        folder: Path | None,
-        environ: Mapping[str, str] = os.environ,
-    ) -> None:
-        self._tell = tell
+    def __init__(self, record: Callable[[str, str], None], folder: Path | None) -> None:
+        self.state: ConfigState = ConfigState()
+        self._record = record
         self._folder = folder
-        self._result = result_file(environ)
+        self._result = result_file(os.environ)
         self._number = 0
         self._loaded_unix: float | None = None
         # Problems of the settings in force.
@@ -62,7 +55,7 @@ class ConfigKeeper:
         if settings.is_as_given:
             self._take(settings, event)
         else:
-            self._tell(ConfigState(settings.problems, is_loaded=False), event)
+            self._use(ConfigState(settings.problems, is_loaded=False), event)
         self._write_result(())
 
     def reloaded(self, settings: Settings) -> None:
@@ -78,7 +71,7 @@ class ConfigKeeper:
             log.error("reload failed, keeping the old settings: %s", problem)
         known = (*self._problems, *(f"a reload was refused: {problem}" for problem in problems))
         event = f"reload failed, keeping the old settings: {problems[0]}"
-        self._tell(ConfigState(known, False, self._loaded_unix), event)
+        self._use(ConfigState(known, False, self._loaded_unix), event)
         self._number += 1
         self._write_result(problems)
 
@@ -90,7 +83,12 @@ class ConfigKeeper:
             log.warning("%s", problem)
             self._problems = (*self._problems, problem)
             event = event or problem
-        self._tell(ConfigState(self._problems, True, self._loaded_unix), event)
+        self._use(ConfigState(self._problems, True, self._loaded_unix), event)
+
+    def _use(self, state: ConfigState, event: str) -> None:
+        self.state = state
+        if event:
+            self._record("config", event)
 
     def _keep(self, settings: Settings) -> str:
         """Keep the configuration for a later start. Return why it cannot be kept, or ""."""

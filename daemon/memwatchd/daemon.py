@@ -77,7 +77,7 @@ class Daemon:
         if self.state.complaint and self.state.was_wanted:
             self.problems.append(self.state.complaint)
         self.settings = self._started = settings.with_lasting(tuple(self.problems))
-        self.config = ConfigKeeper(self.monitor.use_config, self.state.folder)
+        self.config = ConfigKeeper(self.monitor.record, self.state.folder)
         self.tls = wiring.build_tls_context(settings)
         self.on_leaving: list[Callable[[], None]] = []
         self._load = load
@@ -131,7 +131,7 @@ class Daemon:
             lambda: self.web_options().owner_metrics,
             self.labels,
             REVISION,
-            lambda: self.monitor.config,
+            lambda: self.config.state,
         )
 
     def start(self) -> None:
@@ -190,7 +190,7 @@ class Daemon:
         if ill:
             self.service.status(f"threads that do not work: {', '.join(ill)}")
         else:
-            self.service.alive(wiring.render_status(snapshot, self.monitor.config))
+            self.service.alive(wiring.render_status(snapshot, self.config.state))
 
     def stop_ticking(self) -> None:
         self._stop.set()

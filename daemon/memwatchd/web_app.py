@@ -62,7 +62,7 @@ def create_inquiries(daemon: Daemon) -> Inquiries:
         SingleFlight(Finder(roots, for_others=True).find, "backends", INQUIRY_DEADLINE_SECONDS),
         SingleFlight(
             Examiner(
-                roots, lambda: self_usage.lock_error, lambda: daemon.monitor.config, daemon.failed_deliveries
+                roots, lambda: self_usage.lock_error, lambda: daemon.config.state, daemon.failed_deliveries
             ).examine,
             "the machine",
             INQUIRY_DEADLINE_SECONDS,
@@ -88,7 +88,7 @@ def create_pages(daemon: Daemon) -> Pages:
         alerting=lambda: build_view(monitor, alerting),
         history=lambda: recorder.series,
         firing=lambda: count_firing(monitor),
-        config=lambda: monitor.config,
+        config=lambda: daemon.config.state,
         current=lambda: monitor.latest,
         has_neighbours=lambda: bool(book) or bool(book.not_joined()),
     )

@@ -22,6 +22,7 @@ from memwatch.core.options import InvalidValueError
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.machine import DirectReading, MachineReader
 from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.feature import MonitorRules
 from memwatch.monitor.history.disk.writer import HistoryWriter
 from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.incident_observer import IncidentObserver
@@ -29,7 +30,6 @@ from memwatch.monitor.incidents.store import IncidentStore
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.notify.sender import Sender
 from memwatch.monitor.render.silence_words import notice_lines, notices_of
-from memwatch.monitor.rules import MonitorRules
 from memwatch.planning.served_models import ServedModels
 from memwatch_web.asgi.options import WebOptions
 from memwatchd.recording.demos import path_of

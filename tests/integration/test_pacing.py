@@ -24,9 +24,8 @@ from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.movement import moved_between
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Level, Pressure, Reason
-from memwatch.monitor.fall_rate import MIN_MOVE_RATIO
-from memwatch.monitor.pacing import RESTLESS_SECONDS, Pacing
-from memwatch.monitor.rules import MonitorRules
+from memwatch.monitor.feature import MonitorRules
+from memwatch.monitor.pacing import MIN_MOVE_RATIO, RESTLESS_SECONDS, Pacing
 from support.daemon_process import running_daemon
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import create_monitor

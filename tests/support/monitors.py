@@ -13,7 +13,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.alert_states import Alerts
 from memwatch.monitor.alerts.state import Notification
 from memwatch.monitor.between_scrapes import BetweenScrapes
-from memwatch.monitor.feature import Feature, Features, Tick
+from memwatch.monitor.feature import Feature, Features, MonitorRules, Tick
 from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.lease_book import LeaseBook
@@ -21,7 +21,6 @@ from memwatch.monitor.loop import Monitor
 from memwatch.monitor.neighbours.book import NeighbourBook
 from memwatch.monitor.notify.manager import NotificationManager
 from memwatch.monitor.processes import EndedProcesses, GrowthWatch
-from memwatch.monitor.rules import MonitorRules
 from memwatch.monitor.transitions import EventWriter
 
 NOTHING_FOUND = Findings()

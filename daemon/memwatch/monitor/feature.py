@@ -16,17 +16,43 @@ from msgspec import Struct
 from memwatch.core.clock import Moment
 from memwatch.core.findings import Findings
 from memwatch.core.pressure.oom_kills import NewKills
+from memwatch.core.pressure.rules import PressureRules
+from memwatch.core.processes.leaks import LeakRules
 from memwatch.core.processes.unreturned import ReturnChanges
 from memwatch.core.reading.machine import Additions
 from memwatch.core.runtime.failure_log import FailureLog
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.rules import MonitorRules
+from memwatch.monitor.alerts.rules import AlertRules
+from memwatch.monitor.history.tier import TierSpec
+from memwatch.monitor.history.tiers import TIER_SPECS
 
 if TYPE_CHECKING:
     import asyncio
 
 log: logging.Logger = logging.getLogger(__name__)
+
+
+class MonitorRules(Struct, frozen=True):
+    """Rules of the sampling loop and of its features that may change at run time."""
+
+    interval_seconds: float = 1.0
+    history_seconds: float = TIER_SPECS[0].seconds
+    medium_seconds: float = TIER_SPECS[1].seconds
+    coarse_seconds: float = TIER_SPECS[2].seconds
+    pressure: PressureRules = PressureRules()
+    alerts: AlertRules = AlertRules()
+    leaks: LeakRules = LeakRules()
+
+    @property
+    def tier_specs(self) -> tuple[TierSpec, ...]:
+        """Return the tiers of the history. No tier is finer than the interval."""
+        _, medium, coarse = TIER_SPECS
+        return (
+            TierSpec(self.interval_seconds, self.history_seconds),
+            TierSpec(max(medium.step_seconds, self.interval_seconds), self.medium_seconds),
+            TierSpec(coarse.step_seconds, self.coarse_seconds),
+        )
 
 
 class Tick(Struct, frozen=True):
@@ -139,7 +165,7 @@ class Features:
     ) -> None:
         self._all: tuple[Feature, ...] = ()
         self._calls: dict[str, list[tuple[Feature, Callable[..., Any]]]] = {}
-        self._failures: dict[tuple[str, str], str] = {}
+        self._failures: dict[str, str] = {}  # the line logged last, by part
         self._failure_log = FailureLog(monotonic)
         self._on_memory_error = on_memory_error
 
@@ -166,25 +192,41 @@ class Features:
     def call(self, hook: str, *given: object) -> None:
         """Call a hook of all features."""
         for feature, call in self._overriding(hook):
-            try:
-                call(*given)
-            except Exception as error:  # noqa: BLE001, PERF203  the other features must go on
-                self._on_failure(feature, hook, error)
-            else:
-                if self._failures:
-                    self._on_success(feature, hook)
+            self._attempt(feature, hook, call, None, *given)
 
     def change(self, hook: str, value: Value) -> Value:
         """Return a value with the changes of all features that do not fail."""
         for feature, call in self._overriding(hook):
-            try:
-                value = call(value)
-            except Exception as error:  # noqa: BLE001, PERF203  the other features must go on
-                self._on_failure(feature, hook, error)
-            else:
-                if self._failures:
-                    self._on_success(feature, hook)
+            value = self._attempt(feature, hook, call, value, value)
         return value
+
+    def log_failure(self, part: str, what: str, error: Exception) -> None:
+        """Log the failure of a part of the loop, once until it succeeds. `what`: the start of the line."""
+        if isinstance(error, MemoryError):
+            self._on_memory_error()
+        why = "out of memory" if isinstance(error, MemoryError) else f"{type(error).__name__}: {error}"
+        log.debug("traceback of the failure", exc_info=error)
+        complaint = f"{what}: {why}"
+        if self._failures.setdefault(part, "") != complaint and self._failure_log.admits(complaint):
+            log.error("%s", complaint)
+            self._failures[part] = complaint
+
+    def log_success(self, part: str, text: str) -> None:
+        """Log that a part succeeds again, if it failed before."""
+        if self._failures and self._failures.pop(part, "") and self._failure_log.admits_recovery():
+            log.warning("%s", text)
+
+    def _attempt(
+        self, feature: Feature, hook: str, call: Callable[..., Any], otherwise: object, *given: object
+    ) -> Any:  # noqa: ANN401  what the hook returns
+        try:
+            answer = call(*given)
+        except Exception as error:  # noqa: BLE001  the other features must go on
+            self.log_failure(f"{feature.name}.{hook}", f"{feature.name} failed", error)
+            return otherwise
+        if self._failures:
+            self.log_success(f"{feature.name}.{hook}", f"{feature.name} works again")
+        return answer
 
     def _overriding(self, hook: str) -> list[tuple[Feature, Callable[..., Any]]]:
         calls = self._calls.get(hook)
@@ -193,17 +235,3 @@ class Features:
             calls = [(one, getattr(one, hook)) for one in self._all if getattr(type(one), hook) is not default]
             self._calls[hook] = calls
         return calls
-
-    def _on_failure(self, feature: Feature, hook: str, error: Exception) -> None:
-        if isinstance(error, MemoryError):
-            self._on_memory_error()
-        why = "out of memory" if isinstance(error, MemoryError) else f"{type(error).__name__}: {error}"
-        log.debug("traceback of the failed feature", exc_info=error)
-        complaint = f"{feature.name} failed: {why}"
-        if self._failures.get((feature.name, hook)) != complaint and self._failure_log.admits(complaint):
-            log.error("%s", complaint)
-        self._failures[feature.name, hook] = complaint
-
-    def _on_success(self, feature: Feature, hook: str) -> None:
-        if self._failures.pop((feature.name, hook), None) and self._failure_log.admits_recovery():
-            log.warning("%s works again", feature.name)

@@ -18,7 +18,8 @@ from memwatch.monitor.history.holder_history import HolderHistory
 from memwatch.monitor.history.notable_ticks import NotableTicks, NotableTickSelector, build_notable_tick
 from memwatch.monitor.history.series import OOM_KILLS, RAM_RATIO, collect_figures
 from memwatch.monitor.history.tiers import History
-from memwatch.monitor.loop import SAME_INTERVAL, Monitor
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.publisher import SAME_INTERVAL
 
 
 class HistoryRecorder(Feature):

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
-from collections.abc import Mapping
 
 from memwatch.core.clock import Clock, Moment
-from memwatch.core.config_state import ConfigState
 from memwatch.core.events import EventLog
 from memwatch.core.linux.wakeups import Sleep, Wake
 from memwatch.core.processes.allocator_reports import AllocatorReports
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.machine import Additions, SnapshotComposer
 from memwatch.core.reading.sampler import Gatherer
-from memwatch.core.reading.schedule import next_due, suspended_seconds, wall_jump_seconds
+from memwatch.core.reading.schedule import next_due, suspended_seconds
 from memwatch.core.reading.self_usage import SelfUsageReader
-from memwatch.core.runtime.failure_log import FailureLog
-from memwatch.core.snapshot import Level, Snapshot
-from memwatch.monitor.feature import Features, Tick
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.feature import Features, MonitorRules, Tick
 from memwatch.monitor.pacing import Pacing
 from memwatch.monitor.publisher import Publisher
-from memwatch.monitor.rules import MonitorRules
 
 log: logging.Logger = logging.getLogger(__name__)
-
-# Ticks come some milliseconds early or late: this fraction of an interval counts as a full one.
-SAME_INTERVAL = 0.9
 
 
 class Monitor:
@@ -50,18 +42,13 @@ class Monitor:
         self.events: EventLog = EventLog()
         self.composer: SnapshotComposer = SnapshotComposer(identity, self_usage)
         self.reports: AllocatorReports = reports or AllocatorReports()
-        self.publisher: Publisher = Publisher()
         self.rules: MonitorRules = rules
-        self.config: ConfigState = ConfigState()
         self.features: Features = Features(clock.monotonic, self.self_usage.release_reserve)
+        self.publisher: Publisher = Publisher(self.features)
         self._sampler, self._clock, self._trigger, self._speed = sampler, clock, trigger, speed
-        self._is_quiet = False
         self._pacing = Pacing()
-        self._published: tuple[float, Mapping[str, Level]] = -math.inf, {}
         self._before: Moment | None = None
         self._missed: list[int] = []
-        self._last_failure = ""
-        self._failure_log = FailureLog(clock.monotonic)
 
     @property
     def latest(self) -> Snapshot | None:
@@ -107,7 +94,8 @@ class Monitor:
         """Run one tick: sample, judge, let the features follow, publish. Return the snapshot."""
         now = self.moment()
         rules, features, self._pacing.ticked_at = self.rules, self.features, None
-        resumed = self._notice_clocks(now)
+        resumed = self._before is not None and suspended_seconds(self._before, now) > 0
+        self._before = now
         findings, statuses = self._sampler.gather()
         findings = features.change("on_findings", findings)
         additions = Additions(lag_seconds, self.reports.current(now.monotonic))
@@ -126,19 +114,8 @@ class Monitor:
         )
         self.self_usage.tick_duration_seconds = self._clock.monotonic() - now.monotonic
         snapshot = self.publisher.publish(snapshot, now)
-        self._follow_published(snapshot)
         self._pacing.on_tick(now.monotonic, self._clock.monotonic() - now.monotonic)
         return snapshot
-
-    def _follow_published(self, snapshot: Snapshot) -> None:
-        if self._is_quiet:
-            return
-        at, known = self._published
-        levels = {pressure.target: pressure.level for pressure in snapshot.pressure}
-        is_early = snapshot.monotonic - at < SAME_INTERVAL * snapshot.interval_seconds
-        if not is_early or levels != known or self.features.is_any_urgent():
-            self._published = snapshot.monotonic, levels
-            self.features.call("on_publish", snapshot)
 
     def moment(self) -> Moment:
         """Return the current time of all clocks."""
@@ -168,9 +145,9 @@ class Monitor:
         return unix - self._clock.wall() + self._clock.boottime()
 
     def record(self, kind: str, text: str, target: str | None = None, unix: float | None = None) -> None:
-        """Record an event, by default of now, and log it. Thread-safe."""
+        """Record an event, by default of now, and log it, at debug level while no feature follows. Thread-safe."""
         self.events.add(self._clock.wall() if unix is None else unix, kind, text, target)
-        log.log(logging.DEBUG if self._is_quiet else logging.INFO, "%s", text)
+        log.log(logging.DEBUG if self.publisher.is_quiet else logging.INFO, "%s", text)
 
     def release(self, seconds: float, by: str) -> list[str]:
         """Release all devices for `seconds`. Return the names of the collectors that do. Thread-safe.
@@ -182,12 +159,6 @@ class Monitor:
             self.record("release", f"GPU drivers released for {seconds:.0f} s: {', '.join(names)}, by {by}")
         return names
 
-    def use_config(self, config: ConfigState, event: str = "") -> None:
-        """Use the state of the configuration from now on. `event`: what happened to it. Thread-safe."""
-        self.config = config
-        if event:
-            self.record("config", event)
-
     def replay_restarted(self) -> None:
         """Record an event: the recording has ended and starts again.
 
@@ -197,34 +168,18 @@ class Monitor:
         self.features.call("on_replay")
         self.events.add(self._clock.wall(), "replay", "recording restarted")
 
-    def set_quiet(self, quietly: bool) -> None:
-        """Log events at debug level only, and have no feature follow what is published, or go on as usual."""
-        self._is_quiet = quietly
-
     def reconfigure(self, rules: MonitorRules) -> None:
         """Use these rules from the next tick on. Thread-safe."""
         self.rules = rules
         self.record("reloaded", "configuration reloaded")
 
     def _tick_or_log(self, lag_seconds: float) -> None:
-        """Run a tick and log a failure. The same failure on consecutive ticks is logged once."""
         try:
             self.tick(lag_seconds)
-        except MemoryError:
-            self.self_usage.release_reserve()
-            self._log_failure("sample skipped: out of memory")
-        except Exception as error:
-            log.debug("traceback of the failed sample", exc_info=True)
-            self._log_failure(f"sample skipped: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001  the loop must go on
+            self.features.log_failure("tick", "sample skipped", error)
         else:
-            if self._last_failure and self._failure_log.admits_recovery():
-                log.warning("sampling recovered")
-            self._last_failure = ""
-
-    def _log_failure(self, complaint: str) -> None:
-        if complaint != self._last_failure and self._failure_log.admits(complaint):
-            log.error("%s", complaint)
-        self._last_failure = complaint
+            self.features.log_success("tick", "sampling recovered")
 
     def _wait(self, seconds: float, stop: threading.Event) -> Wake:
         """Sleep until memory must be read again, or until the kernel reports an event."""
@@ -232,16 +187,3 @@ class Monitor:
             return self._trigger.wait(seconds, stop)
         stop.wait(max(0.0, seconds))
         return Wake.DUE
-
-    def _notice_clocks(self, now: Moment) -> bool:
-        """Report suspend and clock steps. Return True if the machine was suspended since the previous tick."""
-        slept = jumped = 0.0
-        if self._before is not None:
-            slept, jumped = suspended_seconds(self._before, now), wall_jump_seconds(self._before, now)
-            if slept:
-                self.record("suspend", f"machine suspended for {slept:.0f} s", unix=now.wall)
-            if jumped:
-                way = "forward" if jumped > 0 else "back"
-                self.record("clock", f"wall clock set {way} by {abs(jumped):.1f} s", unix=now.wall)
-        self._before = now
-        return bool(slept)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from memwatch.core import units
 from memwatch.core.accounting.driver_errors import find_device
+from memwatch.core.clock import Moment
 from memwatch.core.drivers.error_words import describe_kind
 from memwatch.core.kernel_log import KNOWN, DriverError
 from memwatch.core.linux.cgroup_kills import MAX_GROUPS, NOT_RAM
@@ -17,6 +18,7 @@ from memwatch.core.neighbour_status import NeighbourState
 from memwatch.core.pressure.oom_kills import NewKills
 from memwatch.core.processes.growth import SHORT_SECONDS, ProcessKey, key_of
 from memwatch.core.processes.unreturned import ReturnChanges
+from memwatch.core.reading.schedule import suspended_seconds, wall_jump_seconds
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Snapshot
 from memwatch.monitor.feature import Feature, Tick
 from memwatch.monitor.loop import Monitor
@@ -67,9 +69,11 @@ class EventWriter(Feature):
         self._neighbours: dict[str, NeighbourState] = {}
         # The statuses of the last tick, and the state of each.
         self._states: tuple[tuple[CollectorStatus, ...], Mapping[str, str]] = (), {}
+        self._moment: Moment | None = None
 
     def on_tick(self, tick: Tick) -> None:
         before, now, kills = tick.before, tick.snapshot, tick.kills
+        self._record_clocks(tick.now)
         self._missed_ticks = self._missed_ticks._replace(
             ticks=self._missed_ticks.ticks + sum(tick.missed),
             occasions=self._missed_ticks.occasions + len(tick.missed),
@@ -86,6 +90,15 @@ class EventWriter(Feature):
         if before is None or now.processes is not before.processes:
             self._record_orphans(now)
         self._record_returns(now, tick.returns)
+
+    def _record_clocks(self, now: Moment) -> None:
+        """Report suspend and clock steps since the previous tick."""
+        before, self._moment = self._moment or now, now
+        if slept := suspended_seconds(before, now):
+            self._record(now.wall, "suspend", f"machine suspended for {slept:.0f} s")
+        if jumped := wall_jump_seconds(before, now):
+            way = "forward" if jumped > 0 else "back"
+            self._record(now.wall, "clock", f"wall clock set {way} by {abs(jumped):.1f} s")
 
     def _record_returns(self, now: Snapshot, changes: ReturnChanges) -> None:
         """Record memory that was not returned after its process ended, and memory that was returned later."""

@@ -148,11 +148,11 @@ def play_through(monitor: Monitor, player: Player) -> None:
     Logging is off meanwhile: the log would give these events the wrong time.
     """
     step, length = player.contents.first.interval_seconds, player.contents.length
-    monitor.set_quiet(True)
+    monitor.publisher.is_quiet = True
     for _ in range(int(length / step)):
         monitor.tick()
         player.clock.skip(step)
-    monitor.set_quiet(False)
+    monitor.publisher.is_quiet = False
     log.info("replayed the recording once (%s); its events are at /api/v1/events", units.duration(length))
 
 

@@ -21,9 +21,8 @@ from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.machine import Additions
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.feature import Family, Feature, Tick
+from memwatch.monitor.feature import Family, Feature, MonitorRules, Tick
 from memwatch.monitor.loop import Monitor
-from memwatch.monitor.rules import MonitorRules
 from memwatch_web.asgi.app_loader import AppLoader
 from memwatch_web.asgi.lazy_app import LazyApp
 from memwatchd import features

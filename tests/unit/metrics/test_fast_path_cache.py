@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.monitor.rules import MonitorRules
+from memwatch.monitor.feature import MonitorRules
 from memwatch_web.asgi.access import AccessControl
 from memwatch_web.asgi.auth import Login, Token, parse_token
 from memwatch_web.asgi.options import WebOptions

@@ -20,12 +20,12 @@ from memwatch.core.runtime.histogram import Histogram
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import CollectorStatus, Kernel, Snapshot, Swap, Tegrastats, ZfsCache, Zram
 from memwatch.monitor.between_scrapes import BetweenScrapes
+from memwatch.monitor.feature import MonitorRules
 from memwatch.monitor.history.disk.files import FilesStatus
 from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.notify.manager import NotificationManager
 from memwatch.monitor.notify.outbox.outbox import Outbox
 from memwatch.monitor.notify.receiver import Subscription
-from memwatch.monitor.rules import MonitorRules
 from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.metrics.samples import PREFIX

@@ -12,7 +12,7 @@ from memwatch.core.findings import Findings
 from memwatch.core.linux.files import SourceUnavailable
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.monitor.rules import MonitorRules
+from memwatch.monitor.feature import MonitorRules
 from memwatchd.daemon import log_collectors
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import create_monitor

@@ -19,9 +19,9 @@ from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Kernel, Level, ProcessScan, Snapshot
 from memwatch.monitor.alerts.rules import AlertRules
 from memwatch.monitor.alerts.state import Notification
+from memwatch.monitor.feature import MonitorRules
 from memwatch.monitor.history.notable_ticks import NotableTick, NotableTicks, unpack
 from memwatch.monitor.loop import Monitor
-from memwatch.monitor.rules import MonitorRules
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import create_monitor, history, listen
 

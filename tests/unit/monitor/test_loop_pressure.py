@@ -15,7 +15,7 @@ from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.alerts.state import Notification
-from memwatch.monitor.rules import MonitorRules
+from memwatch.monitor.feature import MonitorRules
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import create_monitor, history, listen
 

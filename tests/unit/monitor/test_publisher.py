@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from memwatch.core.clock import Moment
 from memwatch.core.silences import Silence
+from memwatch.monitor.feature import Features
 from memwatch.monitor.publisher import Publisher
 from support.sample_snapshots import critical_gb10
 
@@ -23,7 +24,7 @@ def published(publisher: Publisher) -> tuple[Silence, ...]:
 
 
 def test_silence_is_visible_before_the_next_tick_and_gone_when_it_is_ended() -> None:
-    publisher, snapshot = Publisher(), critical_gb10()
+    publisher, snapshot = Publisher(Features()), critical_gb10()
     publisher.use_silences((), NOW)
     publisher.publish(snapshot, NOW)
 
@@ -36,14 +37,14 @@ def test_silence_is_visible_before_the_next_tick_and_gone_when_it_is_ended() -> 
 
 
 def test_tick_that_began_before_the_silence_publishes_it() -> None:
-    publisher, snapshot = Publisher(), replace(critical_gb10(), silences=())
+    publisher, snapshot = Publisher(Features()), replace(critical_gb10(), silences=())
     publisher.use_silences((MADE,), later(0.5))
 
     assert publisher.publish(snapshot, NOW).silences == (MADE,)
 
 
 def test_silence_ends_by_boot_time_and_its_display_follows_the_wall_clock() -> None:
-    publisher, snapshot = Publisher(), critical_gb10()
+    publisher, snapshot = Publisher(Features()), critical_gb10()
     publisher.use_silences((MADE,), NOW)
 
     moved = publisher.publish(snapshot, later(59.0, set_by=3600.0)).silences

@@ -19,8 +19,8 @@ from memwatch.core.collectors.base import Host
 from memwatch.core.linux.files import Roots
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
+from memwatch.monitor.feature import MonitorRules
 from memwatch.monitor.loop import Monitor
-from memwatch.monitor.rules import MonitorRules
 from memwatch_web.metrics.families import Exporter
 from support.fakes import FakeClock
 from support.monitors import create_monitor

@@ -14,12 +14,12 @@ from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Level, Reason
 from memwatch.monitor.alerts.rules import EVENTS
 from memwatch.monitor.alerts.state import AlertState, Notification
+from memwatch.monitor.feature import MonitorRules
 from memwatch.monitor.notify.manager import NotificationManager, build_test_notification
 from memwatch.monitor.notify.message_text import build_text, build_title
 from memwatch.monitor.notify.outbox.outbox import NewMessage, Outbox, ReceiverQueue
 from memwatch.monitor.notify.receiver import Receiver, Subscription
 from memwatch.monitor.notify.sender import Sender
-from memwatch.monitor.rules import MonitorRules
 from support.fakes import FakeClock
 from support.monitors import alerts, create_monitor
 from support.sample_snapshots import critical_gb10, hostile_names, simulated

@@ -18,8 +18,8 @@ from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.processes.leaks import LeakRules, LeakSuspect, find_suspect
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
+from memwatch.monitor.feature import MonitorRules
 from memwatch.monitor.processes import GrowthWatch
-from memwatch.monitor.rules import MonitorRules
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import alerts, create_monitor
 
