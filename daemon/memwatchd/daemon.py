@@ -29,8 +29,8 @@ from memwatch.monitor.doctor.model import Verdict
 from memwatch.monitor.feature import Feature
 from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.loop import Monitor
-from memwatch_web.asgi.failed_logins import FailedLogins
-from memwatch_web.asgi.options import WebOptions
+from memwatch_web.asgi.access import WebOptions
+from memwatch_web.asgi.auth import FailedLogins
 from memwatch_web.asgi.sse import Broker
 from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter

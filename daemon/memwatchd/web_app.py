@@ -18,7 +18,7 @@ from memwatch.monitor.notify.status import build_view, count_firing
 from memwatch.monitor.processes import GrowthWatch
 from memwatch_web.api.inquiries import Inquiries
 from memwatch_web.api.services import Services
-from memwatch_web.asgi.single_flight import SingleFlight
+from memwatch_web.asgi.threads import SingleFlight
 from memwatchd.daemon import Daemon
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from memwatch.monitor.loop import Monitor
 from memwatch.monitor.notify.sender import Sender
 from memwatch.monitor.render.silence_words import notice_lines, notices_of
 from memwatch.planning.served_models import ServedModels
-from memwatch_web.asgi.options import WebOptions
+from memwatch_web.asgi.access import WebOptions
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import Player, ReplayClock

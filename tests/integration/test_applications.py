@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from starlette.types import ASGIApp
 
 from memwatch_web.api_app import api_routes, create_api
-from memwatch_web.asgi.app_loader import AppLoader
 from memwatch_web.asgi.caller import CALLER, Caller
-from memwatch_web.asgi.lazy_app import LazyApp
+from memwatch_web.asgi.lazy_app import AppLoader, LazyApp
 from memwatch_web.asgi.sse import HEAD_ONLY
 from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.pages_app import create_pages_app

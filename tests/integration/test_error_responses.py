@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 
 import pytest
 
-from memwatch_web.error_handlers import MAX_STEPS_UP
+from memwatch_web.asgi.problems import MAX_STEPS_UP
 from support.daemon_process import Answer, RunningDaemon, running_daemon
 from support.waiting import MAX_WAIT_SECONDS
 

@@ -17,8 +17,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message
 
 from memwatch.monitor.loop import Monitor
-from memwatch_web.asgi.app_loader import AppLoader
-from memwatch_web.asgi.lazy_app import ALERTS_FIRST_SECONDS, LazyApp
+from memwatch_web.asgi.lazy_app import ALERTS_FIRST_SECONDS, AppLoader, LazyApp
 from memwatch_web.asgi.problems import ProblemError
 from support.daemon_process import RunningDaemon, running_daemon
 from support.waiting import MAX_WAIT_SECONDS, wait_until

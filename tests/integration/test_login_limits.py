@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch_web.asgi.failed_logins import MAX_FAILURES
+from memwatch_web.asgi.auth import MAX_FAILURES
 from support.daemon_process import (
     MEMWATCHD,
     Answer,

@@ -29,11 +29,10 @@ from memwatch_web.api import (
 )
 from memwatch_web.api.dependencies import ApiServices, find_example, refuse_unknown
 from memwatch_web.api.services import Services
-from memwatch_web.asgi.compression import Compression
 from memwatch_web.asgi.health import health_response, readiness_response
-from memwatch_web.asgi.problems import describe_error
+from memwatch_web.asgi.problems import ErrorAnswer, describe_error
 from memwatch_web.asgi.routes import HEALTHZ, LEASES, MARKS, METRICS, OPENAPI, READYZ, REPORTS, Route
-from memwatch_web.error_handlers import ErrorAnswer
+from memwatch_web.asgi.static_files import Compression
 from memwatch_web.metrics.endpoint import MetricsEndpoint
 
 SIMULATED = {404: "Not available for demo data."}

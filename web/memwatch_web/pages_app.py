@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch_web.asgi import static_files
-from memwatch_web.asgi.compression import Compression
+from memwatch_web.asgi.problems import ErrorAnswer
 from memwatch_web.asgi.routes import FIT_PAGE, LIVE, Route
-from memwatch_web.error_handlers import ErrorAnswer
+from memwatch_web.asgi.static_files import Compression
 from memwatch_web.pages import (
     fit_page,
     handlers,
@@ -58,7 +58,7 @@ def create_pages_app(services: PageServices) -> Starlette:
     return Starlette(
         routes=[*(_serve(route, services) for route in PAGES), *static_files.routes()],
         middleware=[Middleware(Compression)],
-        exception_handlers=ErrorAnswer(services.monitor.simulated, services.pages).handlers,
+        exception_handlers=ErrorAnswer(services.monitor.simulated, services.pages.refused).handlers,
     )
 
 

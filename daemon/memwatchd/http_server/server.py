@@ -21,9 +21,8 @@ from memwatch.core.linux.host_names import OwnNames
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch.monitor.feature import Feature
 from memwatch_web.asgi.access import AccessControl, response_headers
-from memwatch_web.asgi.app_loader import AppLoader
 from memwatch_web.asgi.caller import CallerLookup
-from memwatch_web.asgi.lazy_app import LazyApp
+from memwatch_web.asgi.lazy_app import AppLoader, LazyApp
 from memwatch_web.asgi.routes import METRICS
 from memwatch_web.metrics.endpoint import MetricsEndpoint, MetricsFastPath
 from memwatchd import wiring

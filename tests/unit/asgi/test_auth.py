@@ -24,7 +24,7 @@ from memwatch_web.asgi.auth import (
     parse_authorization,
     parse_token,
 )
-from memwatch_web.asgi.bounded_thread import MAX_WAITING, QueueFullError
+from memwatch_web.asgi.threads import MAX_WAITING, QueueFullError
 
 USERS = {"ada": PasswordHash("$2b$10$hash of ada"), "bob": PasswordHash("$2b$10$hash of bob")}
 

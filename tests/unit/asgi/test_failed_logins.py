@@ -6,13 +6,7 @@ import logging
 
 import pytest
 
-from memwatch_web.asgi.failed_logins import (
-    LOG_SECONDS,
-    MAX_FAILURES,
-    MAX_ORIGINS,
-    WINDOW_SECONDS,
-    FailedLogins,
-)
+from memwatch_web.asgi.auth import LOG_SECONDS, MAX_FAILURES, MAX_ORIGINS, WINDOW_SECONDS, FailedLogins
 
 
 class FakeClock:

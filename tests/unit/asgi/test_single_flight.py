@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memwatch_web.asgi.single_flight import NotCompletedError, SingleFlight
+from memwatch_web.asgi.threads import NotCompletedError, SingleFlight
 from support.thread_limit import no_threads
 from support.virtual_loop import run_virtual
 from support.waiting import MAX_WAIT_SECONDS

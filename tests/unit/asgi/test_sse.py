@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 
 from memwatch.core.snapshot import Snapshot
-from memwatch_web.asgi.sse import Broker, EventStream, Stream
-from memwatch_web.asgi.stream_encoding import Identity
+from memwatch_web.asgi.sse import Broker, EventStream, Identity, Stream
 
 
 def test_stream_as_slow_as_sampling_yields_to_other_tasks() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.render_cache import RenderCache
-from memwatch_web.asgi.stream_encoding import Gzip, SharedDeflate, deflate
+from memwatch_web.asgi.sse import Gzip, SharedDeflate, deflate
 
 GZIP = 31
 

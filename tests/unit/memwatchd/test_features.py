@@ -23,8 +23,7 @@ from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.feature import Family, Feature, MonitorRules, Tick
 from memwatch.monitor.loop import Monitor
-from memwatch_web.asgi.app_loader import AppLoader
-from memwatch_web.asgi.lazy_app import LazyApp
+from memwatch_web.asgi.lazy_app import AppLoader, LazyApp
 from memwatchd import features
 from memwatchd.daemon import Daemon
 from support.monitors import ALWAYS, create_monitor, history

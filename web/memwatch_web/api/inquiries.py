@@ -11,7 +11,7 @@ from memwatch.core.model import Absent, Process
 from memwatch.core.processes.pss import Pss
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.doctor.model import Examination
-from memwatch_web.asgi.single_flight import SingleFlight
+from memwatch_web.asgi.threads import SingleFlight
 
 
 class Inquiries(Struct, frozen=True):

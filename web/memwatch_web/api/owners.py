@@ -16,7 +16,7 @@ from memwatch.monitor.render.owners_json import OWNERS, Growth, GrowthTimes, Mea
 from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.api.history_parameters import instant, refuse_before_1970
 from memwatch_web.asgi.problems import ProblemError
-from memwatch_web.asgi.single_flight import NotCompletedError
+from memwatch_web.asgi.threads import NotCompletedError
 
 DEFAULT_SINCE_SECONDS = 600.0
 DURATION = re.compile(r"([0-9]{1,6})([smh])")

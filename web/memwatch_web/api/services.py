@@ -23,14 +23,12 @@ from memwatch.monitor.notify.manager import NotificationManager
 from memwatch.monitor.render.json import JSON_TYPE, answer_bytes
 from memwatch.monitor.render.words import duration
 from memwatch_web.api.inquiries import Inquiries
-from memwatch_web.asgi.bounded_thread import QueueFullError
-from memwatch_web.asgi.caller import Caller
+from memwatch_web.asgi.caller import CLIENT, Caller
 from memwatch_web.asgi.health import current
 from memwatch_web.asgi.problems import ProblemError
-from memwatch_web.asgi.query_thread import QueryThread
 from memwatch_web.asgi.render_cache import RenderCaches
-from memwatch_web.asgi.sse import CLIENT, Broker, EventStream
-from memwatch_web.asgi.stream_encoding import Encoder
+from memwatch_web.asgi.sse import Broker, Encoder, EventStream
+from memwatch_web.asgi.threads import QueryThread, QueueFullError
 
 # The kernel needs long to read the PSS of a large process.
 PSS_PAUSE_SECONDS = 1.0

@@ -17,8 +17,7 @@ from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.api.views import compact_stream
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
-from memwatch_web.asgi.sse import sse
-from memwatch_web.asgi.stream_encoding import Identity
+from memwatch_web.asgi.sse import Identity, sse
 
 STREAM_EVENTS = ("snapshot", "pressure", "event")
 COMPACT = (

@@ -17,9 +17,8 @@ from memwatch.monitor.render import json as as_json
 from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.routes import Handler
-from memwatch_web.asgi.single_flight import A, NotCompletedError, SingleFlight, T
-from memwatch_web.asgi.sse import sse
-from memwatch_web.asgi.stream_encoding import Identity
+from memwatch_web.asgi.sse import Identity, sse
+from memwatch_web.asgi.threads import A, NotCompletedError, SingleFlight, T
 
 
 def part(render: Callable[[Snapshot], Any]) -> Handler:

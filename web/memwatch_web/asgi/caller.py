@@ -10,9 +10,10 @@ from msgspec import Struct
 from starlette.types import Scope
 
 from memwatch.core.linux.tcp_peer import TcpEnd, find_peer_uid
-from memwatch_web.asgi.auth import Login
-from memwatch_web.asgi.bounded_thread import BoundedThread
+from memwatch_web.asgi.threads import BoundedThread
 
+# Scope key: the client of a connection, such as its network address. Clients share the streams.
+CLIENT = "memwatch.cli"
 # Scope key: the local process at the other end of a unix socket, as reported by the kernel. Access is controlled by
 # the mode of the socket file.
 PEER = "memwatch.peer"
@@ -55,15 +56,15 @@ class CallerLookup:
         self._operators = frozenset({ROOT, os.geteuid()})
         self._thread = BoundedThread("peers")  # a lookup takes 5 to 46 ms
 
-    async def identify(self, scope: Scope, login: Login) -> Caller:
-        """Return the caller. Raises QueueFullError."""
+    async def identify(self, scope: Scope, by_certificate: bool) -> Caller:
+        """Return the caller. `by_certificate`: TLS has checked it. Raises QueueFullError."""
         is_forwarded = has_forwarding_header([name for name, _ in scope["headers"]])
         peer = scope.get(PEER)
         if peer is not None:
             return Caller(self.describe_user(peer.uid), peer.uid, is_operator=not is_forwarded)
         if USER in scope:
             return Caller(scope[USER], is_operator=True)
-        if login.by_certificate:
+        if by_certificate:
             return Caller("client certificate", is_operator=True)
         uid = None if is_forwarded else await self.uid(scope)
         return Caller(self.describe_user(uid), uid, is_operator=uid in self._operators)

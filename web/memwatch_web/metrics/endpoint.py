@@ -12,9 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.loop import Monitor
-from memwatch_web.asgi.access import ADMITTED, AccessControl
+from memwatch_web.asgi.access import ADMITTED, AccessControl, WebOptions
 from memwatch_web.asgi.health import current
-from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.render_cache import RenderCache, takes_gzip
 from memwatch_web.asgi.routes import METRICS
 from memwatch_web.metrics.families import Exporter, negotiate_format

@@ -12,9 +12,8 @@ from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
 from memwatch_web.asgi.render_cache import RenderCache
-from memwatch_web.asgi.sse import sse
+from memwatch_web.asgi.sse import Gzip, Identity, SharedDeflate, sse
 from memwatch_web.asgi.static_files import VARY, accepts_gzip
-from memwatch_web.asgi.stream_encoding import Gzip, Identity, SharedDeflate
 from memwatch_web.pages.process_list import ListQueryError, ListView, parse_view
 from memwatch_web.pages.process_page import parse_pid, stream_process
 from memwatch_web.pages.renderer import PROCESS

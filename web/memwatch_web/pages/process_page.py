@@ -21,9 +21,8 @@ from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
-from memwatch_web.asgi.sse import sse
+from memwatch_web.asgi.sse import Gzip, Identity, SharedDeflate, sse
 from memwatch_web.asgi.static_files import accepts_gzip
-from memwatch_web.asgi.stream_encoding import Gzip, Identity, SharedDeflate
 from memwatch_web.pages.history_request import PAGE_SECONDS, build_input, estimate_seconds, parse_window, send_page
 from memwatch_web.pages.history_view import HistoryQuery, build_view
 from memwatch_web.pages.process_view import ProcessView

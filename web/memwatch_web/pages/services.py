@@ -7,8 +7,8 @@ from collections.abc import Callable
 from msgspec import field
 
 from memwatch_web.api.services import Services
-from memwatch_web.asgi.options import WebOptions
-from memwatch_web.asgi.stream_encoding import SharedDeflate
+from memwatch_web.asgi.access import WebOptions
+from memwatch_web.asgi.sse import SharedDeflate
 from memwatch_web.pages.renderer import Pages
 
 
