@@ -16,8 +16,7 @@ from memwatch.monitor.neighbours.book import NeighbourBook
 from memwatch.monitor.notify.manager import NotificationManager
 from memwatch.monitor.notify.status import build_view, count_firing
 from memwatch.monitor.processes import GrowthWatch
-from memwatch_web.api.inquiries import Inquiries
-from memwatch_web.api.services import Services
+from memwatch_web.api.services import Inquiries, Services
 from memwatch_web.asgi.threads import SingleFlight
 from memwatchd.daemon import Daemon
 

@@ -18,9 +18,7 @@ from memwatch.core.processes.allocator_reports import (
     AllocatorReports,
     ReportRejectedError,
 )
-from memwatch_web.api.ingest import MarkRequest, ReportRequest
-from memwatch_web.api.leases import LeaseBody
-from memwatch_web.api.programs import RequestBody
+from memwatch_web.api.programs import LeaseBody, MarkRequest, ReportRequest, RequestBody
 from support.daemon_process import QUIET_MACHINE, RunningDaemon, running_daemon
 from support.ingest_client import own_ticks, post
 from support.mutable_machine import MutableMachine

@@ -14,19 +14,7 @@ from starlette.responses import Response
 
 from memwatch.build_info import REVISION, __version__
 from memwatch.monitor.render import json as as_json
-from memwatch_web.api import (
-    alerts,
-    fit,
-    history,
-    incidents,
-    ingest,
-    leases,
-    machines,
-    owners,
-    release,
-    snapshot,
-    views,
-)
+from memwatch_web.api import alerts, history, machines, owners, programs, snapshot
 from memwatch_web.api.dependencies import ApiServices, find_example, refuse_unknown
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.health import health_response, readiness_response
@@ -73,18 +61,18 @@ async def readyz(services: ApiServices) -> Response:
 # fmt: off
 MEMORY = (
     #      method   path                            handler                              answer
-    Route("GET",    "/api/v1/snapshot",             views.part(as_json.snapshot_json),    "Snapshot"),
-    Route("GET",    "/api/v1/pools",                views.part(as_json.pools_json),       "Pool[]"),
-    Route("GET",    "/api/v1/shares",               views.part(as_json.shares_json),      "Share[]"),
-    Route("GET",    "/api/v1/devices",              views.part(as_json.devices_json),     "Device[]"),
-    Route("GET",    "/api/v1/processes",            views.part(as_json.processes_json),   "Process[]"),
-    Route("GET",    "/api/v1/engines",              views.part(as_json.engines_json),     "Engine[]"),
-    Route("GET",    "/api/v1/pressure",             views.part(as_json.pressure_json),    "Pressure[]"),
-    Route("GET",    "/api/v1/collectors",           views.part(as_json.collectors_json),  "Collector[]"),
+    Route("GET",    "/api/v1/snapshot",             snapshot.part(as_json.snapshot_json),    "Snapshot"),
+    Route("GET",    "/api/v1/pools",                snapshot.part(as_json.pools_json),       "Pool[]"),
+    Route("GET",    "/api/v1/shares",               snapshot.part(as_json.shares_json),      "Share[]"),
+    Route("GET",    "/api/v1/devices",              snapshot.part(as_json.devices_json),     "Device[]"),
+    Route("GET",    "/api/v1/processes",            snapshot.part(as_json.processes_json),   "Process[]"),
+    Route("GET",    "/api/v1/engines",              snapshot.part(as_json.engines_json),     "Engine[]"),
+    Route("GET",    "/api/v1/pressure",             snapshot.part(as_json.pressure_json),    "Pressure[]"),
+    Route("GET",    "/api/v1/collectors",           snapshot.part(as_json.collectors_json),  "Collector[]"),
     Route("GET",    "/api/v1/machines",             machines.machines,            "ListedMachine[]"),
-    Route("GET",    "/api/v1/backends",             views.backends,               "Backends",
+    Route("GET",    "/api/v1/backends",             snapshot.backends,            "Backends",
           refusals=SIMULATED),
-    Route("GET",    "/api/v1/doctor",               views.doctor,                 "Examination",
+    Route("GET",    "/api/v1/doctor",               snapshot.doctor,              "Examination",
           refusals=SIMULATED),
     Route("GET",    "/api/v1/processes/{pid}/pss",  owners.pss,                   "Pss",
           refusals=NO_PSS),
@@ -95,32 +83,32 @@ MEMORY = (
     Route("GET",    "/api/v1/ticks",                history.ticks,                "Tick[]"),
     Route("GET",    "/api/v1/last-words",           history.last_words,           "LastWords",
           refusals=NO_LAST_WORDS),
-    Route("GET",    "/api/v1/incidents",            incidents.incidents,          "Incident[]"),
-    Route("GET",    "/api/v1/incidents/{incident_id}", incidents.incident,        "Incident",
+    Route("GET",    "/api/v1/incidents",            history.incidents,            "Incident[]"),
+    Route("GET",    "/api/v1/incidents/{incident_id}", history.incident,          "Incident",
           refusals=NO_INCIDENT),
     Route("GET",    "/api/v1/stream",               snapshot.stream,              "text/event-stream"),
     Route("GET",    "/api/v1/machines/{name}",      machines.machine,             "FollowedMachine",
           refusals=NO_MACHINE),
-    Route("POST",   "/api/v1/release",              release.release,              "Release",
+    Route("POST",   "/api/v1/release",              snapshot.release,             "Release",
           "operator", "collectors close the GPU drivers for a while"),
-    Route("GET",    "/api/v1/fit",                  fit.fit,                      "Fit"),
+    Route("GET",    "/api/v1/fit",                  snapshot.fit,                 "Fit"),
     Route("GET",    METRICS,                        metrics,                      "text/plain"),
 )
 PROGRAMS = (
-    Route("POST",   MARKS,                          ingest.marks,                 "MarkReceipt",
+    Route("POST",   MARKS,                          programs.marks,               "MarkReceipt",
           "program", "adds an event"),
-    Route("POST",   REPORTS,                        ingest.reports,               "ReportReceipt",
+    Route("POST",   REPORTS,                        programs.reports,             "ReportReceipt",
           "program", "replaces the reports of a process"),
-    Route("POST",   LEASES,                         leases.lease,                 "Lease",
+    Route("POST",   LEASES,                         programs.lease,               "Lease",
           "program", "reserves memory for a process", NO_ROOM),
-    Route("DELETE", LEASES + "/{lease_id}",         leases.end,                   "Lease[]",
+    Route("DELETE", LEASES + "/{lease_id}",         programs.end,                 "Lease[]",
           "program", "ends a lease", NO_LEASE),
-    Route("GET",    LEASES,                         views.leases,                "Lease[]"),
+    Route("GET",    LEASES,                         programs.leases,             "Lease[]"),
 )
 ALERTS = (
-    Route("GET",    "/api/v1/alerts",               views.alerts,                "Alert[]"),
-    Route("GET",    "/api/v1/receivers",            views.receivers,             "Receiver[]"),
-    Route("GET",    "/api/v1/silences",             views.silences,              "Silence[]"),
+    Route("GET",    "/api/v1/alerts",               alerts.alerts,               "Alert[]"),
+    Route("GET",    "/api/v1/receivers",            alerts.receivers,            "Receiver[]"),
+    Route("GET",    "/api/v1/silences",             alerts.silences,             "Silence[]"),
     Route("POST",   "/api/v1/alerts/test",          alerts.test,                  "AlertTest",
           "operator", "sends a test message to every receiver", NO_TEST),
     Route("POST",   "/api/v1/silences",             alerts.silence,               "Silence[]",

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from memwatch.core.silences import MAX_SECONDS, MAX_SILENCES, MIN_SECONDS
 from memwatch.monitor.alerts.rules import EVENTS
 from memwatch.monitor.notify.manager import SilenceLimitError
+from memwatch.monitor.notify.status import ALERTS, alert_rows, receiver_rows
 from memwatch_web.api.dependencies import ApiServices
-from memwatch_web.api.views import silences
 from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 
@@ -29,6 +29,22 @@ Target = Annotated[str, Field(max_length=256)]
 
 class AlertTest(Struct, frozen=True):
     receivers: tuple[str, ...]
+
+
+async def alerts(services: ApiServices) -> Response:
+    """Return firing and pending alerts."""
+    sender = services.alerting.sender()
+    return services.json(ALERTS.encode_all(alert_rows(services.monitor), sender))
+
+
+async def receivers(services: ApiServices) -> Response:
+    """Return the notification receivers and their delivery status."""
+    return services.json(ALERTS.encode_all(receiver_rows(services.alerting)))
+
+
+async def silences(services: ApiServices) -> Response:
+    """Return the silences."""
+    return services.json(ALERTS.encode_all(services.alerting.silences(), services.monitor.latest))
 
 
 async def test(services: ApiServices, request: Request) -> Response:

@@ -1,31 +1,37 @@
-"""REST endpoints for history: aggregated series, notable ticks, and the last data of an unclean shutdown."""
+"""REST endpoints for the past: series, notable ticks, the last data of an unclean shutdown, and incidents."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from fastapi import Query
+from fastapi import Path, Query
 from msgspec import Struct, field
 from starlette.responses import Response
 
+from memwatch.core.doc import Doc
 from memwatch.core.helper.codec import DecodeError
 from memwatch.monitor.history.all_series import AllSeries
 from memwatch.monitor.history.notable_ticks import NotableTick, unpack
 from memwatch.monitor.history.series import unit_of
 from memwatch.monitor.history.tiers import Bucket
 from memwatch.monitor.history_recorder import HistoryRecorder
+from memwatch.monitor.incident_observer import IncidentObserver
+from memwatch.monitor.incidents.incident_json import incident_json
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.render import json as as_json
-from memwatch.monitor.render.json import JSON_TYPE
+from memwatch.monitor.render.json import JSON_TYPE, rfc3339
 from memwatch_web.api.dependencies import ApiServices
-from memwatch_web.api.history_csv import Series, build_file_name, render_csv
-from memwatch_web.api.history_parameters import MAX_JITTER_SECONDS, parse_names, span
+from memwatch_web.api.history_parameters import MAX_JITTER_SECONDS, build_file_name, parse_names, span
 from memwatch_web.asgi.problems import ProblemError
 
 MAX_POINTS = 2000
 MAX_TICKS = 500
+MAX_INCIDENTS, MAX_ID = 100, 40
+FIGURES = ("min", "avg", "max")
 # Time to decode and encode a tick, and one sample of a series in the last words.
 TICK_SECONDS, FIGURE_SECONDS = 250e-6, 0.3e-6
 NO_LAST_WORDS = "No last words: the previous run ended cleanly, or there was none."
@@ -33,6 +39,17 @@ NOTHING_KEPT = (
     "No last words: history is kept in memory only; start memwatchd with --state-dir DIR to keep it on disk."
 )
 NOTHING_BEFORE = "No last words: a recording has no previous run."
+
+
+class Series(Struct, frozen=True):
+    """Buckets of one series. Minimum and maximum are exact at any resolution."""
+
+    name: str
+    unit: str
+    unix: list[float]
+    min: Annotated[list[float | None], Doc("Null in a gap.")]
+    avg: Annotated[list[float | None], Doc("Null in a gap.")]
+    max: Annotated[list[float | None], Doc("Null in a gap.")]
 
 
 class History(Struct, frozen=True):
@@ -81,9 +98,52 @@ async def history(
     return Response(body, media_type=JSON_TYPE)
 
 
+def series_json(past: AllSeries, shift: float, name: str, start: float, end: float, points: int) -> Series:
+    """Return one series. `shift`: Unix time minus boot time, in seconds."""
+    try:
+        buckets = past.query(name, start - shift, end - shift, points)
+    except KeyError:  # dropped for a new series since the names were checked
+        buckets = []
+
+    def column(figure: Callable[[Bucket], float | None]) -> list[float | None]:
+        return [figure(bucket) for bucket in buckets]
+
+    return Series(
+        name,
+        unit_of(name),
+        [round(bucket.boottime + shift, 3) for bucket in buckets],
+        column(lambda bucket: bucket.minimum),
+        column(lambda bucket: bucket.average),
+        column(lambda bucket: bucket.maximum),
+    )
+
+
 def _csv_file(body: bytes, name: str) -> Response:
     headers = {"content-disposition": f'attachment; filename="{name}.csv"'}
     return Response(body, media_type="text/csv; charset=utf-8; header=present", headers=headers)
+
+
+def render_csv(series: Sequence[Series]) -> str:
+    """Return three columns per series, such as `pool.ram.used_bytes avg [bytes]`. A gap is a row without values."""
+    output = io.StringIO()
+    writer = csv.writer(output, lineterminator="\r\n")
+    writer.writerow(["time", *(f"{one.name} {figure} [{one.unit}]" for one in series for figure in FIGURES)])
+    places = [{unix: index for index, unix in enumerate(one.unix)} for one in series]
+    for unix in sorted({unix for one in series for unix in one.unix}):
+        aggregates: list[Any] = [rfc3339(unix)]
+        for one, place in zip(series, places, strict=True):
+            index = place.get(unix)
+            aggregates += (
+                ["", "", ""] if index is None else [_cell(getattr(one, figure)[index]) for figure in FIGURES]
+            )
+        writer.writerow(aggregates)
+    return output.getvalue()
+
+
+def _cell(value: float | None) -> float | str:
+    if value is None:
+        return ""
+    return int(value) if value.is_integer() else value
 
 
 async def ticks(
@@ -132,21 +192,19 @@ async def last_words(services: ApiServices) -> Response:
     return Response(body, media_type=JSON_TYPE)
 
 
-def series_json(past: AllSeries, shift: float, name: str, start: float, end: float, points: int) -> Series:
-    """Return one series. `shift`: Unix time minus boot time, in seconds."""
-    try:
-        buckets = past.query(name, start - shift, end - shift, points)
-    except KeyError:  # dropped for a new series since the names were checked
-        buckets = []
+async def incidents(services: ApiServices, limit: Annotated[int, Query(ge=1, le=MAX_INCIDENTS)] = 20) -> Response:
+    """Return incidents, newest first: what took the memory, what was killed and by whom, and what came back.
 
-    def column(figure: Callable[[Bucket], float | None]) -> list[float | None]:
-        return [figure(bucket) for bucket in buckets]
+    An incident begins with a critical level (not with full GPU memory alone), a kill, a lost GPU, a gap in the
+    samples, or an unclean end.
+    """
+    found = services.monitor.features.get(IncidentObserver).log.heads()[:limit]
+    return services.json([incident_json(one) for one in found])
 
-    return Series(
-        name,
-        unit_of(name),
-        [round(bucket.boottime + shift, 3) for bucket in buckets],
-        column(lambda bucket: bucket.minimum),
-        column(lambda bucket: bucket.average),
-        column(lambda bucket: bucket.maximum),
-    )
+
+async def incident(services: ApiServices, incident_id: Annotated[str, Path(max_length=MAX_ID)]) -> Response:
+    """Return an incident with its timeline, and with the memory of the largest processes over time."""
+    found = services.monitor.features.get(IncidentObserver).log.find(incident_id)
+    if found is None:
+        raise ProblemError(404, "no such incident: GET /api/v1/incidents lists those that are kept.")
+    return services.json(incident_json(found))

@@ -1,4 +1,4 @@
-"""Parameters of history queries: names of series, and times."""
+"""Parameters of history queries: names of series, and times. Name of a file with the answer."""
 
 from __future__ import annotations
 
@@ -77,3 +77,12 @@ def _rfc3339(text: str) -> float:
         return parsed.replace(tzinfo=parsed.tzinfo or timezone.utc).timestamp()
     except (ValueError, OverflowError):
         return math.nan
+
+
+def build_file_name(host: str, start: float, end: float) -> str:
+    """Return a file name without characters that are special to a shell or an HTTP header."""
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", host).strip("-.")[:60]
+    times = [
+        datetime.fromtimestamp(max(0.0, unix), timezone.utc).strftime("%Y%m%dT%H%M%SZ") for unix in (start, end)
+    ]
+    return "-".join(["memwatch", name or "machine", *times])

@@ -12,9 +12,9 @@ from memwatch.monitor.render.json import WIRE
 from memwatch.monitor.render.owners_json import OWNERS
 from memwatch_web.api.alerts import AlertTest
 from memwatch_web.api.history import History
-from memwatch_web.api.ingest import MarkReceipt, ReportReceipt
 from memwatch_web.api.machines import MACHINES
-from memwatch_web.api.release import Release
+from memwatch_web.api.programs import MarkReceipt, ReportReceipt
+from memwatch_web.api.snapshot import Release
 from memwatch_web.asgi.health import Health
 from memwatch_web.asgi.problems import ProblemDetails
 from memwatch_web.asgi.routes import Route

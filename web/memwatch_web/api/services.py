@@ -10,10 +10,14 @@ from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from memwatch.core.backends.model import Backends
 from memwatch.core.events import Event, EventLog
+from memwatch.core.model import Absent, Process
 from memwatch.core.printable import printable
+from memwatch.core.processes.pss import Pss
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.doctor.model import Examination
 from memwatch.monitor.lease_book import LeaseBook
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.neighbours.book import NeighbourBook
@@ -22,13 +26,28 @@ from memwatch.monitor.neighbours.tick import Tick, build_tick
 from memwatch.monitor.notify.manager import NotificationManager
 from memwatch.monitor.render.json import JSON_TYPE, answer_bytes
 from memwatch.monitor.render.words import duration
-from memwatch_web.api.inquiries import Inquiries
 from memwatch_web.asgi.caller import CLIENT, Caller
 from memwatch_web.asgi.health import current
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCaches
 from memwatch_web.asgi.sse import Broker, Encoder, EventStream
-from memwatch_web.asgi.threads import QueryThread, QueueFullError
+from memwatch_web.asgi.threads import QueryThread, QueueFullError, SingleFlight
+
+
+class Inquiries(Struct, frozen=True):
+    """The slow queries: backends, doctor, and the PSS of a process. `oom_score`: two small files, read at once."""
+
+    backends: SingleFlight[Snapshot, Backends]
+    doctor: SingleFlight[Snapshot, Examination]
+    pss: SingleFlight[Process, Pss]
+    oom_score: Callable[[Process], tuple[int, int] | Absent]
+
+    def close(self) -> None:
+        """Cancel all: waiting requests get an error at once."""
+        self.backends.close()
+        self.doctor.close()
+        self.pss.close()
+
 
 # The kernel needs long to read the PSS of a large process.
 PSS_PAUSE_SECONDS = 1.0

@@ -1,29 +1,107 @@
-"""REST endpoints for events, and the stream."""
+"""REST endpoints of the latest snapshot: its parts, backends and diagnosis, a fit, events and the stream."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import Header, Query
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from memwatch.core.doc import Doc
 from memwatch.core.snapshot import LevelWord, Snapshot
 from memwatch.monitor.loop import Monitor
+from memwatch.monitor.neighbours.tick import encode_tick
 from memwatch.monitor.render import json as as_json
+from memwatch.monitor.render.fit_json import fit_json
 from memwatch.monitor.render.json import answer_bytes, to_bytes
+from memwatch.planning.answer import answer_request
+from memwatch.planning.request import parse_request
+from memwatch.planning.sizes import InvalidInputError
 from memwatch_web.api.dependencies import ApiServices
-from memwatch_web.api.views import compact_stream
+from memwatch_web.api.fit_query import FitQuery
+from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
+from memwatch_web.asgi.routes import Handler
 from memwatch_web.asgi.sse import Identity, sse
+from memwatch_web.asgi.threads import A, NotCompletedError, SingleFlight, T
 
 STREAM_EVENTS = ("snapshot", "pressure", "event")
 COMPACT = (
     "`compact` sends a `tick` of at most 1 KiB instead, with which other machines follow this one: pools, levels "
     "with reasons, headroom, the largest processes, the last events."
 )
+
+
+def part(render: Callable[[Snapshot], Any]) -> Handler:
+    """Build the handler that returns a part of the latest snapshot."""
+
+    async def show(services: ApiServices) -> Response:
+        return services.respond_with(render)
+
+    show.__name__ = render.__name__.removesuffix("_json")
+    return show
+
+
+async def backends(services: ApiServices) -> Response:
+    """Return the available compute backends (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), and why others are not
+    available. Probed at most once a minute."""
+    refuse_simulated(services.monitor)
+    return services.json(
+        as_json.backends_json(await _await_answer(services.inquiries.backends, services.current()))
+    )
+
+
+async def doctor(services: ApiServices) -> Response:
+    """Diagnose missing data: what is not visible, why, and how to change that."""
+    refuse_simulated(services.monitor)
+    return services.json(
+        as_json.examination_json(await _await_answer(services.inquiries.doctor, services.current()))
+    )
+
+
+def refuse_simulated(monitor: Monitor) -> None:
+    if monitor.simulated:
+        raise ProblemError(
+            404, "not available for demo data: a simulated machine has no libraries and device files."
+        )
+
+
+async def _await_answer(inquiry: SingleFlight[A, T], about: A) -> T:
+    try:
+        return await inquiry.ask(about)
+    except NotCompletedError as error:
+        raise ProblemError(503, f"{error}.", headers={"Retry-After": "60"}) from None
+
+
+async def fit(services: ApiServices, request: Request, question: Annotated[FitQuery, Query()]) -> Response:
+    """Check if a size or a model fits now: on which device, with how many bytes to spare, and why."""
+    # FastAPI 0.133 also sets parameters that have a default.
+    sent = question.model_dump(include=question.model_fields_set.intersection(request.query_params))
+    try:
+        found = answer_request(parse_request(sent), services.current())
+    except InvalidInputError as error:
+        raise ProblemError(422, f"{error}.") from None
+    return services.json(fit_json(found))
+
+
+class Release(Struct, frozen=True):
+    released: Annotated[tuple[str, ...], Doc("Collectors that release their driver within one period.")]
+    seconds: float
+
+
+async def release(
+    services: ApiServices,
+    request: Request,
+    seconds: Annotated[float, Query(ge=1, le=3600, allow_inf_nan=False)] = 60.0,
+) -> Response:
+    """Release all GPU drivers for `seconds`, so that a GPU can be reset or partitioned into MIG instances."""
+    released = services.monitor.release(seconds, caller_of(request.scope).words)
+    return services.json(Release(tuple(released), seconds))
 
 
 async def events(services: ApiServices, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
@@ -93,3 +171,9 @@ def stream_event(name: str, snapshot: Snapshot) -> bytes:
     if name == "snapshot":
         return sse(name, to_bytes(as_json.snapshot_json(snapshot)))
     return sse(name, answer_bytes({"seq": snapshot.seq, "unix": snapshot.unix}, snapshot.simulated))
+
+
+async def compact_stream(services: ApiServices, request: Request) -> Response:
+    """Stream compact ticks, with which other machines follow this one."""
+    ticks = services.caches.get("compact", lambda _, now: sse("tick", encode_tick(services.own_tick(now))))
+    return services.stream(request, Identity(ticks.plain))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch.monitor.history.tiers import Bucket
 from memwatch.monitor.render.words import duration, timestamp
-from memwatch_web.api.history_csv import build_file_name
+from memwatch_web.api.history_parameters import build_file_name
 from memwatch_web.pages.annotations import Annotation, Gap, most_telling
 from memwatch_web.pages.charts import Chart, Curve, build_charts
 from memwatch_web.pages.history_data import build_data
