@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from memwatch.core.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
+from memwatch.core.accounting.holders import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
 from memwatch.core.model import Bytes
-from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth
-from memwatch.core.processes.leaks import LeakSuspect
+from memwatch.core.processes.growth import GrowthTracker, LeakSuspect, ProcessGrowth
 from memwatch.core.snapshot import Snapshot
 
 GROWTH_SECONDS = 600.0

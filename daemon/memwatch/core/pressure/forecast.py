@@ -261,8 +261,9 @@ def fit_slope(points: Sequence[Point]) -> float | None:
     times = [point.at - start for point in points]
     mean_time = sum(times) / count
     distances = [time - mean_time for time in times]
-    spread = sum(map(mul, distances, distances))
+    spread: float = sum(map(mul, distances, distances))
     if spread <= 0:
         return None
     # The distances sum up to 0, so the mean of the available bytes makes no difference.
-    return sum(map(mul, distances, [point.available for point in points])) / spread
+    rise: float = sum(map(mul, distances, [point.available for point in points]))
+    return rise / spread
