@@ -20,14 +20,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from memwatch.planning.diffusion import denoiser_fields
-from memwatch.planning.pipeline import (
+from memwatch.planning.diffusion import (
     SAVED,
     SAVED_CHECKPOINTING,
     ImageUse,
     Pipeline,
     compute_decoding,
     compute_denoising,
+    denoiser_fields,
 )
 from support import diffusers_folders as samples
 

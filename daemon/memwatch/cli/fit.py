@@ -21,11 +21,11 @@ from memwatch.cli.tables import MARKS, columns
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render import words as wording
 from memwatch.planning.answer import FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
+from memwatch.planning.diffusion import ImageUse
 from memwatch.planning.fit import CPU
 from memwatch.planning.launch import ALL, ENGINES, select_engines
 from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size, read_subject
 from memwatch.planning.parameters import build, walk_parameters
-from memwatch.planning.pipeline import ImageUse
 from memwatch.planning.request import IMAGES, TRAINING, Use, write_request
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -13,18 +12,17 @@ from msgspec.structs import replace
 
 from memwatch.core.linux.user_files import as_owner
 from memwatch.core.runtime.file_remedies import remedy_to_read
-from memwatch.planning import diffusion, gguf, gguf_shape, safetensors
+from memwatch.planning import diffusion, gguf, safetensors
 from memwatch.planning.config_keys import UnknownFamilyError
+from memwatch.planning.diffusion import Pipeline
 from memwatch.planning.huggingface import Config, parse_config
 from memwatch.planning.model_file import ModelPath, list_files, read_small
 from memwatch.planning.number_formats import Scope, parse_format
-from memwatch.planning.pipeline import Pipeline
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import Transformer
 
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"
-# Published files: config.json up to 0.1 MB, an index of 90,000 tensors 9 MB.
-MAX_JSON_BYTES = 1 << 20
+# An index of 90,000 tensors has 9 MB.
 MAX_INDEX_BYTES = 16 << 20
 MAX_SHARDS = 4096
 PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf")
@@ -166,7 +164,7 @@ def read_gguf(files: Sequence[ModelPath]) -> Checkpoint:
     known = context if isinstance(context, int) else 0
     shape, note, unknown = None, "", ""
     try:
-        shape, unknown = gguf_shape.parse_file(heads[0].keys)
+        shape, unknown = gguf.parse_shape(heads[0].keys)
     except (InvalidInputError, OverflowError) as error:
         note = str(error)
     return Checkpoint(str(files[0]), "GGUF", shape, weights, known, bytes_each, note, unknown=unknown)
@@ -188,7 +186,7 @@ def describe_config(config: Config) -> Checkpoint:
 
 
 def _config(path: ModelPath) -> Config:
-    return parse_config(_object(path), str(path))
+    return parse_config(safetensors.read_object(path), str(path))
 
 
 def _config_beside(path: ModelPath) -> Config | str | None:
@@ -197,7 +195,3 @@ def _config_beside(path: ModelPath) -> Config | str | None:
         return _config(path) if path.exists() else None
     except UnknownFamilyError as error:
         return str(error).removeprefix(f"{path}: ").split(", and ")[0]
-
-
-def _object(path: ModelPath) -> dict[str, Any]:
-    return safetensors.parse_object(read_small(path, MAX_JSON_BYTES), str(path))

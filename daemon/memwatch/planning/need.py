@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from memwatch.core.doc import Doc
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
+from memwatch.planning.diffusion import Pipeline, PipelineNeed, plan_images, plan_training
 from memwatch.planning.fit import Demand
 from memwatch.planning.inference import choose_cache_bytes, compute_kv_cache, compute_weights, estimate_inference
 from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
-from memwatch.planning.pipeline import Pipeline, PipelineNeed, plan_images, plan_training
 from memwatch.planning.request import RUNTIME_BYTES, Use, choose_context
 from memwatch.planning.sizes import SIZE, InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingEstimate, estimate_training_memory

@@ -14,12 +14,14 @@ from typing import Any, TypeGuard
 from msgspec import MsgspecError, Struct, convert
 from msgspec.json import Decoder
 
-from memwatch.planning.model_file import HeaderLimit, ModelPath, open_model
+from memwatch.planning.model_file import HeaderLimit, ModelPath, open_model, read_small
 from memwatch.planning.sizes import InvalidInputError
 
 # The format allows 100 MB; 6 MB hold 50,000 tensors. A header with errors is described up to the second limit.
 MAX_HEADER_BYTES = 6 << 20
 MAX_DESCRIBED_BYTES = 1 << 20
+# Published files: config.json up to 0.1 MB.
+MAX_JSON_BYTES = 1 << 20
 MAX_DIMENSIONS = 64
 MAX_DIGITS_BITS = 62
 BITS = {
@@ -104,6 +106,11 @@ def parse_object(text: bytes, name: str) -> Json:
     if not isinstance(found, dict):
         raise InvalidInputError(f"{name}: is JSON, but not an object")
     return found
+
+
+def read_object(path: ModelPath) -> Json:
+    """Read a JSON object from a small file, such as config.json. Raises InvalidInputError and OSError."""
+    return parse_object(read_small(path, MAX_JSON_BYTES), str(path))
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> Json:

@@ -12,10 +12,9 @@ import pytest
 from memwatch.planning import diffusion, model_file
 from memwatch.planning.answer import answer_model
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
-from memwatch.planning.diffusion import denoiser_fields
+from memwatch.planning.diffusion import ImageUse, compute_components, compute_decoding, denoiser_fields
 from memwatch.planning.need import MemoryNeed, compute_checkpoint_need, list_image_reductions
 from memwatch.planning.number_formats import bits_per_weight
-from memwatch.planning.pipeline import ImageUse, compute_components, compute_decoding
 from memwatch.planning.request import Use
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan

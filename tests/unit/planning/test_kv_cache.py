@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memwatch.planning.checkpoint import read_checkpoint
-from memwatch.planning.gguf_shape import parse_shape
+from memwatch.planning.gguf import parse_shape
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_kv_cache
 from memwatch.planning.need import compute_checkpoint_need
@@ -198,7 +198,7 @@ def test_gguf_with_latent_attention_has_the_matrices_of_its_config(lengths: dict
     """Older files have a head's length as that of a key. Newer ones have it beside the latent vector's."""
     named = {f"deepseek2.attention.{name}": value for name, value in lengths.items()}
     kept = {name: value for name, value in GGUF_KEYS["DeepSeek V3"].items() if not LENGTHS.search(name)}
-    shape = parse_shape({**kept, **named, "deepseek2.vocab_size": 129_280})
+    shape, _ = parse_shape({**kept, **named, "deepseek2.vocab_size": 129_280})
     written = parse_config(CONFIGS["DeepSeek V3"], "").transformer
 
     assert (shape.head_dim, shape.v_head_dim) == (192, 128)

@@ -8,7 +8,7 @@ import pytest
 
 from memwatch.planning.checkpoint import describe_config
 from memwatch.planning.config_keys import UnknownFamilyError
-from memwatch.planning.gguf_shape import parse_shape
+from memwatch.planning.gguf import parse_shape
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_kv_cache
 from memwatch.planning.need import compute_checkpoint_need
@@ -169,7 +169,7 @@ def test_gguf_of_gemma_4_has_the_heads_of_both_kinds_of_layers() -> None:
     ) | {"gemma4.attention.head_count_kv": tuple(16 if one else 4 for one in near)}  # fmt: skip
 
     for ranks in (1, 8):
-        assert compute_kv_cache(parse_shape(given), LONG, 1, 2, ranks) == cache_of(GEMMA_4_31B, LONG, ranks)
+        assert compute_kv_cache(parse_shape(given)[0], LONG, 1, 2, ranks) == cache_of(GEMMA_4_31B, LONG, ranks)
 
 
 def test_need_on_each_gpu_has_the_cache_of_one_rank() -> None:

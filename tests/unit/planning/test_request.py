@@ -13,8 +13,8 @@ import memwatch
 from memwatch.cli.context import Number
 from memwatch.cli.fit import fit as command
 from memwatch.cli.fit import flag
+from memwatch.planning.diffusion import ImageUse
 from memwatch.planning.parameters import build, list_parameters, walk_parameters, write_parameters
-from memwatch.planning.pipeline import ImageUse
 from memwatch.planning.request import IMAGES, PARAMETERS, PIPELINE_NEEDS, FitRequest, Use, parse_request
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan

@@ -11,7 +11,7 @@ import pytest
 from memwatch.core.engines.records import Cache
 from memwatch.planning.checkpoint import describe_config
 from memwatch.planning.config_keys import UnknownFamilyError
-from memwatch.planning.gguf_shape import parse_shape
+from memwatch.planning.gguf import parse_shape
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_kv_cache
 from memwatch.planning.need import compute_checkpoint_need
@@ -195,7 +195,7 @@ def test_gguf_keeps_indexer_keys_in_the_format_of_the_cache(types: list[bool] | 
     (ggml-org/llama.cpp#26474). Files before GLM-5.2 have no list."""
     given = {**GGUF_GLM, **({"glm-dsa.attention.indexer.types": tuple(types)} if types else {})}
 
-    found = compute_kv_cache(parse_shape(given), LONG, 1, 2)
+    found = compute_kv_cache(parse_shape(given)[0], LONG, 1, 2)
 
     assert found == LONG * 2 * (78 * 576 + indexers * 128)
 
@@ -212,7 +212,7 @@ def gguf_v4(ratios: tuple[int, ...]) -> dict[str, Any]:
 
 def test_gguf_of_deepseek_v4_has_the_cache_of_its_config() -> None:
     """llama-kv-cache-dsv4.cpp: entries and keys in the cache's format, state in 32 bits."""
-    shape = parse_shape(gguf_v4(tuple(DEEPSEEK_V4_FLASH["compress_ratios"])))
+    shape, _ = parse_shape(gguf_v4(tuple(DEEPSEEK_V4_FLASH["compress_ratios"])))
     keys_more = 21 * MILLION // 4 * (256 - KEY)
 
     assert compute_kv_cache(shape, MILLION, 1, 2) == cache_of(DEEPSEEK_V4_FLASH, MILLION) + keys_more

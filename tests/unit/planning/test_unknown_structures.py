@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent
 from memwatch.planning.answer import FitAnswer, answer_model, answer_request, answer_size
 from memwatch.planning.checkpoint import Checkpoint, describe_config, read_checkpoint
-from memwatch.planning.gguf_shape import parse_file
+from memwatch.planning.gguf import parse_shape
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_kv_cache
 from memwatch.planning.need import compute_checkpoint_need
@@ -45,7 +45,7 @@ def test_nothing_is_unknown_of_known_models(config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("keys", GGUF_KEYS.values(), ids=GGUF_KEYS)
 def test_nothing_is_unknown_of_known_files(keys: dict[str, Any]) -> None:
-    assert parse_file({**keys, f"{keys['general.architecture']}.vocab_size": 32})[1] == ""
+    assert parse_shape({**keys, f"{keys['general.architecture']}.vocab_size": 32})[1] == ""
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_key_of_a_gguf_file_is_named() -> None:
         "llama.rope.dimension_count_swa": 64,
     }  # fmt: skip
 
-    assert parse_file(given)[1] == (
+    assert parse_shape(given)[1] == (
         "This plan does not know attention.indexer.top_k, attention.compress_x of the GGUF file: its cache may be "
         "larger."
     )

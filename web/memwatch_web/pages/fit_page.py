@@ -14,13 +14,13 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, answer_request, greatest_sentence
+from memwatch.planning.diffusion import Pipeline
 from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.launch import ALL, ENGINES, Launches
 from memwatch.planning.need import PARTS
 from memwatch.planning.number_formats import NAMES
 from memwatch.planning.parameters import write_parameters
-from memwatch.planning.pipeline import Pipeline
 from memwatch.planning.request import DETAILS, PARAMETERS, PIPELINE, USE, Use, write_shape
 from memwatch.planning.safetensors import parse_object
 from memwatch.planning.sizes import InvalidInputError
