@@ -21,8 +21,7 @@ from memwatch_web.asgi.threads import SingleFlight
 from memwatchd.daemon import Daemon
 
 if TYPE_CHECKING:
-    from memwatch_web.pages.renderer import Pages
-    from memwatch_web.pages.services import PageServices
+    from memwatch_web.pages.renderer import Pages, PageServices
 
 # Longer than the timeout for an OpenCL driver: only a hanging file system takes longer.
 INQUIRY_DEADLINE_SECONDS = 20.0
@@ -47,7 +46,7 @@ def create_services(daemon: Daemon) -> Services:
 
 def create_page_services(daemon: Daemon, services: Services) -> PageServices:
     """Return the services of the pages. They share caches, threads and limits with the API."""
-    from memwatch_web.pages.services import PageServices
+    from memwatch_web.pages.renderer import PageServices
 
     pages = create_pages(daemon)
     pages.machines = services.machines

@@ -13,18 +13,16 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent
 from memwatch.core.processes.growth import GrowthTracker, LeakRules
 from memwatch.core.snapshot import Snapshot
-from memwatch_web.pages.process_list import (
-    HEIGHT,
-    WIDTH,
+from memwatch_web.pages.processes import (
     ListQueryError,
     ListView,
     OwnerGroup,
     ProcessRow,
     build_listing,
-    build_path,
     parse_view,
 )
 from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.server_charts import SPARK_HEIGHT, SPARK_WIDTH, build_path
 from support.daemon_process import RunningDaemon, running_daemon
 from support.html_reader import Reader
 from support.sample_parts import GIB, MIB
@@ -127,7 +125,7 @@ def test_sparkline_stays_in_its_view_box(sizes: list[int]) -> None:
     path = build_path([(10.0 * index, size) for index, size in enumerate(sizes)], 0.0, 600.0)
 
     points = [tuple(map(int, point.split())) for point in path.removeprefix("M").split("L")]
-    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
+    assert all(0 <= x <= SPARK_WIDTH and 0 <= y <= SPARK_HEIGHT for x, y in points)
     assert all(before[0] <= after[0] for before, after in pairwise(points))
 
 

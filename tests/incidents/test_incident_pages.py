@@ -7,8 +7,8 @@ from functools import cache
 from msgspec.structs import replace
 
 from memwatch.monitor.incidents.records import Incident
-from memwatch_web.pages.incident_chart import HEIGHT, Edge, Place, build_incident_chart, find_place
 from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.server_charts import INCIDENT_HEIGHT, Edge, Place, build_incident_chart, find_place
 from support.html_reader import Reader
 from support.incident_player import Player
 from support.incident_scenarios import SCENARIOS
@@ -63,7 +63,7 @@ def test_picture_stacks_the_holders_up_to_the_use_of_the_pool() -> None:
     assert chart.areas[0].label == "vllm (3921)"
     assert chart.areas[-1].label == "other memory"
     first = [float(point.split(",")[1]) for point in chart.areas[-1].points.split()[: len(found.samples)]]
-    used = [(1 - sample.used_bytes / chart.top_bytes) * HEIGHT for sample in found.samples]
+    used = [(1 - sample.used_bytes / chart.top_bytes) * INCIDENT_HEIGHT for sample in found.samples]
     assert max(abs(one - other) for one, other in zip(first, used, strict=True)) < 0.1
     assert [mark.label for mark in chart.marks] == ["gnome-shell"]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch_web.pages.silence_form import MAX_HOURS, FormError, parse_silence_form
+from memwatch_web.pages_app import MAX_HOURS, FormError, parse_silence_form
 from support.daemon_process import RunningDaemon, running_daemon
 from support.login_settings import BEARER, PASSWORD, basic, login_config
 from support.waiting import MAX_WAIT_SECONDS

@@ -15,7 +15,7 @@ from memwatch.monitor.render.silence_words import build_notices
 from memwatch.monitor.render.status_line import build_status_line
 from memwatch.monitor.render.summary import build_latest, find_worst
 from memwatch_web.pages.devices import build_entries
-from memwatch_web.pages.process_list import ListView, build_listing
+from memwatch_web.pages.processes import ListView, build_listing
 from memwatch_web.pages.renderer import SILENCE_SPANS
 from memwatch_web.pages.template_environment import TEMPLATES, create_environment
 from support import pattern_samples as exhibits

@@ -10,7 +10,7 @@ from memwatch.monitor.history.all_series import AllSeries
 from memwatch.monitor.history.holder_history import HolderHistory
 from memwatch.monitor.history.series import collect_figures
 from memwatch.monitor.history.tiers import TIER_SPECS, History
-from memwatch_web.pages.history_query import HistoryInput
+from memwatch_web.pages.history_data import HistoryInput
 
 SECONDS, STEP = 3600, 2
 # Boot time of the snapshot: the machine is older than its history.

@@ -22,10 +22,10 @@ from memwatch.core.events import Event
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.notify.status import AlertView
 from memwatch_web.asgi.access import SECURITY_HEADERS
+from memwatch_web.pages.history_data import HistoryInput
 from memwatch_web.pages.history_page import build_answer, build_pool_data, parse_pool_query
-from memwatch_web.pages.history_query import HistoryInput
 from memwatch_web.pages.history_view import RejectedQuery, build_view
-from memwatch_web.pages.process_list import parse_view
+from memwatch_web.pages.processes import parse_view
 from memwatch_web.pages.renderer import Pages
 from support import pattern_samples as samples
 from support.paths import STATIC

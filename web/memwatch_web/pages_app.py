@@ -1,30 +1,203 @@
-"""The pages: their table of routes, and the Starlette application. Importing this module imports no FastAPI."""
+"""The pages: their table of routes, the handlers of simple ones, and the Starlette application.
+
+Importing this module imports no FastAPI.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from inspect import signature
+from urllib.parse import parse_qsl
 
+from msgspec import Struct
 from starlette import routing
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from memwatch.core.silences import MAX_SECONDS, MAX_SILENCES
+from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.alerts.rules import EVENTS
+from memwatch.monitor.history_recorder import HistoryRecorder
+from memwatch.monitor.incident_observer import IncidentObserver
+from memwatch.monitor.neighbours.neighbour import HOUR_STEP_SECONDS
+from memwatch.monitor.notify.manager import SilenceLimitError
 from memwatch_web.asgi import static_files
-from memwatch_web.asgi.problems import ErrorAnswer
+from memwatch_web.asgi.caller import caller_of
+from memwatch_web.asgi.health import stalled_seconds
+from memwatch_web.asgi.problems import ErrorAnswer, ProblemError, refuse_repeated
+from memwatch_web.asgi.render_cache import RenderCache
 from memwatch_web.asgi.routes import FIT_PAGE, LIVE, Route
-from memwatch_web.asgi.static_files import Compression
-from memwatch_web.pages import (
-    fit_page,
-    handlers,
-    history_page,
-    incident_page,
-    machine_page,
-    process_page,
-    silence_form,
-)
-from memwatch_web.pages.handlers import page
-from memwatch_web.pages.services import PageServices
+from memwatch_web.asgi.sse import Gzip, Identity, SharedDeflate, sse
+from memwatch_web.asgi.static_files import VARY, Compression, accepts_gzip
+from memwatch_web.pages import fit_page, history_page, process_page
+from memwatch_web.pages.process_page import parse_pid, stream_process
+from memwatch_web.pages.processes import ListQueryError, ListView, parse_view
+from memwatch_web.pages.renderer import PROCESS, MachinePage, PageServices
+from memwatch_web.pages.server_charts import draw_ticks
+
+HOUR_SECONDS = 3600.0
+MIN_HOURS, MAX_HOURS = 0.1, MAX_SECONDS / HOUR_SECONDS
+MAX_REASON_LENGTH, MAX_TARGET_LENGTH, MAX_DIGITS = 500, 256, 12
+MAX_ROWS = 120
+
+
+def page(name: str) -> Callable[[PageServices, Request], Awaitable[Response]]:
+    """Build the handler of a page that depends on the latest snapshot alone."""
+
+    async def show(services: PageServices, request: Request) -> Response:
+        pages = services.pages
+        shared = services.caches.get(("page", name), lambda _, snapshot: pages.page(name, snapshot))
+        return answer(services, request, shared, lambda *now: pages.page(name, *now))
+
+    show.__name__ = name
+    return show
+
+
+async def processes(services: PageServices, request: Request) -> Response:
+    """Show the process list. The default view of each grouping is rendered once for all clients."""
+    pages, query = services.pages, request.query_params
+    refuse_repeated(query)
+    try:
+        view = parse_view(query.get("by", "process"), query.get("sort", "-footprint"), query.get("q", ""))
+    except ListQueryError as error:
+        raise ProblemError(422, str(error)) from None
+    plain = ListView(view.by)
+    shared = services.caches.get(
+        ("processes", view.by), lambda _, snapshot: pages.page("processes", snapshot, None, plain)
+    )
+    return answer(
+        services,
+        request,
+        shared if view.is_shared else None,
+        lambda snapshot, stalled: pages.page("processes", snapshot, stalled, view),
+    )
+
+
+async def live(services: PageServices, request: Request) -> Response:
+    """Stream the live part of a page, once for each sample. `title`: the figures of a page's title alone."""
+    pages, query = services.pages, request.query_params
+    page = query.get("page", "overview")
+    if page == PROCESS and "pid" in query:
+        return stream_process(services, request, parse_pid(query["pid"]))
+    if page not in pages.streams:
+        raise ProblemError(422, f"page is {page[:80]!r}: use one of {', '.join(pages.streams)}.")
+    shared = services.caches.get(("live", page), lambda _, snapshot: sse(page, pages.fragment(page, snapshot)))
+    if not accepts_gzip(request):
+        return services.stream(request, Identity(shared.plain))
+    return services.stream(request, Gzip(services.deflated.setdefault(page, SharedDeflate(shared))))
+
+
+async def docs(services: PageServices) -> Response:
+    return HTMLResponse(services.pages.docs(services.monitor.simulated))
+
+
+async def runbooks(services: PageServices) -> Response:
+    return HTMLResponse(services.pages.runbooks(services.monitor.simulated))
+
+
+async def last_words(services: PageServices) -> Response:
+    monitor = services.monitor
+    words = monitor.features.get(HistoryRecorder).unclean_shutdown
+    return HTMLResponse(services.pages.last_words(words, monitor.simulated))
+
+
+def answer(
+    services: PageServices,
+    request: Request,
+    shared: RenderCache | None,
+    render: Callable[[Snapshot, float | None], bytes],
+) -> Response:
+    snapshot, stalled = services.current(), stalled_seconds(services.monitor)
+    if shared is None or stalled is not None:
+        return HTMLResponse(render(snapshot, stalled))
+    if accepts_gzip(request):
+        return HTMLResponse(shared.gzipped(snapshot), headers={"content-encoding": "gzip", "vary": VARY})
+    return HTMLResponse(shared.plain(snapshot))
+
+
+async def incidents(services: PageServices) -> Response:
+    monitor = services.monitor
+    observer = monitor.features.get(IncidentObserver)
+    return HTMLResponse(services.pages.incidents(observer.log.heads(), monitor.simulated, observer.left_out))
+
+
+async def incident(services: PageServices, request: Request) -> Response:
+    found = services.monitor.features.get(IncidentObserver).log.find(request.path_params["incident_id"])
+    if found is None:
+        raise ProblemError(404, "no such incident: the page /incidents lists those that are kept.")
+    return HTMLResponse(services.pages.incident(found, services.monitor.simulated))
+
+
+async def machine(services: PageServices, request: Request) -> Response:
+    """Show one neighbour."""
+    name = request.path_params["name"]
+    found, past = services.machine(name), services.neighbours.past(name)
+    recent, hour = (past.recent, past.hour) if past else ((), ())
+    view = MachinePage(
+        found, draw_ticks(recent, 1.0), draw_ticks(hour, HOUR_STEP_SECONDS), list(recent)[: -MAX_ROWS - 1 : -1]
+    )
+    return HTMLResponse(services.pages.machine(services.current(), view))
+
+
+class FormError(ValueError):
+    """An invalid form; the message names the valid values."""
+
+
+class SilenceRequest(Struct, frozen=True):
+    """A requested silence. `event` and `target` are None for all."""
+
+    seconds: float
+    event: str | None
+    target: str | None
+    reason: str
+
+
+def parse_silence_form(body: bytes) -> SilenceRequest:
+    """Parse the form. Raises FormError."""
+    try:
+        fields = dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=10))
+    except ValueError:
+        raise FormError("the body is not a UTF-8 form: send hours=8&reason=maintenance.") from None
+    reason, event, target = (fields.get(name, "").strip() for name in ("reason", "event", "target"))
+    if not 0 < len(reason) <= MAX_REASON_LENGTH:
+        raise FormError(
+            f"reason has {len(reason)} characters: use 1 to {MAX_REASON_LENGTH} to explain the silence."
+        )
+    if event and event not in EVENTS:
+        raise FormError(f"event is {event[:80]!r}: use one of {', '.join(EVENTS)}, or leave it out.")
+    if len(target) > MAX_TARGET_LENGTH:
+        raise FormError(f"target has {len(target)} characters: use {MAX_TARGET_LENGTH} at most, or leave it out.")
+    return SilenceRequest(_hours(fields) * HOUR_SECONDS, event or None, target or None, reason)
+
+
+def _hours(fields: Mapping[str, str]) -> float:
+    text = fields.get("hours", "").strip()
+    try:
+        hours = float(text) if len(text) <= MAX_DIGITS else -1.0
+    except ValueError:
+        hours = -1.0
+    if not MIN_HOURS <= hours <= MAX_HOURS:
+        raise FormError(f"hours is {text[:20]!r}: use a number from {MIN_HOURS:g} to {MAX_HOURS:g}, such as 8.")
+    return hours
+
+
+async def silence(services: PageServices, request: Request) -> Response:
+    """Create the silence, or end the one that `end` in the query names, and redirect to the page."""
+    ended = request.query_params.get("end")
+    if ended is not None:
+        services.end_silence(ended, caller_of(request.scope))
+        return RedirectResponse("alerts#silences", status_code=303)
+    try:
+        wish = parse_silence_form(await request.body())
+        services.silence(wish.seconds, wish.event, wish.target, wish.reason, caller_of(request.scope))
+    except FormError as error:
+        raise ProblemError(422, str(error)) from None
+    except SilenceLimitError:
+        raise ProblemError(409, f"there are already {MAX_SILENCES} silences: expire one first.") from None
+    return RedirectResponse("alerts#silences", status_code=303)
+
 
 # fmt: off
 PAGES = (
@@ -32,23 +205,23 @@ PAGES = (
     Route("GET",    "/history",                     history_page.history,         "text/html"),
     Route("GET",    "/history/data",                history_page.history_data,    "application/json"),
     Route("GET",    "/history/picture",             history_page.history_picture, "image/svg+xml"),
-    Route("GET",    "/processes",                   handlers.processes,           "text/html"),
+    Route("GET",    "/processes",                   processes,                    "text/html"),
     Route("GET",    "/processes/{pid}",             process_page.process,         "text/html"),
     Route("GET",    "/machines",                    page("machines"),             "text/html"),
-    Route("GET",    "/machines/{name}",             machine_page.machine,         "text/html"),
+    Route("GET",    "/machines/{name}",             machine,                      "text/html"),
     Route("GET",    "/devices",                     page("devices"),              "text/html"),
     Route("GET",    "/alerts",                      page("alerts"),               "text/html"),
-    Route("POST",   "/alerts",                      silence_form.silence,         "text/html",
+    Route("POST",   "/alerts",                      silence,                      "text/html",
           "operator", "adds or ends a silence"),
     Route("GET",    "/about",                       page("about"),                "text/html"),
     Route("GET",    FIT_PAGE,                       fit_page.fit,                 "text/html"),
     Route("POST",   FIT_PAGE,                       fit_page.fit_config,          "text/html"),
-    Route("GET",    "/incidents",                   incident_page.incidents,      "text/html"),
-    Route("GET",    "/incidents/{incident_id}",     incident_page.incident,       "text/html"),
-    Route("GET",    "/last-words",                  handlers.last_words,          "text/html"),
-    Route("GET",    "/runbooks",                    handlers.runbooks,            "text/html"),
-    Route("GET",    "/docs",                        handlers.docs,                "text/html"),
-    Route("GET",    LIVE,                           handlers.live,                "text/event-stream"),
+    Route("GET",    "/incidents",                   incidents,                    "text/html"),
+    Route("GET",    "/incidents/{incident_id}",     incident,                     "text/html"),
+    Route("GET",    "/last-words",                  last_words,                   "text/html"),
+    Route("GET",    "/runbooks",                    runbooks,                     "text/html"),
+    Route("GET",    "/docs",                        docs,                         "text/html"),
+    Route("GET",    LIVE,                           live,                         "text/event-stream"),
 )
 # fmt: on
 

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from memwatch.core.clock import Moment
 from memwatch.core.silences import Silence, by_wall_clock, in_force
 from memwatch_web.api.alerts import Seconds
-from memwatch_web.pages.silence_form import FormError, parse_silence_form
+from memwatch_web.pages_app import FormError, parse_silence_form
 
 NOW = Moment(500.0, 1000.0, 1_700_000_000.0)
 MADE = Silence("sil_1", NOW.wall + 60.0, NOW.wall, NOW.boottime + 60.0)

@@ -9,8 +9,8 @@ from memwatch.core.model import Absent
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.monitor.render.memory_map import build_maps
-from memwatch_web.pages.gpu_grid import arrange, build_cells, split_gpus
-from memwatch_web.pages.top_holders import MAX_HOLDERS, find_top_holders, sort_places, sum_devices
+from memwatch_web.pages.overview import MAX_HOLDERS, arrange, build_cells, find_top_holders, split_gpus
+from memwatch_web.pages.processes import sort_places, sum_devices
 from support.sample_parts import GIB, vram
 from support.sample_snapshots import critical_gb10, discrete_gpu, mig_server
 

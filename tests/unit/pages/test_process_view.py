@@ -7,8 +7,9 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent, Process
 from memwatch.core.processes.growth import GrowthTracker, LeakRules
 from memwatch.core.snapshot import Snapshot
-from memwatch_web.pages.process_view import ProcessView, build_process_view, draw_sizes, round_up
+from memwatch_web.pages.processes import ProcessView, build_process_view
 from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.server_charts import draw_sizes, round_up
 from support.sample_snapshots import critical_gb10, hostile_names
 
 GIB = 1 << 30

@@ -11,7 +11,7 @@ from memwatch.monitor.history.all_series import AllSeries
 from memwatch.monitor.history.holder_history import HolderHistory
 from memwatch.monitor.history.series import collect_figures
 from memwatch.monitor.history.tiers import History
-from memwatch_web.pages.recent_changes import Change, find_changes
+from memwatch_web.pages.overview import Change, find_changes
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader
 from support.sample_parts import GIB, MIB

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memwatch.monitor.history.tier import TierSpec
 from memwatch.monitor.history.tiers import TIER_SPECS
 from memwatch_web.asgi.problems import ProblemError
-from memwatch_web.pages.time_range import (
+from memwatch_web.pages.history_data import (
     MAX_SECONDS,
     MIN_ROWS,
     RANGES,

@@ -27,7 +27,7 @@ from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import OPTIMIZER_BYTES
 from memwatch.planning.transformer import Transformer
 from memwatch_web.asgi.problems import describe_error, refuse_repeated
-from memwatch_web.pages.services import PageServices
+from memwatch_web.pages.renderer import PageServices
 
 MAX_FIELDS = 40
 FIT_QUERY = "memwatch_web.api.fit_query"

@@ -14,14 +14,24 @@ from memwatch.core.snapshot import Level, Snapshot
 from memwatch.monitor.history.tiers import Bucket
 from memwatch.monitor.render.words import duration, timestamp
 from memwatch_web.api.history_parameters import build_file_name
-from memwatch_web.pages.annotations import Annotation, Gap, most_telling
-from memwatch_web.pages.charts import Chart, Curve, build_charts
-from memwatch_web.pages.history_data import build_data
-from memwatch_web.pages.history_query import MAX_STACKED, HistoryInput, WindowData, query_window
-from memwatch_web.pages.time_range import Moves, Range, TimeWindow, WindowLink, available_ranges, build_moves
+from memwatch_web.pages.charts import Annotation, Chart, Curve, Gap, build_charts, most_telling
+from memwatch_web.pages.history_data import (
+    MAX_STACKED,
+    HistoryInput,
+    Moves,
+    Range,
+    TimeWindow,
+    WindowData,
+    WindowLink,
+    available_ranges,
+    build_data,
+    build_moves,
+    query_window,
+)
+from memwatch_web.pages.server_charts import HEIGHT, WIDTH
 
-# The chart that the server draws for browsers without JavaScript, in units of its view box.
-WIDTH, HEIGHT, PICTURE_POINTS = 1000.0, 200.0, 120
+# Points of the chart that the server draws for browsers without JavaScript.
+PICTURE_POINTS = 120
 AROUND_SECONDS = 300.0
 # The last value is current if it is at most this number of points old.
 RECENT = 3

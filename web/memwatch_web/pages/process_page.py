@@ -23,11 +23,10 @@ from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache
 from memwatch_web.asgi.sse import Gzip, Identity, SharedDeflate, sse
 from memwatch_web.asgi.static_files import accepts_gzip
-from memwatch_web.pages.history_request import PAGE_SECONDS, build_input, estimate_seconds, parse_window, send_page
+from memwatch_web.pages.history_page import PAGE_SECONDS, build_input, estimate_seconds, parse_window, send_page
 from memwatch_web.pages.history_view import HistoryQuery, build_view
-from memwatch_web.pages.process_view import ProcessView
-from memwatch_web.pages.renderer import PROCESS
-from memwatch_web.pages.services import PageServices
+from memwatch_web.pages.processes import ProcessView
+from memwatch_web.pages.renderer import PROCESS, PageServices
 
 MAX_PID = (1 << 31) - 1
 MAX_DIGITS = len(str(MAX_PID))

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from memwatch.core.config_state import ConfigState
 from memwatch.core.events import Event
@@ -23,6 +23,7 @@ from memwatch.monitor.history.disk.writer import HistoryWriter
 from memwatch.monitor.history.holders import FOOTPRINTS, parse_name
 from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.neighbours.machines import Machine
+from memwatch.monitor.neighbours.tick import Tick
 from memwatch.monitor.notify.status import AlertView
 from memwatch.monitor.render.engine_view import engine_of
 from memwatch.monitor.render.json import to_bytes
@@ -30,31 +31,33 @@ from memwatch.monitor.render.memory_map import build_limit_maps, build_maps
 from memwatch.monitor.render.silence_words import SilenceNotice, notices_of, target_labels
 from memwatch.monitor.render.status_line import GROWTH_SECONDS, StatusLine, build_headline, build_status_line
 from memwatch.monitor.render.summary import build_latest, find_cuda_free, find_worst
+from memwatch_web.api.services import Services
+from memwatch_web.asgi.access import WebOptions
+from memwatch_web.asgi.sse import SharedDeflate
 from memwatch_web.pages.devices import build_entries
-from memwatch_web.pages.gpu_grid import arrange, build_cells, split_gpus
 from memwatch_web.pages.history_data import build_chart_point
 from memwatch_web.pages.history_view import ChartView, HistoryView, RejectedQuery
-from memwatch_web.pages.incident_chart import build_incident_chart
-from memwatch_web.pages.last_run_chart import build_chart
-from memwatch_web.pages.memory_holders import find_memory_holders
-from memwatch_web.pages.process_list import GROUPS, build_listing
-from memwatch_web.pages.process_list import ListView as ListView
-from memwatch_web.pages.process_view import FIGURE_WORDS, OomScore, ProcessView, build_process_view
-from memwatch_web.pages.recent_changes import WINDOW_SECONDS, Changes, find_changes
+from memwatch_web.pages.overview import (
+    advise_engines,
+    arrange,
+    build_cells,
+    find_changes,
+    find_top_holders,
+    split_gpus,
+)
+from memwatch_web.pages.processes import (
+    FIGURE_WORDS,
+    GROUPS,
+    OomScore,
+    ProcessView,
+    build_listing,
+    build_process_view,
+    find_memory_holders,
+    list_growth,
+)
+from memwatch_web.pages.processes import ListView as ListView
+from memwatch_web.pages.server_charts import LastRunChart, build_chart, build_incident_chart
 from memwatch_web.pages.template_environment import PATHS, shared_environment
-from memwatch_web.pages.top_holders import TopHolder, find_top_holders
-
-# Advice for model servers, for the overview.
-
-
-def advise_engines(snapshot: Snapshot) -> Mapping[str, str | None]:
-    """Return the advice by engine. The planner is imported only if a server runs."""
-    if not snapshot.engines:
-        return {}
-    from memwatch.planning.device_totals import advise
-
-    return {engine.id: advise(engine, snapshot) for engine in snapshot.engines}
-
 
 # CPU use of memwatchd, for the pages.
 
@@ -121,6 +124,15 @@ def build_state(snapshot: Snapshot | None) -> State | None:
         build_headline(snapshot, worst),
         notices_of(snapshot),
     )
+
+
+class MachinePage(Struct, frozen=True):
+    """A neighbour, charts of its last minutes and hour, and its last ticks, newest first."""
+
+    machine: Machine
+    recent: LastRunChart | None
+    hour: LastRunChart | None
+    ticks: Sequence[Tick]
 
 
 class Pages:
@@ -258,7 +270,7 @@ class Pages:
         context = {"page": "incidents", "up": "../", "one": one, "simulated": simulated}
         return self._render("incident.html", context | {"chart": build_incident_chart(one)})
 
-    def machine(self, snapshot: Snapshot, view: Any) -> bytes:  # noqa: ANN401  MachinePage, a layer above
+    def machine(self, snapshot: Snapshot, view: MachinePage) -> bytes:
         """Render the page of one neighbour."""
         context = {"page": "machines", "up": "../", "view": view, "simulated": snapshot.simulated}
         return self._render("machine.html", context)
@@ -316,6 +328,7 @@ class Pages:
         thresholds = {target: rules.thresholds_for(target) for target in snapshot.labels}
         gpus, others = split_gpus(build_maps(snapshot, thresholds))
         maps = (*others, *build_limit_maps(snapshot, thresholds))
+        series, grown = self._history(), list_growth(snapshot, self._growth)
         above, below = ((), maps) if gpus else arrange(maps)
         return {
             "pressure": pressure,
@@ -325,9 +338,9 @@ class Pages:
             "above": above,
             "below": below,
             "cuda_free": find_cuda_free(snapshot),
-            "holders": self._holders(snapshot),
+            "holders": find_top_holders(snapshot, grown),
             "latest": {**self._latest(snapshot, rules), "chart": build_chart_point(snapshot)},
-            "changes": self._changes(snapshot),
+            "changes": find_changes(snapshot, series.machine if series else None, grown),
             "advice": advise_engines(snapshot),
         }
 
@@ -336,13 +349,10 @@ class Pages:
         grown = self._growth.since(start, snapshot.unix - GROWTH_SECONDS)
         return build_status_line(snapshot, self._events(), grown)
 
-    def _holders(self, snapshot: Snapshot) -> tuple[TopHolder, ...]:
-        start = self._growth.boottime - WINDOW_SECONDS
-        return find_top_holders(snapshot, self._growth.since(start, snapshot.unix - WINDOW_SECONDS))
 
-    def _changes(self, snapshot: Snapshot) -> Changes | None:
-        start = self._growth.boottime - WINDOW_SECONDS
-        series = self._history()
-        return find_changes(
-            snapshot, series.machine if series else None, self._growth.since(start, snapshot.unix - WINDOW_SECONDS)
-        )
+class PageServices(Services, kw_only=True):
+    """The services of the API, and those of the pages."""
+
+    pages: Pages
+    options: Callable[[], WebOptions]
+    deflated: dict[str, SharedDeflate] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 "use strict";
 
 // The server sends the same rows to every client, largest first. This script sorts and filters them by the keys that
-// the server added (process_list.py). The choice is kept in the URL.
+// the server added (processes.py). The choice is kept in the URL.
 
 (() => {
   const form = document.getElementById("view");

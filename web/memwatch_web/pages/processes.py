@@ -1,4 +1,4 @@
-"""The process list: grouping, sorting and filtering. Pure functions.
+"""Processes as the pages show them: the list, growth and unattributed memory, and one process. Pure functions.
 
 Every client gets the same rows once for each sample, so that sorting costs the daemon nothing. The script of the
 page sorts and filters by the same keys (static/processes.js). Without JavaScript the server does it on page load.
@@ -6,52 +6,26 @@ page sorts and filters by the same keys (static/processes.js). Without JavaScrip
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Generic, Literal, TypeVar, get_args
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Generic, Literal, TypeAlias, TypeVar, get_args
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from memwatch.core.model import Absent, Bytes, Process, Words
+from memwatch.core.accounting.holders import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
+from memwatch.core.allocators import AllocatorReport
+from memwatch.core.model import Absent, Bytes, Process, Words, sum_figures
 from memwatch.core.owners import OwnerKind, OwnerTotal, find_home
-from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth, key_of
+from memwatch.core.processes.growth import GrowthTracker, LeakSuspect, ProcessGrowth, key_of
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render.owners_json import list_totals
 from memwatch.monitor.render.summary import by_footprint
-from memwatch_web.pages.top_holders import sort_places, sum_devices
-
-# Sparkline geometry. Pure functions.
-
-# In units of the drawing. The scale spans at least a tenth of the largest value, so that noise looks flat.
-WIDTH, HEIGHT, MIN_SPAN = 60, 16, 0.1
-
-
-def build_path(past: Iterable[tuple[float, int]], start: float, seconds: float) -> str:
-    """Return the SVG path of sizes over time, for WIDTH by HEIGHT. Empty for fewer than two points."""
-    points = [(at, size) for at, size in past if at >= start]
-    if len(points) < 2:
-        return ""
-    least, most = min(size for _, size in points), max(size for _, size in points)
-    span = max(most - least, most * MIN_SPAN, 1)
-    top = (most + least + span) / 2  # a flat line is in the middle
-    places = [
-        (round((at - start) / seconds * WIDTH), round(1 + (top - size) / span * (HEIGHT - 2)))
-        for at, size in points
-    ]
-    return "M" + "L".join(f"{x} {y}" for x, y in _corners(places))
-
-
-def _corners(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Drop the inner points of horizontal segments."""
-    inner = zip(places, places[1:], places[2:], strict=False)
-    kept = [here for before, here, after in inner if not before[1] == here[1] == after[1]]
-    return [places[0], *kept, places[-1]]
-
+from memwatch_web.pages.server_charts import SizeChart, build_path, draw_sizes
 
 By = Literal["process", "container", "pod", "job", "unit", "user"]
 GROUPS: tuple[By, ...] = get_args(By)
 MAX_WORDS_LENGTH = 200
 GROWTH_SECONDS = 600.0
-MAX_OWNERS, MAX_MEMBERS = 200, 5
+MAX_OWNERS, MAX_MEMBERS, MAX_GROWN_PROCESSES = 200, 5, 10
 # Text columns sort ascending first, numeric columns descending.
 WORD_COLUMNS = frozenset({"name", "user", "home"})
 PROCESS_COLUMNS = ("pid", "name", "user", "home", "footprint", "rss", "gpu", "growth")
@@ -59,6 +33,20 @@ OWNER_COLUMNS = ("name", "processes", "footprint", "rss", "gpu", "cgroup")
 
 Key = int | str | None
 T = TypeVar("T")
+
+
+def list_growth(snapshot: Snapshot, growth: GrowthTracker) -> list[ProcessGrowth]:
+    """Return the growth of each process in the last ten minutes."""
+    return growth.since(growth.boottime - GROWTH_SECONDS, snapshot.unix - GROWTH_SECONDS)
+
+
+def sort_places(device_bytes: Mapping[str, Bytes]) -> tuple[tuple[str, Bytes], ...]:
+    return tuple(sorted(device_bytes.items(), key=lambda one: (-_number(one[1]), one[0])))
+
+
+def sum_devices(device_bytes: Mapping[str, Bytes]) -> Bytes | None:
+    """Return the GPU memory of a process, None if it has none. A figure that is absent makes the sum absent."""
+    return sum_figures(device_bytes.values()) if device_bytes else None
 
 
 class ListQueryError(ValueError):
@@ -171,7 +159,7 @@ def build_listing(snapshot: Snapshot, growth: GrowthTracker, view: ListView) -> 
     devices = any(process.device_bytes for process in snapshot.processes)
     if view.by == "process":
         start = growth.boottime - GROWTH_SECONDS
-        grown = {key_of(one.process): one for one in growth.since(start, snapshot.unix - GROWTH_SECONDS)}
+        grown = {key_of(one.process): one for one in list_growth(snapshot, growth)}
         listed = [
             ProcessRow(process, grown.get(key_of(process)), build_path(growth.past(process), start, GROWTH_SECONDS))
             for process in snapshot.processes
@@ -203,7 +191,7 @@ def _order(key: Key) -> tuple[int, str]:
     return (0, key) if isinstance(key, str) else (key or 0, "")
 
 
-def _number(key: Key) -> int:
+def _number(key: Key | Absent) -> int:
     return key if isinstance(key, int) else -1
 
 
@@ -265,3 +253,105 @@ def _number_or_none(figure: Bytes | None) -> int | None:
 
 def _text(words: Words | None) -> str | None:
     return words.lower() if isinstance(words, str) else None
+
+
+class WindowedGrowth(Struct, frozen=True):
+    """A process that grew, with its growth in each window."""
+
+    grown: ProcessGrowth
+    windows: Mapping[str, Bytes]
+
+
+class UnattributedRow(Struct, frozen=True):
+    """Unattributed memory of a pool or device share, and its usual causes."""
+
+    id: str
+    label: str
+    used_bytes: Bytes
+    unattributed_bytes: Bytes
+    causes: str = ""
+
+
+class MemoryHolders(Struct, frozen=True):
+    """Growing processes, suspected leaks and unattributed memory. `more_grown`: growing ones that are left out."""
+
+    grown: tuple[WindowedGrowth, ...]
+    more_grown: int
+    suspects: tuple[LeakSuspect, ...]
+    rests: tuple[UnattributedRow, ...]
+
+
+def find_memory_holders(snapshot: Snapshot, growth: GrowthTracker) -> MemoryHolders:
+    grown = [one for one in list_growth(snapshot, growth) if one.grown_bytes > 0]
+    return MemoryHolders(
+        tuple(WindowedGrowth(one, growth.growth_by_window(one.process)) for one in grown[:MAX_GROWN_PROCESSES]),
+        len(grown[MAX_GROWN_PROCESSES:]),
+        tuple(growth.suspects()),
+        tuple(_list_unattributed(snapshot)),
+    )
+
+
+def _list_unattributed(snapshot: Snapshot) -> Iterator[UnattributedRow]:
+    for pool in snapshot.pools:
+        yield UnattributedRow(
+            pool.id, pool.label, pool.used_bytes, pool.unattributed_bytes, describe_causes(pool, snapshot)
+        )
+    for share in snapshot.shares:
+        if share.kind in HELD_BY_PROCESSES:
+            yield UnattributedRow(
+                share.id, snapshot.relation(share), share.used_bytes, unattributed_bytes(share, snapshot)
+            )
+
+
+# The kernel's oom_score and oom_score_adj.
+OomScore: TypeAlias = "tuple[int, int] | Absent"
+
+
+# Labels of its series on the page of one process.
+FIGURE_WORDS = {
+    "footprint_bytes": "footprint",
+    "footprint_low_bytes": "footprint, at least",
+    "footprint_high_bytes": "footprint, at most",
+    "device_bytes": "GPU memory",
+}
+
+
+class ProcessView(Struct, frozen=True):
+    """One process. `ended`: it is no longer listed; the figures are its last ones, of `last_unix`.
+
+    `series`: recorded footprint of its unit and container, by kind.
+    """
+
+    process: Process
+    ended: bool
+    last_unix: float
+    growth: Mapping[str, Bytes]
+    chart: SizeChart | None
+    reports: tuple[AllocatorReport, ...]
+    oom_score: OomScore
+    series: Mapping[str, str] = field(default_factory=dict)
+
+
+def build_process_view(
+    snapshot: Snapshot, growth: GrowthTracker, pid: int, shift: float, oom_score: OomScore
+) -> ProcessView | None:
+    """Return the view of a process, None if nothing is known of it. `shift`: Unix time minus boot time."""
+    past = growth.find(pid)
+    listed = next((one for one in snapshot.processes if one.pid == pid), None)
+    process = listed or (past.process if past else None)
+    if process is None:
+        return None
+    ended = listed is None
+    sizes = list(past.sizes) if past else []
+    size = process.footprint_low_bytes
+    if not ended and not isinstance(size, Absent):
+        sizes.append((snapshot.unix - shift, size))
+    return ProcessView(
+        process,
+        ended,
+        sizes[-1][0] + shift if sizes else snapshot.unix,
+        growth.growth_by_window(process),
+        draw_sizes(sizes, shift),
+        tuple(one for one in snapshot.claims if one.pid == pid),
+        Absent.NOT_AVAILABLE if ended else oom_score,
+    )

@@ -1,0 +1,311 @@
+"""Charts that the server draws as SVG: an incident, the last minutes of a run, sizes of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from memwatch.monitor.history.disk.last_run import Sample, UncleanShutdown
+from memwatch.monitor.history.notable_ticks import Tick
+from memwatch.monitor.incidents.records import Incident
+from memwatch.monitor.incidents.records import Sample as IncidentSample
+from memwatch.monitor.neighbours.tick import Tick as NeighbourTick
+
+# In units of the drawings, which are stretched to the width of the page.
+WIDTH, HEIGHT = 1000.0, 200.0
+INCIDENT_HEIGHT = 240.0
+REST = "other memory"
+MAX_MARKS = 8
+# Height of a line of text.
+MIN_PLACE_HEIGHT = 20.0
+# A thinner area would disappear behind the lines between areas.
+MIN_LINED_HEIGHT = 5.0
+# A longer pause is drawn as a gap.
+RUN_GAP_SECONDS = 2.5
+RATIO_OF = "pressure.{}.ratio"
+# Longer without a reading is a gap: the process was not among the largest.
+PROCESS_GAP_SECONDS = 150.0
+MIN_SPAN_SECONDS = 60.0
+# Of a sparkline. The scale spans at least a tenth of the largest value, so that noise looks flat.
+SPARK_WIDTH, SPARK_HEIGHT, MIN_SPAN = 60, 16, 0.1
+
+
+def _join(places: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+
+
+class Place(Struct, frozen=True):
+    """Rectangle inside an area, for its name: fractions of the width, and the middle in SVG units."""
+
+    start: float
+    width: float
+    y: float
+
+
+class Edge(NamedTuple):
+    """Upper and lower end of an area at one time, in SVG units: the lower end is the larger number."""
+
+    x: float
+    upper: float
+    lower: float
+
+
+class Area(Struct, frozen=True):
+    """One holder over time: SVG points of its area, its largest size, and a place for its name if there is one.
+
+    `holder`: `gpu`, `processes` or `unattributed`.
+    """
+
+    label: str
+    points: str
+    holder: str
+    largest_bytes: int
+    place: Place | None = None
+    is_thin: bool = False
+
+
+class Mark(Struct, frozen=True):
+    """A kill: its position, time and victim."""
+
+    x: float
+    unix: float
+    label: str
+
+
+class IncidentChart(Struct, frozen=True):
+    """The largest holders as a stack, and kills as marks. Colours are those of the kind of holder, as in maps."""
+
+    start: float
+    end: float
+    top_bytes: int
+    areas: tuple[Area, ...]
+    marks: tuple[Mark, ...]
+
+
+def build_incident_chart(one: Incident) -> IncidentChart | None:
+    """Draw the samples of an incident. None with fewer than two."""
+    samples = one.samples
+    if len(samples) < 2 or samples[-1].unix <= samples[0].unix:
+        return None
+    start, end = samples[0].unix, samples[-1].unix
+    top = max([one.size_bytes or 0, *(sample.used_bytes for sample in samples), 1])
+    names = sorted({name for sample in samples for name in sample.holders})
+    largest = {name: max(sample.holders.get(name, 0) for sample in samples) for name in names}
+    ordered = sorted(names, key=lambda name: -largest[name])
+    lower = [0.0] * len(samples)
+    areas = []
+    for name in [*ordered, REST]:
+        sizes = [_size(sample, name) for sample in samples]
+        # A scan may be older than the figures of the pool: a stack is never higher than its use.
+        upper = [
+            min(float(sample.used_bytes), low + size)
+            for sample, low, size in zip(samples, lower, sizes, strict=True)
+        ]
+        edges = [
+            Edge(_x(sample.unix, start, end), _y(high, top), _y(low, top))
+            for sample, high, low in zip(samples, upper, lower, strict=True)
+        ]
+        areas.append(
+            Area(name, _outline(edges), _holder_of(name, one), max(sizes), find_place(edges), is_thin(edges))
+        )
+        lower = upper
+    marks = [
+        Mark(round(_x(victim.unix, start, end), 1), victim.unix, victim.who)
+        for victim in one.victims[:MAX_MARKS]
+        if start <= victim.unix <= end
+    ]
+    return IncidentChart(start, end, top, tuple(areas), tuple(marks))
+
+
+def _size(sample: IncidentSample, name: str) -> int:
+    if name == REST:
+        return max(0, sample.used_bytes - sum(sample.holders.values()))
+    return sample.holders.get(name, 0)
+
+
+def _holder_of(name: str, one: Incident) -> str:
+    if name == REST:
+        return "unattributed"
+    return "gpu" if name in one.gpu_holders else "processes"
+
+
+def is_thin(edges: Sequence[Edge]) -> bool:
+    return max(edge.lower - edge.upper for edge in edges) < MIN_LINED_HEIGHT
+
+
+def _outline(edges: Sequence[Edge]) -> str:
+    """Return the points along the upper edge, and back along the lower one."""
+    points = [(edge.x, edge.upper) for edge in edges] + [(edge.x, edge.lower) for edge in reversed(edges)]
+    return _join(points)
+
+
+def find_place(edges: Sequence[Edge]) -> Place | None:
+    """Return the widest rectangle inside an area that is as high as a line of text."""
+    best: Place | None = None
+    for first, begin in enumerate(edges):
+        upper, lower = begin.upper, begin.lower
+        for edge in edges[first + 1 :]:
+            upper, lower = max(upper, edge.upper), min(lower, edge.lower)
+            if lower - upper < MIN_PLACE_HEIGHT:
+                break
+            width = (edge.x - begin.x) / WIDTH
+            if best is None or width > best.width:
+                best = Place(round(begin.x / WIDTH, 4), round(width, 4), round((upper + lower) / 2, 1))
+    return best
+
+
+def _x(unix: float, start: float, end: float) -> float:
+    return (unix - start) / (end - start) * WIDTH
+
+
+def _y(size: float, top: int) -> float:
+    return (1 - size / top) * INCIDENT_HEIGHT
+
+
+class Line(Struct, frozen=True):
+    """A line of the chart. `paths`: one list of SVG points for each piece without a gap."""
+
+    label: str
+    paths: tuple[str, ...]
+    last_ratio: float
+
+
+class Row(Struct, frozen=True):
+    """One sample of the table: its time and the used fraction of each target, in the order of the lines."""
+
+    unix: float
+    ratios: tuple[float | None, ...]
+
+
+class LastRunChart(Struct, frozen=True):
+    start: float
+    end: float
+    lines: tuple[Line, ...]
+    rows: tuple[Row, ...]
+
+
+def build_chart(words: UncleanShutdown) -> LastRunChart:
+    """Draw the use of each target until the end of the run."""
+    labels = find_labels(words.last, words.samples)
+    start, end = words.samples[0].unix, words.samples[-1].unix
+    names = {RATIO_OF.format(target): label for target, label in labels.items()}
+    lines = {name: line for name in names if (line := build_line(names[name], name, words.samples))}
+    rows = [Row(one.unix, tuple(one.figures.get(name) for name in lines)) for one in words.samples]
+    return LastRunChart(start, end, tuple(lines.values()), tuple(reversed(rows)))
+
+
+def find_labels(last: Tick | None, samples: Sequence[Sample]) -> Mapping[str, str]:
+    """Return the labels of the targets by id."""
+    if last is not None:
+        return {one.target: one.label for one in last.pressure}
+    before, after = RATIO_OF.split("{}")
+    names = {name for one in samples for name in one.figures if name.startswith(before) and name.endswith(after)}
+    return {name[len(before) : -len(after)]: name[len(before) : -len(after)] for name in sorted(names)}
+
+
+def build_line(label: str, name: str, samples: Sequence[Sample]) -> Line | None:
+    start = samples[0].boottime
+    length = max(samples[-1].boottime - start, 1e-9)
+    pieces: list[list[tuple[float, float]]] = []
+    before, last = -inf, 0.0
+    for one in samples:
+        ratio = one.figures.get(name)
+        if ratio is None:
+            continue
+        if one.boottime - before > RUN_GAP_SECONDS:
+            pieces.append([])
+        x, y = (one.boottime - start) / length * WIDTH, (1 - min(ratio, 1.0)) * HEIGHT
+        pieces[-1].append((x, y))
+        before, last = one.boottime, ratio
+    return Line(label, tuple(map(_join, pieces)), last) if pieces else None
+
+
+def draw_ticks(ticks: Sequence[NeighbourTick], step_seconds: float) -> LastRunChart | None:
+    """Draw the use of each pool. None for fewer than two ticks. Longer than 2.5 steps without one is a gap."""
+    if len(ticks) < 2:
+        return None
+    samples = [Sample(one.unix, one.unix / step_seconds, measure_use(one)) for one in ticks]
+    lines = [build_line(pool.label, RATIO_OF.format(pool.id), samples) for pool in ticks[-1].pools]
+    known: tuple[Line, ...] = tuple(line for line in lines if line)
+    return LastRunChart(ticks[0].unix, ticks[-1].unix, known, ()) if known else None
+
+
+def measure_use(tick: NeighbourTick) -> dict[str, float]:
+    return {
+        RATIO_OF.format(pool.id): pool.used / pool.size
+        for pool in tick.pools
+        if pool.used is not None and pool.size
+    }
+
+
+class SizeChart(Struct, frozen=True):
+    """Size of a process over time. `lines` and `areas`: SVG points, one for each piece without a gap.
+
+    `start_unix`, `end_unix`: the edges. `top_bytes`: the upper edge, a round size. `least_bytes` and `most_bytes`:
+    the extremes.
+    """
+
+    start_unix: float
+    end_unix: float
+    top_bytes: int
+    least_bytes: int
+    most_bytes: int
+    lines: tuple[str, ...]
+    areas: tuple[str, ...]
+
+
+def draw_sizes(sizes: Sequence[tuple[float, int]], shift: float) -> SizeChart | None:
+    """Draw the sizes on a scale from zero. None for fewer than two readings."""
+    if len(sizes) < 2:
+        return None
+    end = sizes[-1][0]
+    start = min(sizes[0][0], end - MIN_SPAN_SECONDS)
+    least, most = min(size for _, size in sizes), max(size for _, size in sizes)
+    top = round_up(most)
+    pieces: list[list[tuple[float, float]]] = []
+    before = start
+    for at, size in sizes:
+        if not pieces or at - before > PROCESS_GAP_SECONDS:
+            pieces.append([])
+        pieces[-1].append(((at - start) / (end - start) * WIDTH, (1 - size / top) * HEIGHT))
+        before = at
+    return SizeChart(
+        start + shift,
+        end + shift,
+        top,
+        least,
+        most,
+        tuple(_join(piece) for piece in pieces),
+        tuple(_join([(piece[0][0], HEIGHT), *piece, (piece[-1][0], HEIGHT)]) for piece in pieces),
+    )
+
+
+def round_up(size: int) -> int:
+    """Return a size of one digit in its binary unit, at least `size`."""
+    unit = 1 << max(0, (max(size, 1).bit_length() - 1) // 10 * 10)
+    return next(step * unit for step in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if step * unit >= size)
+
+
+def build_path(past: Iterable[tuple[float, int]], start: float, seconds: float) -> str:
+    """Return the SVG path of sizes over time, for SPARK_WIDTH by SPARK_HEIGHT. Empty for fewer than two points."""
+    points = [(at, size) for at, size in past if at >= start]
+    if len(points) < 2:
+        return ""
+    least, most = min(size for _, size in points), max(size for _, size in points)
+    span = max(most - least, most * MIN_SPAN, 1)
+    top = (most + least + span) / 2  # a flat line is in the middle
+    places = [
+        (round((at - start) / seconds * SPARK_WIDTH), round(1 + (top - size) / span * (SPARK_HEIGHT - 2)))
+        for at, size in points
+    ]
+    return "M" + "L".join(f"{x} {y}" for x, y in _corners(places))
+
+
+def _corners(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Drop the inner points of horizontal segments."""
+    inner = zip(places, places[1:], places[2:], strict=False)
+    kept = [here for before, here, after in inner if not before[1] == here[1] == after[1]]
+    return [places[0], *kept, places[-1]]
