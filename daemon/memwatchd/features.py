@@ -24,7 +24,7 @@ from memwatch.monitor.loop import Monitor
 from memwatch.monitor.neighbours.book import NeighbourBook
 from memwatch.monitor.notify.channel import Channel
 from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.notify.outbox.outbox import Outbox
+from memwatch.monitor.notify.outbox import Outbox
 from memwatch.monitor.notify.receiver import Receiver, Subscription
 from memwatch.monitor.processes import EndedProcesses, GrowthWatch
 from memwatch.monitor.recording.file_format import RecordingError
@@ -77,7 +77,7 @@ class Alerting(NotificationManager):
     def create(cls, daemon: Parts) -> Alerting:
         opened = None
         if daemon.state.folder is not None:
-            from memwatch.monitor.notify.outbox.sqlite_store import open_outbox
+            from memwatch.monitor.notify.sqlite_store import open_outbox
 
             opened = open_outbox(daemon.state.folder, time.time())
         for complaint in opened.complaints if opened else ():

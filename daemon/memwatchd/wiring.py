@@ -28,7 +28,7 @@ from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.incidents.store import IncidentStore
 from memwatch.monitor.loop import Monitor
-from memwatch.monitor.notify.sender import Sender
+from memwatch.monitor.notify.channel import Sender
 from memwatch.monitor.render.silence_words import notice_lines, notices_of
 from memwatch.planning.served_models import ServedModels
 from memwatch_web.asgi.access import WebOptions

@@ -13,7 +13,7 @@ import pytest
 import memwatch
 import memwatch.core.pressure
 from memwatch.monitor.history.disk import ring_file
-from memwatch.monitor.notify.outbox import sqlite_store
+from memwatch.monitor.notify import sqlite_store
 from memwatch.monitor.recording import file_format
 from memwatch.monitor.render import json
 from memwatch.monitor.report import contents

@@ -14,7 +14,7 @@ from memwatch.core.events import Event
 from memwatch.core.helper.codec import DecodeError
 from memwatch.core.kernel_log import KernelLog, OomKill
 from memwatch.core.snapshot import Kernel
-from memwatch.monitor.alerts.state import Notification
+from memwatch.monitor.alerts.notification import Notification
 from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.history.disk.record_codec import EVENTS, unpack_events
 from memwatch.monitor.history.disk.ring_file import blocks_for

@@ -23,9 +23,7 @@ from memwatch.core.http import GetError, get
 from memwatch.core.linux.key_owner import KeyOwners, KeyUse, KnownOwners
 from memwatch.core.linux.process_files import Passwd
 from memwatch.monitor.notify.channel import Channel
-from memwatch.monitor.notify.http_post import Poster, PostResult
-from memwatch.monitor.notify.http_proxy import Proxy
-from memwatch.monitor.notify.webhook_payload import Endpoint, parse_endpoint
+from memwatch.monitor.notify.http_post import Endpoint, Poster, PostResult, Proxy, parse_endpoint
 from memwatchd.otlp.deadline_adapter import DeadlineAdapter, PushFailedError
 from memwatchd.otlp.pusher import create_session
 from memwatchd.settings.alerts import ProxyChoice, find_use

@@ -11,7 +11,7 @@ import pytest
 
 from memwatch.core.clock import Moment
 from memwatch.monitor.alerts.persistence import decode_silences
-from memwatch.monitor.notify.outbox.sqlite_store import open_outbox
+from memwatch.monitor.notify.sqlite_store import open_outbox
 from memwatchd.recording.frames import open_recording, read_frames
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import running_daemon

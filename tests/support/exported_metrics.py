@@ -24,7 +24,7 @@ from memwatch.core.snapshot import (
 )
 from memwatch.monitor.feature import MonitorRules
 from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.notify.outbox.outbox import Outbox
+from memwatch.monitor.notify.outbox import Outbox
 from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter, limit_series
 from memwatch_web.metrics.samples import PREFIX

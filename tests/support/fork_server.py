@@ -40,7 +40,7 @@ CODE = (sys.executable, "-W", "error", "-c")
 PRELOADED = (
     *PROGRAMS.values(),
     "encodings.idna",
-    "memwatch.monitor.notify.outbox.sqlite_store",
+    "memwatch.monitor.notify.sqlite_store",
     "memwatch_web.api.openapi",
     "memwatchd.direct",
     "memwatchd.logging_setup",

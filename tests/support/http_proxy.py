@@ -16,9 +16,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct, field
 
-from memwatch.monitor.notify.http_post import Poster, PostResult
-from memwatch.monitor.notify.http_proxy import Proxy
-from memwatch.monitor.notify.webhook_payload import parse_endpoint
+from memwatch.monitor.notify.http_post import Poster, PostResult, Proxy, parse_endpoint
 from support.waiting import MAX_WAIT_SECONDS
 
 BODY = b'{"event": "test"}'

@@ -11,7 +11,7 @@ from memwatch.core.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.core.processes.unreturned import ReturnChanges
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.alert_states import Alerts
-from memwatch.monitor.alerts.state import Notification
+from memwatch.monitor.alerts.notification import Notification
 from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.feature import Feature, Features, MonitorRules, Tick
 from memwatch.monitor.history_recorder import HistoryRecorder

@@ -10,15 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from memwatch.core.snapshot import Level, Reason
+from memwatch.monitor.alerts.notification import Notification
 from memwatch.monitor.alerts.rules import CRITICAL
-from memwatch.monitor.alerts.state import Notification
-from memwatch.monitor.notify.channel import Channel, WebhookChannel, context_for
-from memwatch.monitor.notify.http_post import Poster
+from memwatch.monitor.notify.channel import Channel, Sender
+from memwatch.monitor.notify.http_post import Poster, context_for, parse_endpoint
 from memwatch.monitor.notify.manager import kind_of
-from memwatch.monitor.notify.outbox.outbox import NewMessage, Outbox
+from memwatch.monitor.notify.outbox import NewMessage, Outbox
 from memwatch.monitor.notify.receiver import Receiver, close_all
-from memwatch.monitor.notify.sender import Sender
-from memwatch.monitor.notify.webhook_payload import parse_endpoint, parse_secret
+from memwatch.monitor.notify.webhook import WebhookChannel, parse_secret
 from support.sample_snapshots import critical_gb10
 from support.webhook_receiver import Site
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from memwatch.core.events import Event
 from memwatch.core.silences import in_force
-from memwatch.monitor.alerts.reasons import describe_news
+from memwatch.monitor.alerts.notification import Key, Notification, describe_news, new_notification_id
 from memwatch.monitor.alerts.rules import CRITICAL, ENOUGH, EVENT_KINDS, SEVERITY, evaluate_rules
 from memwatch.monitor.alerts.sources import collector_states
-from memwatch.monitor.alerts.state import AlertState, Key, Notification, new_notification_id, step
+from memwatch.monitor.alerts.state import AlertState, step
 from memwatch.monitor.feature import Family, Feature, Tick
 from memwatch.monitor.loop import Monitor
 

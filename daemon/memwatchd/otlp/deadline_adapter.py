@@ -15,8 +15,7 @@ from requests.adapters import BaseAdapter
 from requests.structures import CaseInsensitiveDict
 
 from memwatch.core.http import Admit
-from memwatch.monitor.notify.http_post import Poster, PostResult
-from memwatch.monitor.notify.webhook_payload import DEFAULT_PORTS, Endpoint
+from memwatch.monitor.notify.http_post import DEFAULT_PORTS, Endpoint, Poster, PostResult
 
 if TYPE_CHECKING:
     import ssl

@@ -15,11 +15,17 @@ from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidV
 from memwatch.monitor.alerts.rules import DEFAULT_EVENTS, EVENTS, AlertRules
 from memwatch.monitor.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
 from memwatch.monitor.notify.apprise import AppriseChannel
-from memwatch.monitor.notify.channel import Channel, WebhookChannel, context_for
-from memwatch.monitor.notify.http_post import Poster
-from memwatch.monitor.notify.http_proxy import Proxy, is_on_this_machine
-from memwatch.monitor.notify.sender import JOB
-from memwatch.monitor.notify.webhook_payload import DEFAULT_PORTS, Endpoint, Password, Secret
+from memwatch.monitor.notify.channel import JOB, Channel
+from memwatch.monitor.notify.http_post import (
+    DEFAULT_PORTS,
+    Endpoint,
+    Password,
+    Poster,
+    Proxy,
+    context_for,
+    is_on_this_machine,
+)
+from memwatch.monitor.notify.webhook import Secret, WebhookChannel
 from memwatchd.settings.keys import (
     ON_RELOAD,
     ON_RELOAD_OF_MACHINE,

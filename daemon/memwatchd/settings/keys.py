@@ -25,7 +25,7 @@ from memwatch.core.options import (
     parse_socket,
 )
 from memwatch.core.runtime.file_remedies import remedy_to_read
-from memwatch.monitor.notify.webhook_payload import Endpoint, parse_endpoint
+from memwatch.monitor.notify.http_post import Endpoint, parse_endpoint
 
 
 class ContextConverter(Struct, frozen=True):

@@ -9,7 +9,7 @@ from memwatch.core.model import Architecture, PoolKind, ShareKind
 from memwatch.core.owners import OWNER_KINDS
 from memwatch.core.snapshot import Level
 from memwatch.monitor.alerts.rules import RULES
-from memwatch.monitor.notify.outbox.queue import Outcome
+from memwatch.monitor.notify.queue import Outcome
 from memwatch.monitor.render.words import CONTENT_WORDS
 from memwatch_web.metrics.families import MAX_SERIES
 from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, KEEP_SECONDS

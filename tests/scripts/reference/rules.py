@@ -24,10 +24,17 @@ from memwatch.core.pressure.judge import (
 )
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import SHORT_USED, Level
-from memwatch.monitor.alerts.engine_rules import FULL_RATIO, PENDING_SECONDS
-from memwatch.monitor.alerts.rules import FAILED_SECONDS, RULES, URGENT, URGENT_SECONDS, AlertRules
-from memwatch.monitor.notify.sender import Sender
-from memwatch.monitor.notify.webhook_payload import TEXT_LENGTHS, body_json
+from memwatch.monitor.alerts.rules import (
+    FAILED_SECONDS,
+    KV_FULL_RATIO,
+    KV_PENDING_SECONDS,
+    RULES,
+    URGENT,
+    URGENT_SECONDS,
+    AlertRules,
+)
+from memwatch.monitor.notify.channel import Sender
+from memwatch.monitor.notify.webhook import TEXT_LENGTHS, body_json
 from scripts.reference.markdown import code, codes, page, table
 from support.sample_snapshots import critical_gb10
 from support.webhook_samples import notice
@@ -217,7 +224,7 @@ def alert_conditions() -> dict[str, tuple[str, str]]:
         "device.lost": ("device", f"it is lost, missing or needs a reset, after {pending}"),
         "engine.kv_full": (
             "model server",
-            f"requests wait and its KV cache is {FULL_RATIO:.0%} full, for {span(PENDING_SECONDS)}",
+            f"requests wait and its KV cache is {KV_FULL_RATIO:.0%} full, for {span(KV_PENDING_SECONDS)}",
         ),
         "kernel.oom_kill": ("`kernel`; `ram` for lack of System RAM", "at once, as a one-off event"),
         "driver.error": ("`driver`", "at once, as a one-off event"),

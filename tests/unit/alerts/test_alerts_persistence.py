@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 from memwatch.core.clock import Moment
 from memwatch.core.silences import MAX_SECONDS, Silence, by_wall_clock
 from memwatch.core.snapshot import Level, Reason
+from memwatch.monitor.alerts.notification import Key
 from memwatch.monitor.alerts.persistence import (
     MAX_UNREAD,
     UNREAD,
@@ -24,7 +25,7 @@ from memwatch.monitor.alerts.persistence import (
     encode_silences,
 )
 from memwatch.monitor.alerts.rules import AlertRules, evaluate_rules
-from memwatch.monitor.alerts.state import AlertState, Key, step
+from memwatch.monitor.alerts.state import AlertState, step
 from support.sample_snapshots import calm_workstation
 
 STOPPED = Moment(monotonic=1000.0, boottime=1500.0, wall=1e9)

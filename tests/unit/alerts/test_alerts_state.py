@@ -15,6 +15,7 @@ from memwatch.core.events import Event
 from memwatch.core.model import Absent, Architecture, Device
 from memwatch.core.silences import Silence, in_force
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
+from memwatch.monitor.alerts.notification import Key, Notification
 from memwatch.monitor.alerts.rules import (
     EVENTS,
     LEVELS,
@@ -26,8 +27,6 @@ from memwatch.monitor.alerts.rules import (
 )
 from memwatch.monitor.alerts.state import (
     AlertState,
-    Key,
-    Notification,
     Transition,
     active_alerts,
     advance_fact,

@@ -17,7 +17,7 @@ from memwatch.core.engines.records import Engine, ModelSizes
 from memwatch.core.engines.server import build_engine
 from memwatch.core.engines.text import MAX_SAMPLES, Exposition
 from memwatch.core.model import Absent
-from memwatch.monitor.alerts.engine_rules import is_full
+from memwatch.monitor.alerts.rules import is_cache_full
 from memwatch.monitor.render.engine_view import describe_engine
 from support import engine_texts as texts
 
@@ -39,7 +39,7 @@ def test_full_cache_of_one_api_server_among_eight_is_full() -> None:
     found = vllm.parse(Answers({"/metrics": vllm_text(*samples)}))
 
     assert (found.kv_cache_ratio, found.kv_cache_mean_ratio) == (0.998, 0.998)
-    assert is_full(build_engine(BLANK, found, Rates(), ModelSizes())) is True
+    assert is_cache_full(build_engine(BLANK, found, Rates(), ModelSizes())) is True
 
 
 def test_fullest_of_eight_engines_is_shown_and_alerts() -> None:
@@ -50,7 +50,7 @@ def test_fullest_of_eight_engines_is_shown_and_alerts() -> None:
     assert found.kv_cache_ratio == 1.0
     assert found.kv_cache_mean_ratio == pytest.approx(0.3)
     assert engine.kv_cache_used_bytes == pytest.approx(24 * GIB, rel=1e-6)  # of all of them
-    assert is_full(engine) is True
+    assert is_cache_full(engine) is True
     assert describe_engine(engine).endswith("KV 100%, mean 30% · 200 waiting")
 
 
@@ -120,7 +120,7 @@ def test_full_rank_of_eight_is_shown_and_alerts() -> None:
     found = sglang.parse(Answers({"/metrics": text}))
     assert found.kv_cache_ratio == 0.99
     assert found.kv_cache_mean_ratio == pytest.approx(1.69 / 8)
-    assert is_full(build_engine(BLANK, found, Rates(), ModelSizes())) is True
+    assert is_cache_full(build_engine(BLANK, found, Rates(), ModelSizes())) is True
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from support.monitors import ALWAYS, create_monitor, history
 from support.settings_sample import settings_from
 
 OFF = (
-    "memwatch.monitor.notify.outbox.sqlite_store",
+    "memwatch.monitor.notify.sqlite_store",
     "memwatchd.neighbours.follower",
     "memwatchd.neighbours.mdns",
     "memwatchd.otlp.pusher",

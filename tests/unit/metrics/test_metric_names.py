@@ -24,7 +24,7 @@ from memwatch.monitor.feature import MonitorRules
 from memwatch.monitor.history.disk.files import FilesStatus
 from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.notify.outbox.outbox import Outbox
+from memwatch.monitor.notify.outbox import Outbox
 from memwatch.monitor.notify.receiver import Subscription
 from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter

@@ -17,8 +17,8 @@ from memwatch.core.model import Process
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Kernel, Level, ProcessScan, Snapshot
+from memwatch.monitor.alerts.notification import Notification
 from memwatch.monitor.alerts.rules import AlertRules
-from memwatch.monitor.alerts.state import Notification
 from memwatch.monitor.feature import MonitorRules
 from memwatch.monitor.history.notable_ticks import NotableTick, NotableTicks, unpack
 from memwatch.monitor.loop import Monitor

@@ -12,7 +12,7 @@ from memwatch.core.linux.wakeups import Wake, Wakeups
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.alerts.state import Notification
+from memwatch.monitor.alerts.notification import Notification
 from memwatch.monitor.feature import MonitorRules
 from memwatch.monitor.loop import Monitor
 from support.fakes import GIB, FakeClock, FakeCollector, ram

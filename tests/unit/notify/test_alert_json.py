@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memwatch.monitor.alerts.state import AlertState
-from memwatch.monitor.notify.sender import Sender
+from memwatch.monitor.notify.channel import Sender
 from memwatch.monitor.notify.status import ALERTS, AlertRow, AlertView, fires_in
 
 ROW = AlertRow("ram", "pressure.critical", "critical", "firing", 1.0, False, ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.monitor.notify.outbox.delivery_log import MAX_DELIVERIES, Delivery, DeliveryLog
+from memwatch.monitor.notify.queue import MAX_DELIVERIES, Delivery, DeliveryLog
 from memwatch.monitor.notify.receiver import Receiver
 from support.waiting import wait_until
 from support.webhook_receiver import receiving

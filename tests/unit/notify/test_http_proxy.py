@@ -11,9 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.monitor.notify.http_post import is_forbidden, parse_address
-from memwatch.monitor.notify.http_proxy import Proxy, is_on_this_machine, parse_proxy
-from memwatch.monitor.notify.webhook_payload import parse_endpoint
+from memwatch.monitor.notify.http_post import (
+    Proxy,
+    is_forbidden,
+    is_on_this_machine,
+    parse_address,
+    parse_endpoint,
+    parse_proxy,
+)
 from support.certificates import self_signed
 from support.http_proxy import BODY, LOGIN, port_of, post_to, proxying, trusting
 from support.webhook_receiver import dripping, garbage, raw_receiver, receiving, silent

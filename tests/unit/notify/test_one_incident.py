@@ -24,8 +24,8 @@ from memwatch.monitor.alerts.rules import AlertRules
 from memwatch.monitor.alerts.state import AlertState
 from memwatch.monitor.feature import MonitorRules
 from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.notify.outbox.outbox import Outbox
-from memwatch.monitor.notify.outbox.queue import Kind
+from memwatch.monitor.notify.outbox import Outbox
+from memwatch.monitor.notify.queue import Kind
 from memwatch.monitor.notify.receiver import Receiver, Subscription
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.generated.choices import RandomChoices

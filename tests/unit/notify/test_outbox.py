@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.monitor.notify.outbox.outbox import NewMessage, Outbox
-from memwatch.monitor.notify.outbox.queue import Kind
-from memwatch.monitor.notify.outbox.rows import Batch, checksum, value_row
-from memwatch.monitor.notify.outbox.sqlite_store import FILE_NAME, open_outbox
+from memwatch.monitor.notify.outbox import Batch, NewMessage, Outbox, checksum, value_row
+from memwatch.monitor.notify.queue import Kind
 from memwatch.monitor.notify.receiver import Receiver, Subscription
+from memwatch.monitor.notify.sqlite_store import FILE_NAME, open_outbox
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
 from support.webhook_samples import QueuedReceiver, ids, new_receiver, notice, put_notices, webhook_channel

@@ -8,7 +8,7 @@ from memwatch.core.reading.sampler import Sampler
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.monitor.feature import MonitorRules
 from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.notify.outbox.outbox import Outbox
+from memwatch.monitor.notify.outbox import Outbox
 from memwatch.monitor.notify.receiver import Receiver
 from support.monitors import create_monitor
 from support.sample_snapshots import critical_gb10

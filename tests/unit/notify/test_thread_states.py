@@ -8,13 +8,11 @@ import time
 import pytest
 
 from memwatch.core.runtime.worker import ThreadState
-from memwatch.monitor.notify.channel import WebhookChannel
-from memwatch.monitor.notify.http_post import Poster
-from memwatch.monitor.notify.outbox.outbox import NewMessage, Outbox
-from memwatch.monitor.notify.outbox.queue import Kind
-from memwatch.monitor.notify.outbox.rows import Batch
+from memwatch.monitor.notify.http_post import Poster, parse_endpoint
+from memwatch.monitor.notify.outbox import Batch, NewMessage, Outbox
+from memwatch.monitor.notify.queue import Kind
 from memwatch.monitor.notify.receiver import Receiver
-from memwatch.monitor.notify.webhook_payload import parse_endpoint, parse_secret
+from memwatch.monitor.notify.webhook import WebhookChannel, parse_secret
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_receiver import raw_receiver, silent
 from support.webhook_samples import SECRET

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.core.snapshot import Machine, SelfUsage, Snapshot
-from memwatch.monitor.alerts.engine_rules import describe_full, is_full
-from memwatch.monitor.alerts.rules import AlertRules, evaluate_rules
+from memwatch.monitor.alerts.rules import AlertRules, describe_full_cache, evaluate_rules, is_cache_full
 from memwatch.planning.device_totals import advise, find_pool
 
 GIB = 1 << 30
@@ -99,12 +98,12 @@ def test_alert_of_a_full_cache_says_what_to_change(available: int, remedy: str) 
     ],
 )
 def test_cache_is_full_only_while_requests_wait(changed: dict[str, object], full: object) -> None:
-    assert is_full(vllm(**changed)) == full
+    assert is_cache_full(vllm(**changed)) == full
 
 
 def test_alert_without_a_known_pool_states_the_problem_only() -> None:
     engine = vllm(requests_waiting=4, kv_cache_ratio=0.98, held_bytes={"gone": GIB})
-    assert describe_full(engine, spark()).endswith("is 98% full")
+    assert describe_full_cache(engine, spark()).endswith("is 98% full")
 
 
 @pytest.mark.parametrize(("total", "is_known"), [(0, False), (1, True)])

@@ -19,8 +19,9 @@ from memwatch.core.printable import printable
 from memwatch.core.silences import MAX_SECONDS, MAX_SILENCES, Silence, in_force
 from memwatch.core.snapshot import UNKNOWN_BOOT, Level, Reason
 from memwatch.core.wire import Form, Shape, Wire
+from memwatch.monitor.alerts.notification import Key
 from memwatch.monitor.alerts.rules import COLLECTOR_FAILED, EVENTS, FACTS
-from memwatch.monitor.alerts.state import MAX_ROUNDS, AlertState, Key
+from memwatch.monitor.alerts.state import MAX_ROUNDS, AlertState
 
 log: logging.Logger = logging.getLogger(__name__)
 

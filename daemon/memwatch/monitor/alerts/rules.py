@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from memwatch.core.engines.records import Engine
 from memwatch.core.events import Event
-from memwatch.core.model import STALLED, Absent, PoolKind, find_own_limit
+from memwatch.core.model import STALLED, Absent, Pool, PoolKind, find_own_limit
 from memwatch.core.pressure.rules import FILLED_ON_PURPOSE
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
 from memwatch.core.units import size
-from memwatch.monitor.alerts.engine_rules import PENDING_SECONDS, describe_full, is_full
 from memwatch.monitor.alerts.sources import (
     NOT_ANSWERING,
     OF_MEMORY,
@@ -210,10 +211,64 @@ def evaluate_devices(name: str, snapshot: Snapshot, _: Sequence[Event], rules: A
 def evaluate_engines(name: str, snapshot: Snapshot, _: Sequence[Event], __: AlertRules) -> Iterator[Condition]:
     """Skip an engine that does not report waiting requests and the use of its cache."""
     for engine in snapshot.engines:
-        full = is_full(engine)
+        full = is_cache_full(engine)
         if not isinstance(full, Absent):
-            why = (Reason("kv_full", describe_full(engine, snapshot)),)
-            yield Condition(name, engine.id, full, PENDING_SECONDS, reasons=why, source="engines")
+            why = (Reason("kv_full", describe_full_cache(engine, snapshot)),)
+            yield Condition(name, engine.id, full, KV_PENDING_SECONDS, reasons=why, source="engines")
+
+
+KV_FULL_RATIO = 0.95
+# A pool with this part available has room for a larger cache.
+KV_ROOM_RATIO = 0.15
+KV_PENDING_SECONDS = 30.0
+# Options that raise the size of the cache, and that lower its use.
+RAISE_KV = {
+    "vllm": "--gpu-memory-utilization",
+    "sglang": "--mem-fraction-static",
+    "llama.cpp": "-c",
+    "ollama": "OLLAMA_CONTEXT_LENGTH",
+    "tensorrt-llm": "--kv_cache_free_gpu_memory_fraction",
+}
+LOWER_KV = {
+    "vllm": "--max-num-seqs or --max-model-len",
+    "sglang": "--max-running-requests or --context-length",
+    "llama.cpp": "-np",
+    "ollama": "OLLAMA_NUM_PARALLEL",
+    "tensorrt-llm": "--max_batch_size",
+}
+
+
+def is_cache_full(engine: Engine) -> bool | Absent:
+    """Return True while requests wait and the cache is full. Absent if the engine does not report both."""
+    waiting, ratio = engine.requests_waiting, engine.kv_cache_ratio
+    if isinstance(waiting, Absent) or isinstance(ratio, Absent):
+        return waiting if isinstance(waiting, Absent) else Absent.NOT_AVAILABLE
+    return waiting > 0 and ratio >= KV_FULL_RATIO
+
+
+def describe_full_cache(engine: Engine, snapshot: Snapshot) -> str:
+    """Return what is wrong, and what to change: by whether the pool of the engine has memory left."""
+    waiting, ratio = engine.requests_waiting, engine.kv_cache_ratio
+    used = f"{ratio:.0%}" if isinstance(ratio, float) else "nearly"
+    of = f" of {size(engine.kv_cache_bytes)}" if isinstance(engine.kv_cache_bytes, int) else ""
+    problem = f"{engine.id}: {waiting} requests wait, and its KV cache{of} is {used} full"
+    pool = find_engine_pool(engine, snapshot)
+    if pool is None or isinstance(pool.available_bytes, Absent):
+        return problem
+    left = f"{pool.label} has {size(pool.available_bytes)} available"
+    if pool.available_bytes >= KV_ROOM_RATIO * pool.size_bytes:
+        return f"{problem}; {left}: raise {RAISE_KV.get(engine.kind, 'the size of its cache')}"
+    return f"{problem}; {left} only: lower {LOWER_KV.get(engine.kind, 'the number of its requests at once')}"
+
+
+def find_engine_pool(engine: Engine, snapshot: Snapshot) -> Pool | None:
+    """Return the pool in which an engine holds most device memory; System RAM for one that holds none."""
+    within = {share.id: share.within for share in snapshot.shares}
+    held = {place: figure for place, figure in engine.held_bytes.items() if isinstance(figure, int)}
+    place = max(held, key=lambda one: held[one], default="ram")
+    while place in within:
+        place = within[place]
+    return next((pool for pool in snapshot.pools if pool.id == place), None)
 
 
 def evaluate_neighbours(name: str, snapshot: Snapshot, _: Sequence[Event], __: AlertRules) -> Iterator[Condition]:
@@ -258,12 +313,7 @@ def build_fact(name: str, target: str, events: Sequence[Event]) -> Condition:
 
 RULES = (
     Rule(
-        CRITICAL,
-        "critical",
-        "memory is critical",
-        evaluate_level(Level.CRITICAL),
-        "MemoryCritical",
-        was="critical",
+        CRITICAL, "critical", "memory is critical", evaluate_level(Level.CRITICAL), "MemoryCritical", was="critical"
     ),
     Rule(
         "pressure.high",
@@ -309,14 +359,7 @@ RULES = (
         was="full",
     ),
     Rule("device.lost", "critical", "a GPU is lost or needs a reset", evaluate_devices, "GPULost", was="lost"),
-    Rule(
-        KILLS,
-        "warning",
-        "the OOM killer killed a process",
-        evaluate_kills,
-        "MemoryOOMKill",
-        fact=True,
-    ),
+    Rule(KILLS, "warning", "the OOM killer killed a process", evaluate_kills, "MemoryOOMKill", fact=True),
     Rule(
         "driver.error",
         "warning",
@@ -347,3 +390,40 @@ def possible_targets(snapshot: Snapshot, events: Iterable[str] = EVENTS) -> tupl
     """Return the targets that alerts of these events can have on this machine now."""
     rules = AlertRules(events=frozenset(events))
     return tuple(dict.fromkeys(one.target for one in evaluate_rules(snapshot, (), rules)))
+
+
+# Names in Alertmanager, and sections of the runbooks. An alert that Prometheus's shipped rules also have gets their
+# name and labels, so that routes, silences and inhibitions in Alertmanager apply to both, and the same alert from
+# both is one.
+# The same expression as in deploy/prometheus/rules/alerts.yml: a GPU's own memory, or a MIG instance.
+GPU_MEMORY = re.compile(r"gpu[0-9]+([.]mig[0-9]+)?")
+_NAMES = {rule.name: rule.alert for rule in RULES}
+_RUNBOOKS = {rule.name: rule.runbook or rule.alert for rule in RULES}
+_TARGET_LABELS = {
+    "collector.failing": "collector",
+    "device.lost": "device",
+    "engine.kv_full": "engine",
+    COLLECTOR_FAILED: "collector",
+    NEIGHBOUR_SILENT: "neighbour",
+}
+
+
+def alert_name(rule: str, target: str) -> str:
+    """Return the alert's name: MemoryCritical for pressure.critical, GPUMemoryCritical for a GPU's own memory."""
+    return f"GPU{_NAMES[rule]}" if is_gpu_memory(rule, target) else _NAMES.get(rule, "MemwatchTest")
+
+
+def runbook_anchor(rule: str, target: str) -> str | None:
+    """Return the anchor of the alert's section on /runbooks. None for a test notification."""
+    if is_gpu_memory(rule, target):
+        return "gpumemorycritical"
+    return _RUNBOOKS[rule].lower() if rule in _RUNBOOKS else None
+
+
+def target_labels(rule: str, target: str, fact: bool) -> Mapping[str, str]:
+    """Return the label with the alert's target. None for a one-off event, whose target is a fixed word."""
+    return {} if fact else {_TARGET_LABELS.get(rule, "target"): target}
+
+
+def is_gpu_memory(rule: str, target: str) -> bool:
+    return rule.startswith("pressure.") and GPU_MEMORY.fullmatch(target) is not None

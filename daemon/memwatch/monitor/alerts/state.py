@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum, auto
 
@@ -12,11 +11,9 @@ from msgspec.structs import replace
 from memwatch.core.silences import Silence, is_silenced
 from memwatch.core.snapshot import CollectorState, Level, Reason
 from memwatch.core.units import duration
-from memwatch.monitor.alerts.reasons import add_news, with_said, without_said
-from memwatch.monitor.alerts.rules import CRITICAL, FACTS, LEVELS, SEVERITY, WAS, AlertRules, Condition, Severity
+from memwatch.monitor.alerts.notification import GROUPED, Key, Notification, add_news, with_said, without_said
+from memwatch.monitor.alerts.rules import FACTS, LEVELS, SEVERITY, WAS, AlertRules, Condition
 from memwatch.monitor.alerts.sources import waiting_of
-
-Key = tuple[str, str]
 
 # An alert resolves after this time without its target (a MIG instance, a container that ended).
 GONE_SECONDS = 3600.0
@@ -33,8 +30,6 @@ NEW_SECONDS = 3600.0
 MAX_ROUNDS = 16
 # Signal of the reason of an alert that fires although its source stopped answering.
 SOURCE = "source"
-# Signal of the reason that counts the events of a notification.
-GROUPED = "grouped"
 NO_COLLECTORS: Mapping[str, CollectorState] = {}
 
 
@@ -43,48 +38,6 @@ class Transition(Enum):
     CHANGED = auto()
     REPEATED = auto()
     RESOLVED = auto()
-
-
-class Notification(Struct, frozen=True):
-    """A notification. `id` stays the same in every delivery attempt.
-
-    `rule`: the rule that fired; `event`: the same, or its resolved event. `started_unix`: start of firing.
-    `repeated`: a reminder of an alert that is still firing. `level`: that of the alert, `level_now`: that of the
-    target, which may have come down while the alert still fires. None for rules without levels, and if unknown.
-    `new_reasons`: those of a firing alert that none of its notifications had before.
-    """
-
-    id: str
-    event: str
-    unix: float
-    target: str
-    level: Level | None
-    previous: Level | None
-    reasons: tuple[Reason, ...]
-    firing: bool
-    rule: str = CRITICAL
-    severity: Severity = "critical"
-    started_unix: float = 0.0
-    repeated: bool = False
-    fact: bool = False
-    new_reasons: tuple[Reason, ...] = ()
-    level_now: Level | None = None
-
-    @property
-    def has_eased(self) -> bool:
-        """Return True if the alert fires although its target has come down to a lower level."""
-        if not self.firing or self.level is None or self.level_now is None:
-            return False
-        return self.level_now < self.level
-
-    @property
-    def alert(self) -> str:
-        """Key of the alert. Each one-off event is a separate alert."""
-        return f"{self.rule} {self.target} {self.id}" if self.fact else f"{self.rule} {self.target}"
-
-
-def new_notification_id() -> str:
-    return f"msg_{secrets.token_hex(12)}"
 
 
 class AlertState(Struct, frozen=True):

@@ -10,13 +10,10 @@ from typing import Any
 
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.wire import Json
-from memwatch.monitor.alerts.naming import alert_name, target_labels
-from memwatch.monitor.alerts.state import Notification
-from memwatch.monitor.notify.channel import Reminder
-from memwatch.monitor.notify.http_post import Poster, PostResult, WallClock
-from memwatch.monitor.notify.message_text import build_text, build_title
-from memwatch.monitor.notify.sender import Sender
-from memwatch.monitor.notify.webhook_payload import Endpoint, cut
+from memwatch.monitor.alerts.notification import Notification
+from memwatch.monitor.alerts.rules import alert_name, target_labels
+from memwatch.monitor.notify.channel import Reminder, Sender, build_text, build_title, cut
+from memwatch.monitor.notify.http_post import Endpoint, Poster, PostResult, WallClock
 from memwatch.monitor.render.json import rfc3339, to_bytes
 
 PATH = "/api/v2/alerts"

@@ -14,11 +14,9 @@ from typing import Any
 
 from memwatch.core.http import Admit, GetError
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.alerts.state import Notification
-from memwatch.monitor.notify.channel import Reminder
+from memwatch.monitor.alerts.notification import Notification
+from memwatch.monitor.notify.channel import Reminder, Sender, build_text, build_title
 from memwatch.monitor.notify.http_post import PostResult
-from memwatch.monitor.notify.message_text import build_text, build_title
-from memwatch.monitor.notify.sender import Sender
 from memwatch.monitor.render.json import to_bytes
 
 INSTALL = "pip install apprise"

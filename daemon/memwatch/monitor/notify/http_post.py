@@ -1,31 +1,187 @@
-"""One HTTP POST attempt: resolve, connect, proxy, TLS, send and read the status, within one deadline."""
+"""HTTP POST to a receiver: its address and secrets, the proxy on the way, and one attempt within one deadline."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import ipaddress
+import re
 import socket
 import time
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
 from memwatch.build_info import __version__
 from memwatch.core.http import Admit, DeadlineSocket, GetError, Resolve, connect, request
-from memwatch.monitor.notify.http_proxy import (
-    REFUSED_LOGIN,
-    Proxy,
-    ProxyError,
-    is_on_this_machine,
-    login_refusal,
-    open_tunnel,
-)
-from memwatch.monitor.notify.webhook_payload import Endpoint
+from memwatch.core.redaction import redact_text
 
 if TYPE_CHECKING:
     import ssl
+
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Parsed URL to post to. Path and query often contain a token, so only `origin` is displayed or logged."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = field(repr=False)
+
+    @property
+    def origin(self) -> str:
+        return f"{self.scheme}://{self._bracketed}:{self.port}"
+
+    @property
+    def host_header(self) -> str:
+        usual = self.port == DEFAULT_PORTS[self.scheme]
+        return self._bracketed if usual else f"{self._bracketed}:{self.port}"
+
+    @property
+    def has_secret(self) -> bool:
+        """Return True if path or query contain what would be hidden in a command line."""
+        url = f"{self.origin}{self.path}"
+        return redact_text(url) != url
+
+    @property
+    def _bracketed(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    def __str__(self) -> str:
+        return self.origin
+
+
+def parse_endpoint(url: str) -> Endpoint:
+    """Parse a URL. Raises ValueError with a reason that contains no part of the URL."""
+    if not re.fullmatch(r"[!-~]{1,2000}", url):
+        raise ValueError("is not made of 1 to 2000 printable ASCII characters")
+    parts = urlsplit(url)
+    try:
+        given = parts.port
+    except ValueError:  # its message contains the text
+        raise ValueError("has a port that is not a number from 1 to 65535") from None
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
+        raise ValueError("does not begin with http:// or https:// and a host name")
+    if "@" in parts.netloc:
+        raise ValueError("contains a user name or password, which would appear in logs")
+    port = given if given is not None else DEFAULT_PORTS[parts.scheme]
+    if port == 0:
+        raise ValueError("has port 0")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Endpoint(parts.scheme, parts.hostname, port, path)
+
+
+@dataclass(frozen=True, slots=True)
+class Password:
+    """A password or token for authentication at a receiver."""
+
+    text: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return "(hidden)"
+
+    def authorization(self, user: str | None) -> str:
+        """Return the Authorization header: Basic with a user (RFC 7617, in UTF-8), else Bearer (RFC 6750)."""
+        if user is None:
+            return f"Bearer {self.text}"
+        return "Basic " + base64.b64encode(f"{user}:{self.text}".encode()).decode()
+
+
+def parse_password(text: str) -> Password:
+    """Parse the content of a file or an environment variable. Raises ValueError, which does not contain it."""
+    text = text.rstrip("\r\n")
+    if not 1 <= len(text) <= 2048 or not text.isascii() or not text.isprintable():
+        raise ValueError("is not a password or a token of 1 to 2048 printable ASCII characters")
+    return Password(text)
+
+
+REFUSED_LOGIN = 407
+# tinyproxy 1.11 answers 407 without a login and 401 to a wrong one.
+REFUSALS = frozenset({401, REFUSED_LOGIN})
+
+
+class ProxyError(OSError):
+    """The proxy refused to connect to the receiver. The message names no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """Address of a proxy and its login. Only the address is displayed or logged."""
+
+    host: str
+    port: int
+    authorization: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.authorization is None else {"Proxy-Authorization": self.authorization}
+
+
+def parse_proxy(url: str) -> Proxy:
+    """Parse http://[USER:PASSWORD@]HOST:PORT. Raises ValueError with a reason that contains no part of the URL."""
+    if not re.fullmatch(r"[!-~]{1,2000}", url):
+        raise ValueError("is not made of 1 to 2000 printable ASCII characters")
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if parts.scheme != "http" or not host or not port:
+        raise ValueError("is not http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT with %40 for an @")
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError("has a path, which proxies do not have")
+    return Proxy(host, port, _authorization(parts.username, parts.password))
+
+
+def _authorization(user: str | None, password: str | None) -> str | None:
+    if user is None:
+        return None
+    login = f"{unquote(user)}:{unquote(password or '')}"
+    return "Basic " + base64.b64encode(login.encode()).decode()
+
+
+def is_on_this_machine(endpoint: Endpoint) -> bool:
+    """Return True for localhost and loopback addresses, to which no proxy leads."""
+    if endpoint.host == "localhost" or endpoint.host.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(endpoint.host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def open_tunnel(connected: DeadlineSocket, proxy: Proxy, endpoint: Endpoint) -> None:
+    """Let the proxy connect to the receiver (RFC 9110, 9.3.6). Raises ProxyError if it refuses."""
+    target = endpoint.origin.partition("://")[2]
+    fixed = {"Host": target, "User-Agent": f"memwatchd/{__version__}"}
+    try:
+        status = request(connected, "CONNECT", target, fixed | proxy.headers).status
+    except http.client.HTTPException:
+        raise ProxyError("the response is not HTTP") from None
+    if status in REFUSALS:
+        raise ProxyError(login_refusal(proxy, status))
+    if not 200 <= status < 300:
+        raise ProxyError(f"answered {status} to CONNECT {target}; it may not allow or reach this receiver")
+
+
+def login_refusal(proxy: Proxy, status: int = REFUSED_LOGIN) -> str:
+    if proxy.authorization is None:
+        return f"answered {status}, it needs a login; write USER:PASSWORD@ before its host, in a separate file"
+    return f"answered {status}, it refuses the user or password; correct them in proxy"
+
 
 # Most bytes read of a response, headers and body. Only the status line and headers are used; the body is read so
 # that the connection is not reset while the receiver still sends.
@@ -271,3 +427,15 @@ def parse_http_date(date: str | None) -> float | None:
         return None if date is None else parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+def context_for(endpoint: Endpoint) -> ssl.SSLContext | None:
+    """Return a TLS context that verifies certificates and host names, None for http.
+
+    `ssl` is imported here because it takes 4.5 MiB, which only https receivers need.
+    """
+    if endpoint.scheme != "https":
+        return None
+    import ssl
+
+    return ssl.create_default_context()

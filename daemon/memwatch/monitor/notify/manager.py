@@ -15,7 +15,14 @@ from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.silences import MAX_SILENCES, Silence, current, in_force
 from memwatch.core.snapshot import Reason, Snapshot
 from memwatch.monitor.alert_states import Alerts
-from memwatch.monitor.alerts.inhibition import INHIBITORS, can_be_inhibited, is_inhibited
+from memwatch.monitor.alerts.notification import (
+    INHIBITORS,
+    Key,
+    Notification,
+    can_be_inhibited,
+    is_inhibited,
+    new_notification_id,
+)
 from memwatch.monitor.alerts.persistence import (
     Entry,
     StateDecodeError,
@@ -25,22 +32,14 @@ from memwatch.monitor.alerts.persistence import (
     encode_silences,
 )
 from memwatch.monitor.alerts.rules import FACTS, Condition
-from memwatch.monitor.alerts.state import (
-    AlertState,
-    Key,
-    Notification,
-    active_alerts,
-    build_notification,
-    new_notification_id,
-)
+from memwatch.monitor.alerts.state import AlertState, active_alerts, build_notification
 from memwatch.monitor.feature import Family, Feature
 from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.loop import Monitor
-from memwatch.monitor.notify.outbox.outbox import NewMessage, Outbox, ReceiverQueue
-from memwatch.monitor.notify.outbox.queue import Kind
+from memwatch.monitor.notify.channel import Sender, cut
+from memwatch.monitor.notify.outbox import NewMessage, Outbox
+from memwatch.monitor.notify.queue import Kind, ReceiverQueue
 from memwatch.monitor.notify.receiver import Receiver, Subscription, close_all
-from memwatch.monitor.notify.sender import Sender
-from memwatch.monitor.notify.webhook_payload import cut
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -14,13 +14,11 @@ from memwatch.core.clock import Clock, SystemClock
 from memwatch.core.runtime.histogram import Histogram
 from memwatch.core.runtime.worker import ThreadState, Worker
 from memwatch.core.units import duration
+from memwatch.monitor.alerts.notification import Notification
 from memwatch.monitor.alerts.rules import DEFAULT_EVENTS, EVENTS, KERNEL, KILLS, LEVELS
-from memwatch.monitor.alerts.state import Notification
 from memwatch.monitor.notify.channel import Channel, Reminder
 from memwatch.monitor.notify.http_post import PostResult
-from memwatch.monitor.notify.outbox.delivery_log import Delivery
-from memwatch.monitor.notify.outbox.outbox import ReceiverQueue
-from memwatch.monitor.notify.outbox.queue import Kind, Message, Outcome
+from memwatch.monitor.notify.queue import Delivery, Kind, Message, Outcome, ReceiverQueue
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -16,13 +16,20 @@ from memwatch.core.silences import Silence, in_force, is_silenced
 from memwatch.core.snapshot import Reason, Snapshot
 from memwatch.core.wire import Shape, Wire
 from memwatch.monitor.alert_states import Alerts
-from memwatch.monitor.alerts.naming import runbook_anchor
-from memwatch.monitor.alerts.rules import EVENTS, LEVELS, RULES, SEVERITY, evaluate_rules, possible_targets
+from memwatch.monitor.alerts.rules import (
+    EVENTS,
+    LEVELS,
+    RULES,
+    SEVERITY,
+    evaluate_rules,
+    possible_targets,
+    runbook_anchor,
+)
 from memwatch.monitor.alerts.state import AlertState
 from memwatch.monitor.loop import Monitor
+from memwatch.monitor.notify.channel import Sender
 from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.notify.outbox.delivery_log import Delivery
-from memwatch.monitor.notify.sender import Sender
+from memwatch.monitor.notify.queue import Delivery
 from memwatch.monitor.render.json import SILENCE, rfc3339
 
 LATEST_EVENTS = 20

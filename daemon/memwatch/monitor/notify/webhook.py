@@ -1,4 +1,4 @@
-"""Body and signature of webhooks. Pure functions of a notification and the snapshot at its time."""
+"""Webhooks: body and signature (Standard Webhooks) of a notification and the snapshot at its time."""
 
 from __future__ import annotations
 
@@ -6,62 +6,28 @@ import base64
 import hashlib
 import hmac
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from memwatch.core.model import Absent, Pool, Process, Share, Words
-from memwatch.core.redaction import redact_text
 from memwatch.core.snapshot import Level, LevelWord, Reason, Snapshot
 from memwatch.core.wire import Json, known
-from memwatch.monitor.alerts.state import Notification
-from memwatch.monitor.notify.sender import Sender
+from memwatch.monitor.alerts.notification import Notification
+from memwatch.monitor.notify.channel import MAX_REASONS, TOP_PROCESSES, Reminder, Sender, cut, select_top
+from memwatch.monitor.notify.http_post import Endpoint, Poster, PostResult, WallClock
 from memwatch.monitor.render.json import SCHEMA, rfc3339, to_bytes
 
 # Standard Webhooks recommends that senders keep bodies small: "less than 20kb".
 MAX_BODY_BYTES = 20_000
-TOP_PROCESSES = 5
+
 # Any user who can start a process controls its name. Names are cut at the first of these lengths that keeps the
 # body under its limit. The last one does so even if every character needs six bytes.
 TEXT_LENGTHS = (256, 64, 16)
-MAX_REASONS = 16
 
-DEFAULT_PORTS = {"http": 80, "https": 443}
 SECRET_PREFIX = "whsec_"  # noqa: S105  the prefix of secrets, not a secret
 SECRET_PATTERN = re.compile(SECRET_PREFIX + r"([A-Za-z0-9+/]+={0,2})", re.ASCII)
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 24, 64
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Parsed URL to post to. Path and query often contain a token, so only `origin` is displayed or logged."""
-
-    scheme: str
-    host: str
-    port: int
-    path: str = field(repr=False)
-
-    @property
-    def origin(self) -> str:
-        return f"{self.scheme}://{self._bracketed}:{self.port}"
-
-    @property
-    def host_header(self) -> str:
-        usual = self.port == DEFAULT_PORTS[self.scheme]
-        return self._bracketed if usual else f"{self._bracketed}:{self.port}"
-
-    @property
-    def has_secret(self) -> bool:
-        """Return True if path or query contain what would be hidden in a command line."""
-        url = f"{self.origin}{self.path}"
-        return redact_text(url) != url
-
-    @property
-    def _bracketed(self) -> str:
-        return f"[{self.host}]" if ":" in self.host else self.host
-
-    def __str__(self) -> str:
-        return self.origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,50 +38,6 @@ class Secret:
 
     def __str__(self) -> str:
         return "(hidden)"
-
-
-@dataclass(frozen=True, slots=True)
-class Password:
-    """A password or token for authentication at a receiver."""
-
-    text: str = field(repr=False)
-
-    def __str__(self) -> str:
-        return "(hidden)"
-
-    def authorization(self, user: str | None) -> str:
-        """Return the Authorization header: Basic with a user (RFC 7617, in UTF-8), else Bearer (RFC 6750)."""
-        if user is None:
-            return f"Bearer {self.text}"
-        return "Basic " + base64.b64encode(f"{user}:{self.text}".encode()).decode()
-
-
-def parse_password(text: str) -> Password:
-    """Parse the content of a file or an environment variable. Raises ValueError, which does not contain it."""
-    text = text.rstrip("\r\n")
-    if not 1 <= len(text) <= 2048 or not text.isascii() or not text.isprintable():
-        raise ValueError("is not a password or a token of 1 to 2048 printable ASCII characters")
-    return Password(text)
-
-
-def parse_endpoint(url: str) -> Endpoint:
-    """Parse a URL. Raises ValueError with a reason that contains no part of the URL."""
-    if not re.fullmatch(r"[!-~]{1,2000}", url):
-        raise ValueError("is not made of 1 to 2000 printable ASCII characters")
-    parts = urlsplit(url)
-    try:
-        given = parts.port
-    except ValueError:  # its message contains the text
-        raise ValueError("has a port that is not a number from 1 to 65535") from None
-    if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
-        raise ValueError("does not begin with http:// or https:// and a host name")
-    if "@" in parts.netloc:
-        raise ValueError("contains a user name or password, which would appear in logs")
-    port = given if given is not None else DEFAULT_PORTS[parts.scheme]
-    if port == 0:
-        raise ValueError("has port 0")
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Endpoint(parts.scheme, parts.hostname, port, path)
 
 
 def parse_secret(text: str) -> Secret:
@@ -252,16 +174,6 @@ def share_values(share: Share, relation: str, length: int) -> Json:
     )
 
 
-def select_top(processes: tuple[Process, ...]) -> list[Process]:
-    """Return the processes with the largest known footprint."""
-    known_ones = [process for process in processes if not isinstance(process.footprint_low_bytes, Absent)]
-    return sorted(known_ones, key=_footprint, reverse=True)[:TOP_PROCESSES]
-
-
-def _footprint(process: Process) -> int:
-    return 0 if isinstance(process.footprint_low_bytes, Absent) else process.footprint_low_bytes
-
-
 def top_json(process: Process, length: int) -> Json:
     return known(
         pid=process.pid,
@@ -273,10 +185,32 @@ def top_json(process: Process, length: int) -> Json:
     )
 
 
-def cut(text: str, length: int) -> str:
-    """Cut to `length` characters and replace those that UTF-8 cannot encode."""
-    return text[:length].encode("utf-8", "replace").decode()
-
-
 def _cut_if_known(text: Words | None, length: int) -> Words | None:
     return cut(text, length) if isinstance(text, str) else text
+
+
+class WebhookChannel:
+    """Webhook: a POST signed according to Standard Webhooks."""
+
+    kind = "webhook"
+    reminder: Reminder | None = None
+
+    def __init__(
+        self, name: str, endpoint: Endpoint, secret: Secret, poster: Poster, wall: WallClock = time.time
+    ) -> None:
+        self.title: str = f"webhook {name} ({endpoint.origin})"
+        self._secret = secret
+        self._poster = poster
+        self._wall = wall
+
+    def prepare(self) -> None:
+        self._poster.prepare()
+
+    def body(self, notification: Notification, snapshot: Snapshot, sender: Sender) -> bytes:
+        return build_body(notification, snapshot, sender)
+
+    def send(self, message_id: str, body: bytes) -> PostResult:
+        return self._poster.post(build_headers(self._secret, message_id, int(self._wall()), body), body)
+
+    def abort(self) -> None:
+        self._poster.abort()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from memwatch.monitor.notify.outbox.delivery_log import Delivery, DeliveryLog
+from memwatch.core.runtime.histogram import Histogram
 
 MAX_WAITING = 1000
 
@@ -79,6 +82,55 @@ class QueueChanges(Struct):
 
     messages: set[int] = field(default_factory=set)
     delivered: set[str] = field(default_factory=set)
+
+
+MAX_DELIVERIES = 50
+
+
+class Delivery(Struct, frozen=True):
+    """Last attempt to deliver a message.
+
+    `seq`, `id`, `alert`, `kind`: those of the message. `result`: an outcome. `attempts`: number since memwatchd
+    started. `status`: HTTP status, None without a response. `failure`: empty after a success. `unix`: end of the
+    attempt, None before the first one.
+    """
+
+    seq: int
+    id: str
+    alert: str
+    kind: str
+    result: str
+    attempts: int
+    status: int | None = None
+    failure: str = ""
+    unix: float | None = None
+
+
+class DeliveryLog:
+    """The last attempt of each of the `max_deliveries` messages that were attempted last."""
+
+    def __init__(self, max_deliveries: int = MAX_DELIVERIES) -> None:
+        self._max_deliveries = max_deliveries
+        self._by_seq: dict[int, Delivery] = {}
+
+    def record(self, delivery: Delivery) -> None:
+        """Add an attempt in place of an earlier one of the same message."""
+        self._by_seq.pop(delivery.seq, None)
+        self._by_seq[delivery.seq] = delivery
+        if len(self._by_seq) > self._max_deliveries:
+            del self._by_seq[next(iter(self._by_seq))]
+
+    def end(self, seq: int, result: str) -> None:
+        """Set the result of a message that gets no further attempt. Does nothing for one without an attempt."""
+        if seq in self._by_seq:
+            self._by_seq[seq] = replace(self._by_seq[seq], result=result)
+
+    def find(self, seq: int) -> Delivery | None:
+        return self._by_seq.get(seq)
+
+    def latest(self) -> list[Delivery]:
+        """Return the deliveries, the latest attempt first."""
+        return list(reversed(self._by_seq.values()))
 
 
 class Queue:
@@ -314,3 +366,36 @@ class Queue:
             if entry is not new and not entry.in_flight and newest.get(entry.alert) is not entry
         ]
         return sorted(idle, key=lambda entry: DROP_ORDER.index(entry.kind))
+
+
+# Seconds from an alert to its delivery: at once, after the first retries, and later.
+LATENCY_BOUNDS = (1.0, 10.0, 60.0, 600.0)
+
+
+class ReceiverQueue:
+    """One receiver's part of the outbox. `changed` guards it and is notified when there may be work."""
+
+    def __init__(self, name: str, changed: threading.Condition, dirty: Callable[[], None]) -> None:
+        self.name = name
+        self.changed = changed
+        self.queue: Queue = Queue()
+        self.counts: Counter[Outcome] = Counter()
+        self.latency: Histogram = Histogram(LATENCY_BOUNDS)
+        self.fresh: list[Message] = []
+        self._dirty = dirty
+        self._is_dropping = False
+
+    def add(self, message: Message) -> bool:
+        """Append a message. Return True if the full queue begins to drop messages. Call with `changed` held."""
+        outcomes = self.queue.add(message)
+        self.counts.update(outcomes)
+        self.fresh.append(message)
+        self.changed.notify_all()
+        began = Outcome.GAVE_UP in outcomes and not self._is_dropping
+        self._is_dropping = began or (self._is_dropping and len(self.queue) > MAX_WAITING // 2)
+        return began
+
+    def count(self, outcomes: Iterable[Outcome]) -> None:
+        """Count outcomes and schedule a write. Call with `changed` held."""
+        self.counts.update(outcomes)
+        self._dirty()

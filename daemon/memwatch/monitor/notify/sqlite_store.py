@@ -12,7 +12,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from memwatch.core.runtime.own_files import open_own, why_foreign
-from memwatch.monitor.notify.outbox.rows import (
+from memwatch.monitor.notify.outbox import (
     Batch,
     OutboxRowError,
     Row,

@@ -5,21 +5,113 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from memwatch.core.runtime.backoff import Backoff
 from memwatch.core.runtime.failure_log import FailureLog
-from memwatch.core.runtime.histogram import Histogram
 from memwatch.core.runtime.worker import ThreadState, Worker
-from memwatch.monitor.notify.outbox.queue import MAX_WAITING, Kind, Message, Outcome, Queue
-from memwatch.monitor.notify.outbox.rows import Batch, StoredOutbox, delivered_row, message_row, value_row
+from memwatch.monitor.notify.queue import MAX_WAITING, DeliveredState, Kind, Message, ReceiverQueue
 
 log: logging.Logger = logging.getLogger(__name__)
+
+# Rows of the tables have a checksum each: SQLite's checks miss flipped bits (measured, 2 of 2).
+Cell = str | bytes | int | float | None
+Row = tuple[Cell, ...]
+
+
+class OutboxRowError(ValueError):
+    """A row with a wrong checksum or invalid values."""
+
+
+class StoredOutbox(Struct):
+    """Content of the disk. By receiver: messages, and delivered alerts (`delivered`). Also named values."""
+
+    messages: dict[str, list[Message]] = field(default_factory=dict)
+    delivered: dict[str, list[tuple[str, DeliveredState]]] = field(default_factory=dict)
+    values: dict[str, bytes] = field(default_factory=dict)
+    last_seq: int = 0
+    bad_rows: int = 0
+
+
+class Batch(Struct):
+    """Content of one transaction: rows by their keys, None for rows to delete."""
+
+    messages: dict[int, Row | None] = field(default_factory=dict)
+    delivered: dict[tuple[str, str], Row | None] = field(default_factory=dict)
+    values: dict[str, Row] = field(default_factory=dict)
+    everything: bool = False  # all other rows are deleted
+
+
+def message_row(receiver: str, message: Message) -> Row:
+    aggregates = (
+        message.seq,
+        receiver,
+        message.id,
+        message.alert,
+        message.kind.value,
+        message.body,
+        message.attempts,
+    )
+    return (*aggregates, checksum(aggregates))
+
+
+def parse_message(row: Row) -> tuple[str, Message]:
+    """Parse a row into receiver and message. Raises OutboxRowError."""
+    seq, receiver, its_id, alert, kind, body, attempts = verify(row)
+    if not isinstance(seq, int) or not isinstance(attempts, int) or not isinstance(body, bytes):
+        raise OutboxRowError
+    try:
+        return str(receiver), Message(seq, str(its_id), str(alert), Kind(kind), body, attempts)
+    except ValueError:
+        raise OutboxRowError from None
+
+
+def delivered_row(receiver: str, alert: str, delivered: DeliveredState) -> Row:
+    aggregates = (receiver, alert, int(delivered.may_have_arrived), delivered.body)
+    return (*aggregates, checksum(aggregates))
+
+
+def parse_delivered(row: Row) -> tuple[str, str, DeliveredState]:
+    """Parse a row into receiver, alert and delivery state. Raises OutboxRowError."""
+    receiver, alert, may_have_arrived, body = verify(row)
+    if not isinstance(body, bytes):
+        raise OutboxRowError
+    return str(receiver), str(alert), DeliveredState(bool(may_have_arrived), body)
+
+
+def value_row(name: str, value: bytes) -> Row:
+    return (name, value, checksum((name, value)))
+
+
+def parse_value(row: Row) -> tuple[str, bytes]:
+    """Parse a row into name and value. Raises OutboxRowError."""
+    name, value = verify(row)
+    if not isinstance(value, bytes):
+        raise OutboxRowError
+    return str(name), value
+
+
+def verify(row: Row) -> Row:
+    """Return the row without its checksum. Raises OutboxRowError if the checksum is wrong."""
+    *aggregates, sum_found = row
+    if checksum(tuple(aggregates)) != sum_found:
+        raise OutboxRowError
+    return tuple(aggregates)
+
+
+def checksum(aggregates: Row) -> int:
+    """Return the CRC-32 of the cells with their types and lengths, which keeps cell boundaries distinct."""
+    total = 0
+    for aggregate in aggregates:
+        data = aggregate if isinstance(aggregate, bytes) else str(aggregate).encode("utf-8", "surrogateescape")
+        total = zlib.crc32(data, zlib.crc32(b"%s%d:" % (type(aggregate).__name__.encode(), len(data)), total))
+    return total
+
 
 # Sending waits at most this long for the disk, so a hanging disk does not delay alerts. If the daemon crashes
 # before the message is written, the alert is sent again after the restart.
@@ -30,8 +122,7 @@ RETRY_FIRST_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 # A write that takes longer is reported as a hanging disk. Storage that recovers by itself takes up to 30 s for one
 # attempt (the default timeout of a SCSI command in Linux).
 HANG_SECONDS = 30.0
-# Seconds from an alert to its delivery: at once, after the first retries, and later.
-LATENCY_BOUNDS = (1.0, 10.0, 60.0, 600.0)
+
 FULL = (
     "receiver %s: notifications are dropped: %d are queued and it accepts none; repair it or remove it from the "
     "configuration. Tests and one-off events are dropped first, the newest notification of an alert never"
@@ -55,35 +146,6 @@ class NewMessage(Struct, frozen=True):
     kind: Kind
     body: bytes
     changed: bool = False
-
-
-class ReceiverQueue:
-    """One receiver's part of the outbox. `changed` guards it and is notified when there may be work."""
-
-    def __init__(self, name: str, changed: threading.Condition, dirty: Callable[[], None]) -> None:
-        self.name = name
-        self.changed = changed
-        self.queue: Queue = Queue()
-        self.counts: Counter[Outcome] = Counter()
-        self.latency: Histogram = Histogram(LATENCY_BOUNDS)
-        self.fresh: list[Message] = []
-        self._dirty = dirty
-        self._is_dropping = False
-
-    def add(self, message: Message) -> bool:
-        """Append a message. Return True if the full queue begins to drop messages. Call with `changed` held."""
-        outcomes = self.queue.add(message)
-        self.counts.update(outcomes)
-        self.fresh.append(message)
-        self.changed.notify_all()
-        began = Outcome.GAVE_UP in outcomes and not self._is_dropping
-        self._is_dropping = began or (self._is_dropping and len(self.queue) > MAX_WAITING // 2)
-        return began
-
-    def count(self, outcomes: Iterable[Outcome]) -> None:
-        """Count outcomes and schedule a write. Call with `changed` held."""
-        self.counts.update(outcomes)
-        self._dirty()
 
 
 class Outbox:

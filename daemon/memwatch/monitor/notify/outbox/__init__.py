@@ -1,1 +1,0 @@
-"""Queued notifications, kept on disk until they are delivered. Uses SQLite and no network."""
