@@ -18,7 +18,7 @@ from memwatch.core.collectors.containers import MAX_NAME_CHARACTERS, parse_conta
 from memwatch.core.linux.files import ParseError
 from memwatch.core.printable import printable
 from memwatch.core.snapshot_json import build_snapshot
-from memwatch.library.decode import (
+from memwatch.library.machine_record import (
     ResponseDecodeError,
     decode_backends,
     decode_devices,

@@ -14,8 +14,8 @@ import pytest
 
 import memwatch
 from memwatch.core.model import Absent
-from memwatch.library import framework_pools
-from memwatch.library.framework_pools import TorchPool
+from memwatch.library import frameworks
+from memwatch.library.frameworks import TorchPool
 from memwatch.library.oom_errors import find_wanted_bytes
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
@@ -52,7 +52,7 @@ class SnapshotTorch(CountingTorch):
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> SnapshotTorch:
     stand_in = SnapshotTorch()
-    monkeypatch.setitem(framework_pools._torch_pools, "cuda", [TorchPool(stand_in, 0)])
+    monkeypatch.setitem(frameworks._torch_pools, "cuda", [TorchPool(stand_in, 0)])
     monkeypatch.setitem(sys.modules, "torch", stand_in)
     stand_in.take(20 * GIB)
     stand_in.reserved += 3 * GIB
@@ -148,7 +148,7 @@ def test_holders_of_a_gpu_come_from_the_daemon(tmp_path: Path) -> None:
     """A GB10 with an inference server: its device memory, not its resident set. An unknown GPU has no answer."""
     code = (
         "import json\n"
-        "from memwatch.library.memory_holders import find_holders\n"
+        "from memwatch.library.autopsy import find_holders\n"
         "gpu, ram, other = (find_holders(one) for one in ('cuda:0', None, 'cuda:7'))\n"
         "print(json.dumps([[(one.name, one.held_bytes) for one in gpu], ram[0].held_bytes, str(other)]))"
     )

@@ -11,9 +11,8 @@ import pytest
 
 from memwatch.core.linux.files import Roots
 from memwatch.core.model import Absent
-from memwatch.library.cgroup_limit import own_limit
 from memwatch.library.daemon_client import Daemon
-from memwatch.library.host import Host, Ram, parse_meminfo
+from memwatch.library.host import Host, Ram, own_limit, parse_meminfo
 from memwatch.library.pressure_watch import PressureChange, PressureWatch, parse_events
 from support import login_settings
 from support.daemon_process import running_daemon

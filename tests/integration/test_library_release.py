@@ -10,7 +10,7 @@ import pytest
 
 import memwatch
 from memwatch.core.model import Absent
-from memwatch.library.framework_pools import JaxPool
+from memwatch.library.frameworks import JaxPool
 from memwatch.library.guard import Guard
 from memwatch.planning.sizes import InvalidInputError
 from simulators.nvml_machine import FLAGS

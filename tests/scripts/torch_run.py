@@ -19,7 +19,7 @@ import memwatch
 from hardware.torch_llama import Layer, saved_bytes
 from memwatch.core.model import Absent
 from memwatch.library.cupy_peaks import CupyPeaks, build_hook
-from memwatch.library.process_peak import SLACK_BYTES
+from memwatch.library.host import SLACK_BYTES
 from memwatch.planning.training import layer_bytes
 
 HIDDEN, WIDE, LAYERS, TOKENS = 512, 1792, 3, 256

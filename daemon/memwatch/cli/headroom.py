@@ -13,8 +13,8 @@ from memwatch.core.linux.files import Roots
 from memwatch.core.model import Device, Pool, Share, find_system_ram
 from memwatch.core.reading.identity import read_identity
 from memwatch.core.snapshot import Snapshot
-from memwatch.library.cgroup_limit import CgroupLimit, own_limit
 from memwatch.library.daemon_client import read_roots
+from memwatch.library.host import CgroupLimit, own_limit
 from memwatch.monitor.render import words as wording
 
 
@@ -138,10 +138,9 @@ def find_place(snapshot: Snapshot, device: str) -> str | None:
     """Return the id of a GPU or of a MIG instance, None for the CPU."""
     if any(one.id == device for one in snapshot.devices):
         return device
-    from memwatch.library.device_names import DeviceError
     from memwatch.library.device_selection import find_target
     from memwatch.library.machine_record import ROOTS
-    from memwatch.library.visible_gpus import Program
+    from memwatch.library.visible_gpus import DeviceError, Program
 
     environ = os.environ if is_this_machine(snapshot) else {}
     try:

@@ -13,8 +13,7 @@ from msgspec import Struct, field
 
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
-from memwatch.library.host import Ram
-from memwatch.library.process_peak import MAXRSS_UNIT
+from memwatch.library.host import MAXRSS_UNIT, Ram
 
 RAM_LABEL = "System RAM"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -1,26 +1,68 @@
-"""Recommended settings for programs on this machine, with reasons and sources. Nothing is set here."""
+"""Recommended settings for programs on this machine, with reasons and sources, and presets of them by purpose.
+
+Nothing is set here except by `Preset.apply`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.model import Architecture, Device, Pool
 from memwatch.core.units import size
-from memwatch.library.advice_record import (
-    ISSUES,
-    JAX,
-    SHARING,
-    TEGRA,
-    TORCH_CUDA,
-    TORCH_DATA,
-    Advice,
-    is_ampere_or_newer,
-)
 from memwatch.library.device_selection import hidden_devices
 from memwatch.library.machine import machine
 from memwatch.library.machine_record import Machine
+from memwatch.library.program_safety import log_once
+from memwatch.planning.sizes import InvalidInputError, quote
+
+Certainty = Literal["recommended", "try both", "if needed", "avoid"]
+SHARING = frozenset({Architecture.UNIFIED, Architecture.CARVEOUT})
+
+TORCH_CUDA = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
+TORCH_DATA = "https://docs.pytorch.org/docs/stable/data.html"
+TEGRA = "https://docs.nvidia.com/cuda/cuda-for-tegra-appnote/index.html"
+JAX = "https://docs.jax.dev/en/latest/gpu_memory_allocation.html"
+ISSUES = "https://github.com/"
+# NVIDIA GPUs since Ampere (compute capability 8.0) by name, as NVML has no context to ask for the capability.
+AMPERE_OR_NEWER = re.compile(
+    r"\b(?:A(?:2|10|10G|16|30|40|100|800)|L4|L20|L40S?|H(?:20|100|200|800)|B(?:100|200|300)|GH200|GB(?:10|200|300)|GB20B"
+    r"|RTX (?:30|40|50)\d\d|RTX A\d{3,4}|RTX \d{4} Ada|RTX PRO|Orin|Thor|N1X)\b"
+)
+# AMD GPUs with bfloat16 in hardware: MI100 and newer, RDNA 3 and newer.
+BFLOAT16_GFX = re.compile(r"gfx(?:908|90a|94\d|950|11\w{2}|12\w{2})")
+
+
+class Advice(Struct, frozen=True):
+    """A recommended setting. `name`: an environment variable if `environment`, else a program setting's usual name.
+
+    `certainty`: "try both" if reports contradict each other, "if needed" if only the case in `reason` needs it,
+    "avoid" for a setting that should not be made.
+    """
+
+    name: str
+    value: str
+    reason: str
+    sources: tuple[str, ...]
+    certainty: Certainty = "recommended"
+    environment: bool = False
+
+
+def is_ampere_or_newer(device: Device) -> bool:
+    """Return True for NVIDIA GPUs that are known to be. They compute in TF32 and bfloat16."""
+    return device.vendor.lower() == "nvidia" and AMPERE_OR_NEWER.search(device.name) is not None
+
+
+def has_bfloat16(device: Device) -> bool:
+    """Return True for GPUs that are known to compute in bfloat16."""
+    return is_ampere_or_newer(device) or BFLOAT16_GFX.fullmatch(device.details.get("gfx", "")) is not None
+
 
 # Recommended settings of PyTorch's DataLoader, by the machine's CPUs and memory and by where copies go.
 
@@ -260,3 +302,129 @@ def _leave_free(here: Machine) -> Iterator[Advice]:
         rest = here.ram.size_bytes - int(here.ram.size_bytes * CRITICAL_RATIO)
         reason = f"memwatchd reports {here.ram.label} as critical above {CRITICAL_RATIO:.0%} use"
         yield Advice("leave_free", size(rest), reason, ("memwatchd: [pressure] critical_percent",))
+
+
+TORCH_INFERENCE = "https://docs.pytorch.org/docs/stable/notes/autograd.html"
+TORCH_CHECKPOINT = "https://docs.pytorch.org/docs/stable/checkpoint.html"
+TORCH_AMP = "https://docs.pytorch.org/docs/stable/amp.html"
+QUANTIZED = "https://huggingface.co/docs/transformers/quantization/overview"
+MALLOPT = "https://man7.org/linux/man-pages/man3/mallopt.3.html"
+LOADER = frozenset({"num_workers", "persistent_workers", "prefetch_factor", "pin_memory", "non_blocking"})
+# PyTorch refuses these without worker processes.
+OF_WORKERS = frozenset({"persistent_workers", "prefetch_factor"})
+
+
+class Preset(Struct, frozen=True):
+    """Settings for one purpose on one machine, set only by `apply`. `advice` has the reasons and sources."""
+
+    name: str
+    advice: tuple[Advice, ...]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables that are recommended."""
+        return select_environment(self.advice)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Recommended settings of the program, such as dtype and batch_size, by their usual names."""
+        return {
+            one.name: one.value for one in self.advice if not one.environment and one.certainty == "recommended"
+        }
+
+    def apply(self, environ: MutableMapping[str, str] | None = None) -> dict[str, str]:
+        """Set the environment variables that are not set yet, and return them. Call it before importing torch.
+
+        `environ`: in place of that of this process.
+        """
+        environ = os.environ if environ is None else environ
+        new = {name: value for name, value in self.environment.items() if name not in environ}
+        environ.update(new)
+        late = [name for name in ("torch", "jax", "cupy") if name in sys.modules] if new else []
+        if late:
+            log_once(
+                f"preset {self.name}: {', '.join(new)} are set after the import of {', '.join(late)}, "
+                "which may have read them already; call apply() first"
+            )
+        return new
+
+
+def preset(name: str) -> Preset:
+    """Return the settings for "inference", "training" or "constrained" (little memory) on this machine.
+
+    It has the advice of `advise` as well. Raises InvalidInputError for another name.
+    """
+    return build_preset(name, with_visible_gpus(machine()))
+
+
+def build_preset(name: str, here: Machine) -> Preset:
+    if name not in PRESETS:
+        raise InvalidInputError(f"preset is {quote(name)}, which is not one of {', '.join(PRESETS)}")
+    own = list(PRESETS[name](here))
+    chosen = {one.name: one for one in [*own, *advice_for(here)][::-1]}
+    without = LOADER if name == "inference" else OF_WORKERS if name == "constrained" else frozenset()
+    return Preset(name, tuple(one for one in chosen.values() if one.name not in without)[::-1])
+
+
+def _inference(here: Machine) -> Iterator[Advice]:
+    yield _dtype(here)
+    reason = "keeps no activations and no gradients: torch.inference_mode()"
+    yield Advice("inference_mode", "True", reason, (TORCH_INFERENCE,))
+    yield _batch("raise it while `memwatch.fit(model, batch=N, context=…)` fits: the KV cache grows with it")
+
+
+def _training(here: Machine) -> Iterator[Advice]:
+    yield _dtype(here)
+    reason = "activations are most of the memory above a batch of a few: True costs one more forward pass"
+    yield Advice("gradient_checkpointing", "False", reason, (TORCH_CHECKPOINT,), "if needed")
+    yield _batch("raise it while `memwatch.fit(model, training=TrainingPlan(batch_size=N))` fits")
+
+
+def _constrained(here: Machine) -> Iterator[Advice]:
+    reason = "weights take a quarter of bfloat16; adapters (LoRA) are trained on top of them in 16 bits"
+    yield Advice("dtype", "4bit", reason, (QUANTIZED,))
+    yield _batch("the smallest; accumulate gradients for the same steps")
+    reason = "the same step as a batch of 8, in the memory of a batch of 1"
+    yield Advice("gradient_accumulation_steps", "8", reason, (TORCH_AMP,))
+    reason = "activations of one block at a time, for one more forward pass"
+    yield Advice("gradient_checkpointing", "True", reason, (TORCH_CHECKPOINT,))
+    yield from _offload(here)
+    reason = "each worker has its own copy of what it touches; 0 loads data in the training process"
+    yield Advice("num_workers", "0", reason, (TORCH_DATA,))
+    reason = "pinned pages cannot be reclaimed or swapped"
+    yield Advice("pin_memory", "False", reason, (TORCH_DATA,))
+    reason = "without pinned memory a copy does not overlap with computation"
+    yield Advice("non_blocking", "False", reason, (TORCH_DATA,))
+    reason = "JAX preallocates three quarters of the GPU's memory at startup"
+    yield Advice("XLA_PYTHON_CLIENT_PREALLOCATE", "false", reason, (JAX,), "recommended", True)
+    reason = "glibc gives threads heaps of their own, each with freed memory that it keeps; two are enough"
+    yield Advice("MALLOC_ARENA_MAX", "2", reason, (MALLOPT,), "recommended", True)
+
+
+def _offload(here: Machine) -> Iterator[Advice]:
+    if any(device.architecture in SHARING for device in here.devices):
+        reason = "GPU and CPU use the same memory here: offloading copies within it and frees nothing"
+        yield Advice("cpu_offload", "False", reason, (TEGRA,))
+    elif here.devices:
+        reason = "`memwatch.swap_blocks` keeps a few blocks on the GPU and the others in System RAM"
+        yield Advice("cpu_offload", "True", reason, (TORCH_CUDA,))
+
+
+def _dtype(here: Machine) -> Advice:
+    unsure = [one for one in here.devices if one.vendor.lower() in ("nvidia", "amd") and not has_bfloat16(one)]
+    if unsure:
+        reason = f"{unsure[0].name} is not known to compute in bfloat16; scale the loss when training in float16"
+        return Advice("dtype", "float16", reason, (TORCH_AMP,))
+    reason = "half the memory of float32, with its range: no scaling of the loss"
+    return Advice("dtype", "bfloat16", reason, (TORCH_AMP,))
+
+
+def _batch(reason: str) -> Advice:
+    return Advice("batch_size", "1", reason, ("memwatch: fit",))
+
+
+PRESETS: dict[str, Callable[[Machine], Iterator[Advice]]] = {
+    "inference": _inference,
+    "training": _training,
+    "constrained": _constrained,
+}

@@ -12,9 +12,9 @@ from memwatch.core.backends.rules import PREFERENCE, select_recommended
 from memwatch.core.linux.files import Roots
 from memwatch.core.units import size
 from memwatch.library.daemon_client import daemon, read_roots
-from memwatch.library.decode import ResponseDecodeError, decode_backends
 from memwatch.library.device_selection import hidden_devices
 from memwatch.library.machine import machine_cache
+from memwatch.library.machine_record import ResponseDecodeError, decode_backends
 from memwatch.planning.answer import FitAnswer
 from memwatch.planning.fit import CPU
 from memwatch.planning.request import MAX_GPUS

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.library.never_raise import never_raise
+from memwatch.library.program_safety import never_raise
 
 OWN_THREADS = "memwatch-"
 

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 from memwatch.core.http import DeadlineSocket, GetError, request
 from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
 from memwatch.core.runtime.daemon_address import SOCKET_FILE, TCP_URL, default_url
-from memwatch.library.never_raise import log_once
+from memwatch.library.program_safety import log_once
 
 Json = Any
-# Each connection to a host needs this codec. Threads connect, and should not import: see fork_guard.
+# Each connection to a host needs this codec. Threads connect, and should not import: see `program_safety`.
 codecs.lookup("idna")
 SILENT_SECONDS = 30.0
 CONNECT_SECONDS = 2.0

@@ -7,9 +7,25 @@ from typing import Any, NamedTuple
 
 from memwatch.core.linux.pci import pci_numbers
 from memwatch.core.model import Device
-from memwatch.library.device_names import ANY_GPU, CPU, CUDA, HIP, ID, MPS, XPU, DeviceError, DeviceName, parse_name
-from memwatch.library.never_raise import never_raise
-from memwatch.library.visible_gpus import VARIABLES, VENDORS, Program, Target, build_gpu, find_visible_gpus
+from memwatch.library.program_safety import never_raise
+from memwatch.library.visible_gpus import (
+    ANY_GPU,
+    CPU,
+    CUDA,
+    HIP,
+    ID,
+    MPS,
+    VARIABLES,
+    VENDORS,
+    XPU,
+    DeviceError,
+    DeviceName,
+    Program,
+    Target,
+    build_gpu,
+    find_visible_gpus,
+    parse_name,
+)
 
 KINDS = (CUDA, HIP, XPU, MPS)
 MAKERS = {CUDA: "NVIDIA", HIP: "AMD", XPU: "Intel", MPS: "Apple"}

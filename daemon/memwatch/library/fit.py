@@ -14,7 +14,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import daemon
 from memwatch.library.device_selection import hidden_devices
 from memwatch.library.machine_record import ROOTS
-from memwatch.library.never_raise import log_once
+from memwatch.library.program_safety import log_once
 from memwatch.library.visible_gpus import Program
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner

@@ -13,7 +13,7 @@ from memwatch.core.units import size
 from memwatch.library.frameworks import total_stats
 from memwatch.library.host import rss_bytes
 from memwatch.library.memory_release import clear
-from memwatch.library.never_raise import log, never_raise
+from memwatch.library.program_safety import log, never_raise
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
 
 # A callback is called again only after usage fell this far below its threshold.

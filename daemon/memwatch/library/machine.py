@@ -14,16 +14,12 @@ from memwatch.core.backends.devices import UNIFIED, certain_part, compute_capaci
 from memwatch.core.findings import stale_pool, stale_share
 from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share
 from memwatch.library.daemon_client import Daemon, daemon
-from memwatch.library.decode import ResponseDecodeError
-from memwatch.library.device_names import DeviceError, is_cpu
-from memwatch.library.fork_guard import importing
-from memwatch.library.framework_pools import TorchPool
-from memwatch.library.frameworks import pools
+from memwatch.library.frameworks import TorchPool, pools
 from memwatch.library.host import Ram, host
-from memwatch.library.machine_record import Machine, MemoryInfo, decode_machine, from_snapshot
+from memwatch.library.machine_record import Machine, MemoryInfo, ResponseDecodeError, decode_machine, from_snapshot
 from memwatch.library.memory_pool import CachingPool
-from memwatch.library.never_raise import log_once, never_raise
-from memwatch.library.visible_gpus import Target
+from memwatch.library.program_safety import importing, log_once, never_raise
+from memwatch.library.visible_gpus import DeviceError, Target, is_cpu
 
 if TYPE_CHECKING:
     from memwatch.library.local_reading import LocalReader

@@ -1,4 +1,7 @@
-"""Record of a machine, decoded from a daemon's snapshot or converted from a direct reading."""
+"""Record of a machine, decoded from a daemon's snapshot or converted from a direct reading.
+
+Unknown fields of the JSON are ignored, and texts are made printable.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,56 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
-from memwatch.core.leases import without_lease
+from memwatch.core.backends.model import Backends
+from memwatch.core.leases import Lease, without_lease
 from memwatch.core.linux.cgroups import parse_cgroup
 from memwatch.core.linux.files import Roots, read_once
 from memwatch.core.model import Absent, Bytes, Device, Pool, Share, find_system_ram
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.snapshot_json import RECORDS
 from memwatch.library.daemon_client import Json, read_roots
-from memwatch.library.decode import decode_devices, decode_leases, decode_pools, decode_shares
-from memwatch.library.device_names import DeviceError
 from memwatch.library.device_selection import find_target
-from memwatch.library.fork_guard import importing
-from memwatch.library.visible_gpus import Program, Target
+from memwatch.library.program_safety import importing
+from memwatch.library.visible_gpus import DeviceError, Program, Target
+
+R = TypeVar("R")
+
+
+class ResponseDecodeError(ValueError):
+    """JSON that does not match the format of this version of memwatchd."""
+
+
+def decode_pools(found: Json) -> tuple[Pool, ...]:
+    return _decode(tuple[Pool, ...], found, "Pool")
+
+
+def decode_shares(found: Json) -> tuple[Share, ...]:
+    return _decode(tuple[Share, ...], found, "Share")
+
+
+def decode_devices(found: Json) -> tuple[Device, ...]:
+    return _decode(tuple[Device, ...], found, "Device")
+
+
+def decode_leases(found: Json) -> tuple[Lease, ...]:
+    return _decode(tuple[Lease, ...], found, "Lease")
+
+
+def decode_backends(found: Json) -> Backends:
+    return _decode(Backends, found, "backends")
+
+
+def _decode(kind: type[R], found: Any, name: str) -> R:  # noqa: ANN401  JSON
+    try:
+        return cast(R, RECORDS.decode(kind, found))
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
+        raise ResponseDecodeError(f"the daemon's {name} cannot be decoded: {error}") from None
+
 
 # CPUs that this process may use: by its affinity and by the quota of its cgroup.
 

@@ -19,7 +19,7 @@ from memwatch.core.runtime.heap import trim_heap
 from memwatch.library.frameworks import clear_pool, pools, read_stats
 from memwatch.library.host import rss_bytes
 from memwatch.library.memory_pool import MemoryPool
-from memwatch.library.never_raise import never_raise
+from memwatch.library.program_safety import never_raise
 
 # Default memory pools of CUDA's and HIP's stream-ordered allocators, as cudaMallocAsync and CuPy's async pool use.
 #

@@ -11,17 +11,15 @@ from memwatch.core.model import Absent, Bytes, Pool, Share
 from memwatch.core.printable import printable
 from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.wire import Shape, known
-from memwatch.library.cgroup_limit import own_limit
-from memwatch.library.device_names import CUDA, HIP, MPS, XPU, DeviceError
 from memwatch.library.device_selection import hidden_devices
 from memwatch.library.frameworks import pools, read_stats
 from memwatch.library.guard import limit_bytes
-from memwatch.library.host import rss_bytes
+from memwatch.library.host import own_limit, rss_bytes
 from memwatch.library.machine import machine
 from memwatch.library.machine_record import Machine
 from memwatch.library.memory_pool import MemoryPool, PoolStats
-from memwatch.library.never_raise import never_raise
-from memwatch.library.visible_gpus import find_visible_gpus
+from memwatch.library.program_safety import never_raise
+from memwatch.library.visible_gpus import CUDA, HIP, MPS, XPU, DeviceError, find_visible_gpus
 
 Json = dict[str, Any]
 

@@ -11,13 +11,12 @@ from queue import Empty, SimpleQueue
 
 from memwatch.core.model import Absent
 from memwatch.library.daemon_client import Daemon, Json, read_url
-from memwatch.library.device_names import DeviceError
-from memwatch.library.fork_guard import importing
 from memwatch.library.frameworks import pools, read_stats
 from memwatch.library.host import own_start_ticks
 from memwatch.library.machine_record import Machine
 from memwatch.library.memory_pool import MemoryPool
-from memwatch.library.never_raise import never_raise
+from memwatch.library.program_safety import importing, never_raise
+from memwatch.library.visible_gpus import DeviceError
 
 MAX_WAITING = 256
 RENEW_SECONDS = 10.0

@@ -15,9 +15,8 @@ from msgspec import Struct
 from memwatch.core.model import Absent, Bytes
 from memwatch.library.frameworks import TOTALS
 from memwatch.library.memory_pool import greater
-from memwatch.library.never_raise import never_raise
-from memwatch.library.peak_counters import PeakWatch, Watermark, counters
-from memwatch.library.samples import Sample, difference
+from memwatch.library.peaks import PeakWatch, Sample, Watermark, counters, difference
+from memwatch.library.program_safety import never_raise
 
 P = ParamSpec("P")
 R = TypeVar("R")

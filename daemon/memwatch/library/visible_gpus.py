@@ -1,4 +1,7 @@
-"""GPUs that a program sees, in the order in which its framework counts them, by its environment and container."""
+"""GPUs that a program sees, in the order in which its framework counts them, and the names by which it means them.
+
+The order follows from the environment and the container.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,56 @@ from memwatch.core.linux.files import Roots, names_in, read_once
 from memwatch.core.linux.pci import pci_numbers
 from memwatch.core.linux.runtime_power import is_awake
 from memwatch.core.model import Device
-from memwatch.library.device_names import CUDA, HIP, MPS, XPU, DeviceError
+from memwatch.planning.sizes import InvalidInputError
+
+# Kinds of names. ANY_GPU: a number without a framework. ID: one GPU of the machine, by its id, UUID or PCI address.
+CPU, CUDA, HIP, XPU, MPS, ANY_GPU, ID = "cpu", "cuda", "hip", "xpu", "mps", "gpu", "id"
+SPELLINGS = {
+    "cpu": CPU,
+    "cuda": CUDA,
+    "hip": HIP,
+    "rocm": HIP,
+    "xpu": XPU,
+    "sycl": XPU,
+    "mps": MPS,
+    "metal": MPS,
+    "gpu": ANY_GPU,
+}
+# TensorFlow writes /device:GPU:0.
+NAME = re.compile(rf"(?:/device:)?({'|'.join(SPELLINGS)})(?::(\d{{1,4}}))?", re.IGNORECASE | re.ASCII)
+NUMBER = re.compile(r"\d{1,4}", re.ASCII)
+MAX_SHOWN = 80
+
+
+class DeviceError(InvalidInputError):
+    """A device that does not exist, is hidden from this program, or is not known. The message says which."""
+
+
+class DeviceName(NamedTuple):
+    """A device's name as programs write it: `cuda:0`, `torch.device("xpu")`, `mps`, 0, `gpu0`, a UUID.
+
+    `number`: None if the name has none, as in "cuda".
+    """
+
+    text: str
+    kind: str
+    number: int | None = None
+
+
+def is_cpu(wanted: object) -> bool:
+    return wanted is None or parse_name(wanted).kind == CPU
+
+
+def parse_name(wanted: object) -> DeviceName:
+    """Parse a name, a number or a framework's device object. None is the CPU."""
+    text = "cpu" if wanted is None else str(wanted).strip()[:MAX_SHOWN]
+    if NUMBER.fullmatch(text):
+        return DeviceName(text, ANY_GPU, int(text))
+    match = NAME.fullmatch(text)
+    if match is None:
+        return DeviceName(text, ID)
+    return DeviceName(text, SPELLINGS[match[1].lower()], int(match[2]) if match[2] else None)
+
 
 # Rules of the variables that choose and order a program's GPUs. Pure functions of a value and the GPUs' UUIDs.
 #

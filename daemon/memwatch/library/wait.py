@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from memwatch.core.leases import OWN_LEASE
 from memwatch.core.model import Absent, Bytes
-from memwatch.library.cgroup_limit import CgroupLimit, own_limit
 from memwatch.library.daemon_client import daemon
-from memwatch.library.device_names import is_cpu
+from memwatch.library.host import CgroupLimit, own_limit
 from memwatch.library.machine import get_device_memory_bytes, machine_cache, memory_info
 from memwatch.library.machine_record import MemoryInfo, decode_leased_machine, decode_machine
-from memwatch.library.never_raise import never_raise
+from memwatch.library.program_safety import never_raise
+from memwatch.library.visible_gpus import is_cpu
 from memwatch.planning.sizes import MAX_BYTES, InvalidInputError, parse_bytes
 
 # Unknown headroom becomes known when a driver answers again. After this time it is not expected to.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.cli.headroom import PlaceHeadroom
-from memwatch.library.cgroup_limit import CgroupLimit
+from memwatch.library.host import CgroupLimit
 from support.client_process import memwatch
 from support.daemon_process import running_daemon
 from support.dead_address import dead_address
@@ -93,7 +93,7 @@ def test_library_counts_only_free_memory_if_asked() -> None:
 
 def test_unreadable_limit_is_none(tmp_path: Path) -> None:
     """No cgroups, as on macOS, or invalid files: only System RAM is known."""
-    code = "from memwatch.library.cgroup_limit import own_limit; print(own_limit())"
+    code = "from memwatch.library.host import own_limit; print(own_limit())"
     (tmp_path / "self").mkdir()
     missing = run_program(code, MEMWATCHD_PROCFS=str(tmp_path))
     (tmp_path / "self/cgroup").write_bytes(b"\xff\n")

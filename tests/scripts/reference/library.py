@@ -44,13 +44,13 @@ is opened in a helper process, which ends a minute after the last call.
 
 # Public names by subject, by the module that they come from.
 SUBJECTS: dict[str, tuple[str, ...]] = {
-    "The machine": ("machine", "machine_record", "device_names", "host", "memory_tree", "start_log"),
-    "Measuring": ("stage_log", "track", "profiler", "allocation_tracker"),
+    "The machine": ("machine", "machine_record", "visible_gpus", "host", "memory_tree"),
+    "Measuring": ("memory_log", "track", "profiler", "allocation_tracker"),
     "Training frameworks": ("callbacks",),
-    "Allocators": ("frameworks", "memory_pool", "memory_release", "fallback"),
-    "Limits and pressure": ("guard", "pressure_watch", "oom_errors", "oom_retry", "autopsy", "wait"),
+    "Allocators": ("frameworks", "memory_pool", "memory_release"),
+    "Limits and pressure": ("guard", "pressure_watch", "oom_errors", "oom_recovery", "autopsy", "wait"),
     "Weights": ("block_swap", "safetensors_file"),
-    "Advice and backends": ("advice", "advice_record", "presets", "backend_selection"),
+    "Advice and backends": ("advice", "backend_selection"),
     "Planning": ("fit", "answer", "cuda_context", "inference", "training", "transformer", "checkpoint", "sizes"),
 }
 Found = Callable[..., Any]

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from memwatch.library import framework_pools
-from memwatch.library.framework_pools import find_framework_pools
+from memwatch.library import frameworks
+from memwatch.library.frameworks import find_framework_pools
 from memwatch.library.memory_pool import MemoryPool
 
 
@@ -33,7 +33,7 @@ class MlxStandIn:
 
 @pytest.fixture(autouse=True)
 def no_pools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framework_pools, "_mlx_pools", [])
+    monkeypatch.setattr(frameworks, "_mlx_pools", [])
 
 
 def find_pools(mlx: object) -> list[MemoryPool]:
@@ -70,7 +70,7 @@ def test_peak_of_mlx_outlasts_a_reset_by_the_library() -> None:
     mlx = MlxStandIn()
     (pool,) = find_pools(mlx)
     assert pool.stats().peak_bytes == 7
-    assert isinstance(pool, framework_pools.MlxPool)
+    assert isinstance(pool, frameworks.MlxPool)
     pool.reset_peak()
 
     (again,) = find_pools(mlx)

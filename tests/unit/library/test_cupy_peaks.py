@@ -12,7 +12,7 @@ import pytest
 import memwatch
 from memwatch.library import track as tracking
 from memwatch.library.cupy_peaks import cupy_peaks
-from memwatch.library.peak_counters import counters
+from memwatch.library.peaks import counters
 from simulators.cupy_stand_in import UNIT_BYTES, CountingCupy, hooks
 
 pytestmark = pytest.mark.process

@@ -11,9 +11,8 @@ import pytest
 
 from memwatch.core.linux.files import Roots
 from memwatch.core.model import Architecture, Device
-from memwatch.library.device_names import DeviceError
 from memwatch.library.device_selection import find_target, hidden_devices
-from memwatch.library.visible_gpus import Program
+from memwatch.library.visible_gpus import DeviceError, Program
 
 
 def gpu(number: int, vendor: str = "NVIDIA", name: str = "", instances: Mapping[int, str] | None = None) -> Device:

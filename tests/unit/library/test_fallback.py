@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 import memwatch
-from memwatch.library import memory_pool, never_raise
+from memwatch.library import memory_pool, program_safety
 from memwatch.library.memory_pool import count_fallbacks
 from support.custom_pool import OwnPool
 
@@ -41,7 +41,7 @@ class Gpu:
 @pytest.fixture(autouse=True)
 def _nothing_counted_or_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_pool, "_fallbacks", Counter())
-    monkeypatch.setattr(never_raise, "_logged", set())
+    monkeypatch.setattr(program_safety, "_logged", set())
 
 
 def test_allocation_that_fits_stays_on_the_device() -> None:

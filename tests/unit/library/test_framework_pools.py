@@ -6,8 +6,7 @@ import pytest
 
 import memwatch
 from memwatch.core.model import Absent
-from memwatch.library.framework_pools import CupyPool, JaxPool, TorchPool, find_framework_pools
-from memwatch.library.frameworks import total_stats
+from memwatch.library.frameworks import CupyPool, JaxPool, TorchPool, find_framework_pools, total_stats
 from support.custom_pool import OwnPool
 
 GIB = 1 << 30

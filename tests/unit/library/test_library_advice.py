@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.model import Absent, Architecture, Pool
-from memwatch.library.advice import advice_for, select_environment
-from memwatch.library.advice_record import Advice
+from memwatch.library.advice import Advice, advice_for, select_environment
 from memwatch.library.machine_record import Machine
 from support.advice_machine import GIB, RAM, machine
 

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from memwatch.core.model import Absent
-from memwatch.library import framework_pools
-from memwatch.library.framework_pools import TorchPool
+from memwatch.library import frameworks
+from memwatch.library.frameworks import TorchPool
 from memwatch.library.memory_pool import PoolStats
-from memwatch.library.peak_counters import PeakCounters, Watermark, counters
+from memwatch.library.peaks import PeakCounters, Watermark, counters
 from memwatch.library.track import track
 from simulators.torch_stand_in import MIB, CountingTorch
 from support.library_process import run_json
@@ -82,7 +82,7 @@ def test_reset_is_left_out_below_memwatch_run() -> None:
 def torch(monkeypatch: pytest.MonkeyPatch) -> CountingTorch:
     """Import a stand-in for PyTorch with one GPU in use."""
     stand_in = CountingTorch()
-    monkeypatch.setitem(framework_pools._torch_pools, "cuda", [TorchPool(stand_in, 0)])
+    monkeypatch.setitem(frameworks._torch_pools, "cuda", [TorchPool(stand_in, 0)])
     monkeypatch.setitem(__import__("sys").modules, "torch", stand_in)
     return stand_in
 
@@ -103,7 +103,7 @@ def test_peak_of_a_gpu_is_its_allocators(torch: CountingTorch) -> None:
     assert [one.exact for one in (outer, step, following)] == [True, True, True]
     assert step.device.peak_bytes == 16 * MIB
     assert step.pools["PyTorch cuda:0"].allocated_bytes == 16 * MIB
-    (pool,) = framework_pools._torch_pools["cuda"]
+    (pool,) = frameworks._torch_pools["cuda"]
     assert pool.stats().peak_bytes == 68 * MIB  # as the program would have it, though its own counter says less
     assert torch.peak == 5 * MIB
 
@@ -133,7 +133,7 @@ def test_reset_by_the_program_makes_a_peak_sampled(torch: CountingTorch) -> None
         torch.spike(8 * MIB)
 
     assert (step.peak_bytes, step.exact) == (64 * MIB, False)
-    assert framework_pools._torch_pools["cuda"][0].stats().peak_bytes == 8 * MIB
+    assert frameworks._torch_pools["cuda"][0].stats().peak_bytes == 8 * MIB
 
 
 def test_counter_without_reset_is_exact_only_where_it_rises() -> None:

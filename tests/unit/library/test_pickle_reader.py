@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.library import pickle_reader, pickle_window
+from memwatch.library import pickle_reader
 from memwatch.library.allocator_snapshot import MAX_BLOCKS
 from memwatch.library.pickle_reader import BY_NAME, CAN_RUN_CODE, PickleReader, PickleRefusedError
 from support.torch_snapshot import block
@@ -166,8 +166,8 @@ def test_values_within_the_limits_take_at_most_200_mib() -> None:
 
 def test_window_moves_over_a_file_that_is_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Values lie across the places where the window is moved, and positions in errors are those of the file."""
-    monkeypatch.setattr(pickle_window, "CHUNK_BYTES", 100)
-    monkeypatch.setattr(pickle_window, "MAX_OPERATION_BYTES", 400)
+    monkeypatch.setattr(pickle_reader, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(pickle_reader, "MAX_OPERATION_BYTES", 400)
     data = pickle.dumps(PLAIN, 4)
 
     assert read(data) == PLAIN

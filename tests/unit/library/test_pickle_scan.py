@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.library import pickle_scan, pickle_window
+from memwatch.library import pickle_reader
 from memwatch.library.allocator_snapshot import SnapshotSummary, count_failures, read_pickle
 from memwatch.library.pickle_reader import PickleRefusedError
 from support.torch_snapshot import sample_snapshot
@@ -53,8 +53,8 @@ def test_history_without_errors_or_entries_has_none() -> None:
 
 def test_window_moves_over_a_longer_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pair of key and value may lie on both sides of the place where the window moves."""
-    monkeypatch.setattr(pickle_window, "CHUNK_BYTES", 90)
-    monkeypatch.setattr(pickle_window, "MAX_OPERATION_BYTES", 300)
+    monkeypatch.setattr(pickle_reader, "CHUNK_BYTES", 90)
+    monkeypatch.setattr(pickle_reader, "MAX_OPERATION_BYTES", 300)
     found = with_history(["alloc", "oom"] * 300)
 
     assert summary_of(pickle.dumps(found)).out_of_memory == 300
@@ -64,7 +64,7 @@ def test_blocks_are_shown_if_the_history_is_too_long(monkeypatch: pytest.MonkeyP
     data = pickle.dumps(with_history(["oom"] * 3000))
     for name, limit in (("MAX_SCAN_BYTES", 10_000), ("MAX_STEPS", 100), ("MAX_CHECKED_BYTES", 1000)):
         with monkeypatch.context() as patch:
-            patch.setattr(pickle_scan, name, limit)
+            patch.setattr(pickle_reader, name, limit)
             summary = summary_of(data)
         assert (summary.blocks, summary.out_of_memory) == (4, None)
 

@@ -9,7 +9,7 @@ import pytest
 import memwatch
 from memwatch.core.model import Absent
 from memwatch.library import memory_pool
-from memwatch.library.framework_pools import TorchPool
+from memwatch.library.frameworks import TorchPool
 from memwatch.library.memory_pool import count_fallbacks, is_framework, note_fallback
 from support.custom_pool import OwnPool
 

@@ -11,9 +11,8 @@ import pytest
 
 import memwatch
 from memwatch.core.model import Architecture
-from memwatch.library import never_raise
-from memwatch.library.advice_record import Advice
-from memwatch.library.presets import PRESETS, build_preset
+from memwatch.library import program_safety
+from memwatch.library.advice import PRESETS, Advice, build_preset
 from memwatch.planning.sizes import InvalidInputError
 from support.advice_machine import machine
 
@@ -113,7 +112,7 @@ def test_contested_settings_are_not_applied() -> None:
 def test_apply_after_the_import_of_a_framework_warns(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(never_raise, "_logged", set())
+    monkeypatch.setattr(program_safety, "_logged", set())
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
 
     build_preset("training", machine("nvidia", DISCRETE)).apply({})

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import pytest
 
 from memwatch.core.model import Absent, Bytes
-from memwatch.library.profile_export import as_csv, as_html
-from memwatch.library.profiler import MemoryProfiler
-from memwatch.library.samples import Sample
+from memwatch.library.peaks import Sample
+from memwatch.library.profiler import MemoryProfiler, as_csv, as_html
 
 UNKNOWN = Absent.NOT_AVAILABLE
 

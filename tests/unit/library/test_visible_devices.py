@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.library.device_names import DeviceError, DeviceName, parse_name
 from memwatch.library.visible_gpus import (
+    DeviceError,
+    DeviceName,
+    parse_name,
     select_container,
     select_cuda,
     select_hip,

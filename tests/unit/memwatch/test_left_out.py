@@ -24,7 +24,7 @@ from memwatch.core.listing import LISTS, left_out_texts
 from memwatch.core.model import Absent
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.snapshot import Snapshot
-from memwatch.library import memory_holders, profiler
+from memwatch.library import autopsy, profiler
 from memwatch.monitor.doctor.checks import run_checks
 from memwatch.monitor.incident_observer import MAX_ANNOUNCED, IncidentObserver
 from memwatch.monitor.neighbours.found import MAX_FOUND, FoundMachine, FoundMachines
@@ -217,7 +217,7 @@ def test_largest_processes_are_not_known_if_not_all_were_read(
 ) -> None:
     for pid in (1, 2):
         (tmp_path / str(pid)).mkdir()
-    monkeypatch.setattr(memory_holders, "read_roots", lambda _: (tmp_path, tmp_path, tmp_path))
-    monkeypatch.setattr(memory_holders, "MAX_READ", 1)
+    monkeypatch.setattr(autopsy, "read_roots", lambda _: (tmp_path, tmp_path, tmp_path))
+    monkeypatch.setattr(autopsy, "MAX_READ", 1)
 
-    assert memory_holders.list_resident() is Absent.NOT_AVAILABLE
+    assert autopsy.list_resident() is Absent.NOT_AVAILABLE
