@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -15,6 +16,7 @@ from memwatch.core.clock import Clock
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import CollectorEntry, Host, ScanOptions
 from memwatch.core.config_state import ConfigState
+from memwatch.core.engines.records import ModelQuery, ModelSizes
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import KnownOwners
 from memwatch.core.linux.pstore import find_crash_records
@@ -30,7 +32,6 @@ from memwatch.monitor.incidents.store import IncidentStore
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.notify.channel import Sender
 from memwatch.monitor.render.silence_words import notice_lines, notices_of
-from memwatch.planning.served_models import ServedModels
 from memwatch_web.asgi.access import WebOptions
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
@@ -46,6 +47,8 @@ from memwatchd.state_dir import StateDir
 
 if TYPE_CHECKING:
     import ssl
+
+    from memwatch.planning.served import ServedModels
 
 EVERYTHING = ConfigState()
 log: logging.Logger = logging.getLogger(__name__)
@@ -84,7 +87,19 @@ def build_host(settings: Settings, key_owners: KnownOwners | None = None) -> Hos
         settings.processes.command_lines and not settings.web.is_open,  # they may contain passwords
     )
     options = (scan, engine_addresses(settings.engines), *settings.collectors.options)
-    return Host(build_roots(settings), options, size_model=ServedModels().size, key_owners=key_owners)
+    return Host(build_roots(settings), options, size_model=build_model_reader(), key_owners=key_owners)
+
+
+def build_model_reader() -> Callable[[ModelQuery], ModelSizes]:
+    """Return a reader of models' sizes. Only machines with a model server need the planner: it is imported late."""
+
+    @cache
+    def models() -> ServedModels:
+        from memwatch.planning.served import ServedModels
+
+        return ServedModels()
+
+    return lambda query: models().size(query)
 
 
 def build_rules(settings: Settings, player: Player | None = None) -> MonitorRules:

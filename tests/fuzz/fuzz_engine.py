@@ -9,10 +9,10 @@ from fuzz.oracle import are_valid
 from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.kinds import KINDS, EngineKind, find_kind, may_start_engine
-from memwatch.core.engines.options_file import WANTED, parse_options
 from memwatch.core.engines.records import MAX_BYTES as MAX_MEMORY
 from memwatch.core.engines.records import MAX_COUNT
 from memwatch.core.model import Absent
+from memwatch.planning.served import WANTED, parse_options
 
 MAX_BYTES = 8192
 BETWEEN = b"\n---\n"

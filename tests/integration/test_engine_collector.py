@@ -19,11 +19,11 @@ from memwatch.core.collectors.engines import (
     Options,
 )
 from memwatch.core.engines.exchange import MAX_ANSWER_BYTES
-from memwatch.core.engines.options_file import parse_options
 from memwatch.core.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
 from memwatch.core.engines.server import Address
 from memwatch.core.linux.files import SourceUnavailable
 from memwatch.core.model import Absent, Quality
+from memwatch.planning.served import parse_options
 from support import engine_texts as texts
 from support.budget import within
 from support.engine_host import EngineHost

@@ -22,9 +22,7 @@ from memwatch.core.model import Bytes
 from memwatch.monitor.recording.redact import Redactor
 from memwatch.monitor.report.evidence import EvidenceReader
 from memwatch.monitor.report.text_redaction import TextRedactor
-from memwatch.planning.served import size_served
-from memwatch.planning.served_child import read_model
-from memwatch.planning.served_models import ServedModels
+from memwatch.planning.served import ServedModels, read_model, size_served
 from support import engine_texts
 from support.engine_host import EngineHost
 from support.engine_servers import engine_site

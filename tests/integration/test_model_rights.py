@@ -13,9 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.engines.records import Cache, ModelQuery, ModelSizes, ServedBy
-from memwatch.planning.served import ServedModel, size_served
-from memwatch.planning.served_child import read_model
-from memwatch.planning.served_models import ServedModels
+from memwatch.planning.served import ServedModel, ServedModels, read_model, size_served
 from support.checkpoint_files import safetensors
 from support.engine_host import EngineHost
 from support.other_user import CAN_SWITCH, OTHER_UID, become_other

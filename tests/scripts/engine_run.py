@@ -20,7 +20,7 @@ from typing import IO
 from memwatch.core.collectors.engines import Collector
 from memwatch.core.engines.records import Engine
 from memwatch.core.linux.files import Roots
-from memwatch.planning.served_models import ServedModels
+from memwatch.planning.served import ServedModels
 from support.free_ports import free_port
 from support.written_models import random_weights, write_gguf
 

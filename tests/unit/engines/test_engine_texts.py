@@ -10,11 +10,11 @@ from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, 
 from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.kinds import KINDS, EngineKind, find_kind, may_start_engine
-from memwatch.core.engines.options_file import parse_options
 from memwatch.core.engines.rates import Rates, compute_rates
 from memwatch.core.engines.records import Cache, Counters
 from memwatch.core.engines.text import Exposition, bytes_of, count_of, label, ratio_of
 from memwatch.core.model import Absent, Quality
+from memwatch.planning.served import parse_options
 from support import engine_texts as texts
 
 GIB = 1 << 30

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from memwatch.core.engines.records import Cache
+from memwatch.core.engines.records import Cache, ModelSizes
 from memwatch.core.model import Absent, Quality
-from memwatch.planning.served import ServedModel, read_served, size_model, size_served
+from memwatch.planning.served import ServedModel, read_served, size_served
 from support.recent_models import DEEPSEEK_V4_FLASH, GEMMA_4_31B, QWEN3_5_35B
 
 QWEN3_32B = {
@@ -26,6 +26,10 @@ GPT_OSS = {
     "layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072,
 }  # fmt: skip
 TOKEN = 64 * 2 * 8 * 128 * 2  # bytes of one token in all layers of Qwen3 32B
+
+
+def size_model(path: Path, cache: Cache) -> ModelSizes:
+    return size_served(read_served(path), cache)
 
 
 def model(folder: Path, config: dict[str, Any], **changed: Any) -> str:

@@ -16,7 +16,7 @@ from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_kv_cache
 from memwatch.planning.need import compute_checkpoint_need
 from memwatch.planning.request import Use
-from memwatch.planning.served import size_model
+from memwatch.planning.served import read_served, size_served
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.sparse_attention import count_indexers
 from support.gguf_keys import attention, keys
@@ -177,7 +177,7 @@ def test_blocks_of_a_served_model_have_indexer_keys(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_V32))
     cache = Cache("blocks", blocks=1000, block_tokens=64, key_dtype="fp8_ds_mla", value_dtype="fp8_ds_mla")
 
-    assert size_model(tmp_path, cache).kv_cache_bytes == 64_000 * 61 * (FP8_LATENT + KEY)
+    assert size_served(read_served(tmp_path), cache).kv_cache_bytes == 64_000 * 61 * (FP8_LATENT + KEY)
 
 
 GGUF_GLM = keys(
