@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.accounting.holders import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
+from memwatch.core.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
 from memwatch.core.model import Absent, Bytes, Process, ShareKind
 from memwatch.core.snapshot import ProcessScan, Snapshot
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu

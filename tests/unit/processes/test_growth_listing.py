@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from memwatch.core.model import Process
-from memwatch.core.processes.growth import GrowthTracker, LeakRules
+from memwatch.core.processes.growth import GrowthTracker
+from memwatch.core.processes.leaks import LeakRules
 
 GIB = 1 << 30
 

@@ -1,34 +1,23 @@
-"""Merge the findings of all collectors, and derive the facts that need several of them. Pure functions.
-
-In an LXC container, /proc/meminfo shows the container's limit as MemTotal. A GPU uses System RAM of the whole
-machine and is not charged to a container. So System RAM is taken from the machine's NUMA nodes, and the limit
-becomes a share of it, as in every other container.
-"""
+"""Merge the findings of all collectors, and derive the facts that need several of them. Pure functions."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, compress
 from operator import attrgetter, is_not
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
-from memwatch.core.accounting import amd, apple, drm, nvidia, tegra
+from memwatch.core.accounting import amd, apple, drm, npu, nvidia, tegra
 from memwatch.core.accounting.device_memory import DeviceMemory, NpuMemory
 from memwatch.core.accounting.driver_errors import with_logged
-from memwatch.core.accounting.drm import (
-    GpuContext,
-    buffers_share,
-    held_by_pid,
-    in_system_ram,
-    most_by_pid,
-    select_npus,
-)
 from memwatch.core.accounting.engines import with_engine_memory
 from memwatch.core.accounting.gpu_limits import with_gpu_limits
-from memwatch.core.accounting.holders import has_orphans, with_large_holders
+from memwatch.core.accounting.hwmon import with_sensors
+from memwatch.core.accounting.labels import with_unique_labels
+from memwatch.core.accounting.large_holders import has_orphans, with_large_holders
+from memwatch.core.accounting.lxcfs import with_both_scopes
 from memwatch.core.accounting.relations import (
     bound_held,
     find_sizes,
@@ -36,22 +25,10 @@ from memwatch.core.accounting.relations import (
     with_device_bytes,
     with_device_memories,
 )
+from memwatch.core.accounting.zram import with_zram
 from memwatch.core.findings import Findings
-from memwatch.core.linux.lxcfs import LXCFS
-from memwatch.core.model import (
-    Absent,
-    Content,
-    Device,
-    Pool,
-    PoolKind,
-    Quality,
-    Share,
-    ShareKind,
-    Vitals,
-    find_system_ram,
-    sum_figures,
-)
-from memwatch.core.snapshot import Machine, Node, Zram, merge_nodes
+from memwatch.core.model import Share
+from memwatch.core.snapshot import Node, merge_nodes
 
 # The fields of Findings and their empty values: the same objects every time.
 NAMES = Findings.__struct_fields__
@@ -134,7 +111,7 @@ def filled_fields(found: Findings) -> Mapping[str, Any]:
 def relate(whole: Findings) -> Findings:
     """Combine the merged findings with each other."""
     whole = with_both_scopes(whole)
-    device_memories, npus = build_device_memories(whole), build_npus(whole)
+    device_memories, npus = build_device_memories(whole), npu.build_npus(whole)
     whole = with_device_memories(whole, device_memories, npus)
     whole = with_holders(whole, device_memories, npus)
     whole = with_gpu_limits(whole)
@@ -188,177 +165,3 @@ def without_lost(shares: tuple[Share, ...], roots: set[str]) -> tuple[Share, ...
         if not inside:
             return tuple(share for share in shares if share.id in places)
         places |= inside
-
-
-def build_npus(found: Findings) -> list[NpuMemory]:
-    """Return the NPUs that the kernel's drivers report; an empty list if System RAM is unknown."""
-    ram = find_system_ram(found.pools)
-    if found.drm is None or ram is None:
-        return []
-    npus, machine = select_npus(found.drm), found.machine or Machine()
-    with_memory: list[NpuMemory] = []
-    for at, npu in enumerate(npus):
-        place = GpuContext(f"npu{at}", "" if len(npus) == 1 else f" {at}", ram, machine, found.drm)
-        if system := in_system_ram(npu, place):
-            share = replace(
-                buffers_share(place, system),
-                kind=ShareKind.NPU_BUFFERS,
-                label=f"NPU buffers{place.number}",
-                device=None,
-            )
-            with_memory.append(NpuMemory((share,), held_by_pid(npu, None, share), most_by_pid(npu, None, share)))
-    return [npu.as_stale() for npu in with_memory] if "drm" in found.stale else with_memory
-
-
-def with_zram(pool: Pool, zram: Zram | Absent | None) -> Pool:
-    """Move zram's compressed pages from unattributed memory to the kernel; no line of /proc/meminfo contains them.
-
-    At most all unattributed memory moves: the two figures are not read at the same instant. If zram's memory is not
-    known, it is not known either how much of the rest is unattributed.
-    """
-    unattributed = pool.unattributed_bytes
-    if zram is None or pool.kind is not PoolKind.SYSTEM_RAM or isinstance(unattributed, Absent):
-        return pool
-    memory = zram if isinstance(zram, Absent) else zram.memory_bytes
-    if isinstance(memory, Absent) or memory > pool.size_bytes:
-        return replace(
-            pool, unattributed_bytes=memory if isinstance(memory, Absent) else Absent.INCONSISTENT, contents=()
-        )
-    held = min(memory, unattributed)
-    if not held:
-        return pool
-    moved = {"kernel": held, "unattributed": -held}
-    contents = tuple(Content(part.kind, part.size_bytes + moved.get(part.kind, 0)) for part in pool.contents)
-    return replace(pool, unattributed_bytes=unattributed - held, contents=contents)
-
-
-NOTE = "does not include GPU memory on unified machines"
-
-
-def with_both_scopes(found: Findings) -> Findings:
-    """Return findings unchanged if meminfo shows the machine, or if the machine's memory size is unknown.
-
-    Where its nodes are there and cannot be read, the container's size is an estimate of the machine's.
-    """
-    limit = find_system_ram(found.pools)
-    if limit is None or not limit.source.startswith(LXCFS):
-        return found
-    machine = machine_ram(found, limit)
-    if machine is None and any(isinstance(node.size_bytes, Absent) for node in found.nodes):
-        estimated = replace(limit, quality=Quality.ESTIMATED)
-        return replace(found, pools=tuple(estimated if pool is limit else pool for pool in found.pools))
-    if machine is None:
-        return found
-    others = tuple(share for share in found.shares if share.kind is not ShareKind.CGROUP)
-    tighter = next((share for share in found.shares if is_below(share, limit.size_bytes)), None)
-    return replace(
-        found,
-        pools=tuple(machine if pool is limit else pool for pool in found.pools),
-        shares=(tighter or build_share(limit), *others),
-    )
-
-
-def is_below(share: Share, size: int) -> bool:
-    """Check for the limit of a cgroup inside the container."""
-    return share.kind is ShareKind.CGROUP and isinstance(share.limit_bytes, int) and share.limit_bytes < size
-
-
-def machine_ram(found: Findings, limit: Pool) -> Pool | None:
-    """Sum all nodes. An estimate: the kernel has no MemAvailable for nodes."""
-    size = sum_figures([node.size_bytes for node in found.nodes])
-    if isinstance(size, Absent) or size < limit.size_bytes:
-        return None
-    available = sum_figures([node.available_bytes for node in found.nodes])
-    return Pool(
-        id=limit.id,
-        kind=limit.kind,
-        label=limit.label,
-        size_bytes=size,
-        used_bytes=available if isinstance(available, Absent) else size - available,
-        available_bytes=available,
-        source="sysfs:node/meminfo",
-        quality=Quality.ESTIMATED,
-        free_bytes=sum_figures([node.free_bytes for node in found.nodes]),
-    )
-
-
-def build_share(limit: Pool) -> Share:
-    """Build the container's share from lxcfs: its cgroup may be outside the visible hierarchy."""
-    return Share(
-        id="cgroup",
-        kind=ShareKind.CGROUP,
-        label="Container limit",
-        within=limit.id,
-        used_bytes=limit.used_bytes,
-        limit_bytes=limit.size_bytes,
-        source=limit.source,
-        quality=limit.quality,
-        note=NOTE,
-    )
-
-
-def with_sensors(devices: Sequence[Device], found: Findings) -> tuple[Device, ...]:
-    """Return the devices with the values of the sensors at their PCI address."""
-    sensors = found.hwmon
-    if not sensors:
-        return tuple(devices)
-    if "hwmon" in found.stale:
-        sensors = dict.fromkeys(sensors, Vitals.absent(Absent.STALE))
-    return tuple(
-        device.with_vitals(sensors[str(device.pci)])
-        if str(device.pci) in sensors and device.state == "ok"
-        else device
-        for device in devices
-    )
-
-
-class Labeled(NamedTuple):
-    pools: tuple[Pool, ...]
-    shares: tuple[Share, ...]
-
-
-def with_unique_labels(pools: tuple[Pool, ...], shares: tuple[Share, ...]) -> Labeled:
-    """Number the pools that have one name, then add the device, or at last the id, to each label that repeats.
-
-    Without a repeated label both are returned unchanged.
-    """
-    found = Labeled(pools, shares)
-    if _is_unique(found):
-        return found
-    numbered = Labeled(_numbered(pools), shares)
-    with_device = _with_suffix(numbered, lambda share: share.device)
-    return with_device if _is_unique(with_device) else _with_suffix(numbered, lambda share: share.id)
-
-
-def _is_unique(found: Labeled) -> bool:
-    labels = {place.label for place in found.pools}
-    labels.update(share.label for share in found.shares)
-    return len(labels) == len(found.pools) + len(found.shares)
-
-
-def _numbered(pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
-    """Give pools with one name the number of their GPU, as their maker does if it has several: `VRAM 2`."""
-    count = Counter(map(_name, pools))
-    return tuple(
-        replace(pool, label=f"{_name(pool)}{_number(pool)}") if count[_name(pool)] > 1 else pool for pool in pools
-    )
-
-
-def _name(pool: Pool) -> str:
-    return pool.label.removesuffix(_number(pool))
-
-
-def _number(pool: Pool) -> str:
-    return f" {pool.id.removeprefix('gpu')}"
-
-
-def _with_suffix(found: Labeled, suffix: Callable[[Share], str | None]) -> Labeled:
-    count = Counter(pool.label for pool in found.pools)
-    count.update(share.label for share in found.shares)
-    shares = [
-        replace(share, label=f"{share.label} ({suffix(share)})")
-        if count[share.label] > 1 and suffix(share)
-        else share
-        for share in found.shares
-    ]
-    return Labeled(found.pools, tuple(shares))

@@ -9,13 +9,9 @@ from msgspec.structs import replace
 
 from memwatch.core.accounting import tegra
 from memwatch.core.accounting.device_memory import DeviceMemory
-from memwatch.core.accounting.nvidia_architecture import (
-    decide_architecture,
-    find_partition,
-    is_integrated,
-    with_partition,
-)
+from memwatch.core.accounting.nvidia_architecture import decide_architecture, is_integrated
 from memwatch.core.accounting.nvidia_gpu import GpuContext, absent_gpu, build_device_memory
+from memwatch.core.accounting.nvidia_partition import find_partition, with_partition
 from memwatch.core.drivers.nvml.records import GpuReading, NvmlReading
 from memwatch.core.findings import Findings
 from memwatch.core.linux.dmem import DmemReading

@@ -10,7 +10,7 @@ from msgspec import Struct, json
 from msgspec.structs import replace
 
 from memwatch.build_info import REVISION, __version__
-from memwatch.core.accounting.holders import describe_causes
+from memwatch.core.accounting.unattributed import describe_causes
 from memwatch.core.backends.model import Backends
 from memwatch.core.doc import Doc
 from memwatch.core.engines.records import Engine

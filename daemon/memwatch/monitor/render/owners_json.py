@@ -8,12 +8,13 @@ from typing import Annotated
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from memwatch.core.accounting.holders import HELD_BY_PROCESSES
-from memwatch.core.accounting.holders import unattributed_bytes as compute_unattributed
+from memwatch.core.accounting.unattributed import HELD_BY_PROCESSES
+from memwatch.core.accounting.unattributed import unattributed_bytes as compute_unattributed
 from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Bytes, Pool, Process, ProcessList, Share
 from memwatch.core.owners import OwnerKind, OwnerTotal, build_totals, find_caps
-from memwatch.core.processes.growth import LeakSuspect, ProcessGrowth
+from memwatch.core.processes.growth import ProcessGrowth
+from memwatch.core.processes.leaks import LeakSuspect
 from memwatch.core.processes.pss import Pss
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.wire import ABSENT, Json, Shape, Wire
