@@ -9,7 +9,7 @@ import pytest
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import Host
 from memwatch.core.model import Absent
-from memwatch.core.reading.absent_reasons import COLLECTOR_OF, find_absent_reasons
+from memwatch.core.reading.machine import COLLECTOR_OF, find_absent_reasons
 from memwatch.core.snapshot import CollectorState, CollectorStatus, Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames

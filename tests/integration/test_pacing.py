@@ -20,8 +20,8 @@ from memwatch.core.collectors.base import Collector, CollectorEntry
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots
 from memwatch.core.model import Absent, Bytes, Quality, Share, ShareKind
+from memwatch.core.reading.collector_runner import moved_between
 from memwatch.core.reading.identity import Identity
-from memwatch.core.reading.movement import moved_between
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Level, Pressure, Reason
 from memwatch.monitor.feature import MonitorRules

@@ -16,7 +16,7 @@ from memwatch.core.findings import Findings
 from memwatch.core.linux.wakeups import Wake
 from memwatch.core.model import Absent
 from memwatch.core.owners import Owner, sum_owners
-from memwatch.core.reading.snapshot_fields import COPIED
+from memwatch.core.reading.machine import COPIED
 from memwatch.core.snapshot import CollectorStatus, Snapshot
 from memwatch.monitor.loop import Monitor
 from memwatchd.recording.frames import RecordingInfo, read_frames

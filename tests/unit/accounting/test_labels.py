@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memwatch.core.accounting.labels import with_unique_labels
+from memwatch.core.accounting.compose import with_unique_labels
 from memwatch.core.model import Pool, PoolKind, Quality, Share, ShareKind
 
 

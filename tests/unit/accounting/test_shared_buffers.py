@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.core.accounting.shared_buffers import ClientPart, bound, sum_parts
+from memwatch.core.accounting.device_memory import ClientPart, bound, sum_parts
 from memwatch.core.model import Absent
 
 UNKNOWN = Absent.NOT_SUPPORTED

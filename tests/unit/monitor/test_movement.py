@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.model import Absent, Bytes
-from memwatch.core.reading.movement import moved_between
+from memwatch.core.reading.collector_runner import moved_between
 from support.fakes import GIB
 from support.sample_snapshots import many_owners
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from memwatch.core.accounting.amd_clients import ClientMemory, ClientUsage, sum_clients
-from memwatch.core.accounting.device_memory import DeviceMemory, remainder, without_figures
+from memwatch.core.accounting.device_memory import (
+    ClientPart,
+    ClientTotals,
+    DeviceMemory,
+    remainder,
+    sum_parts,
+    without_figures,
+)
 from memwatch.core.drivers.amd.architecture import (
     ArchitectureDecision,
     decide_architecture,
@@ -16,8 +23,8 @@ from memwatch.core.drivers.amd.architecture import (
     takes_gtt,
 )
 from memwatch.core.drivers.amd.records import AmdGpu, AmdReading, AmdSensors
-from memwatch.core.drivers.amd.smi import SmiGpu
-from memwatch.core.drivers.drm.records import DrmReading
+from memwatch.core.drivers.amd.smi import SmiGpu, SmiProcess
+from memwatch.core.drivers.drm.records import DrmClient, DrmReading
 from memwatch.core.findings import Findings
 from memwatch.core.model import (
     Absent,
@@ -44,6 +51,7 @@ UNREAD = "Some processes cannot be read: their memory on this GPU is not listed,
 SHARED = "Some processes share buffers: their sum exceeds the used memory."
 NO_FILES = "The driver has no files about its memory (mem_info_*), so its VRAM is unknown: newer kernels have them."
 NO_BAR = "The CPU can access only a part of this GPU's memory: it has no resizable BAR."
+REGIONS = frozenset({"vram", "gtt"})
 
 
 class GpuContext(Struct, frozen=True):
@@ -323,3 +331,91 @@ def _pages_limit(reading: AmdReading, gpu: AmdGpu) -> str:
     return (
         f"All GPUs together may use {size(limit)} of System RAM (pages_limit), which is less than this GPU's GTT."
     )
+
+
+class ClientMemory(NamedTuple):
+    """Bytes of VRAM (or of the carve-out), and of System RAM through GTT."""
+
+    vram: int = 0
+    gtt: int = 0
+
+
+class ClientUsage(Struct, frozen=True):
+    """`by_pid`: memory of each process, `most_by_pid` upper bounds of it where its clients may share buffers.
+
+    `total`: each byte once, as processes may share clients. `unread`: regions of a process of which a size cannot
+    be read.
+    """
+
+    by_pid: Mapping[int, ClientMemory]
+    total: ClientMemory | Absent
+    are_shared: bool
+    unread: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    most_by_pid: Mapping[int, ClientMemory] = field(default_factory=dict)
+
+
+def sum_clients(
+    gpu: AmdGpu, drm: DrmReading | Absent, compute_is_gtt: bool, listed: Iterable[SmiProcess] = ()
+) -> ClientUsage:
+    """Sum the DRM clients and the processes of the compute driver (KFD), which are not all DRM clients.
+
+    Both report most of a ROCm process, so the larger figure counts and never the sum. Processes that AMD's tools
+    list (`listed`) count only if no other source reports them. Buffers in the region `cpu` are left out: up to
+    Linux 6.12 it also lists a process's own pages, which its resident set contains.
+    """
+    clients = [] if isinstance(drm, Absent) else [client for client in drm.clients if _belongs_to(client, gpu)]
+    vram = _sum_region(clients, "vram", gpu.vram.used_bytes)
+    gtt = _sum_region(clients, "gtt", gpu.gtt.used_bytes)
+    pids = dict.fromkeys(pid for client in clients for pid in client.pids)
+    by_pid = {pid: ClientMemory(vram.by_pid.get(pid, 0), gtt.by_pid.get(pid, 0)) for pid in pids}
+    total = ClientMemory(vram.total, gtt.total)
+    most = {pid: ClientMemory(vram.most_by_pid.get(pid, 0), gtt.most_by_pid.get(pid, 0)) for pid in pids}
+    for pid, held in gpu.held.items():
+        before = by_pid.get(pid, ClientMemory())
+        more = (
+            ClientMemory(gtt=max(0, held - before.gtt))
+            if compute_is_gtt
+            else ClientMemory(vram=max(0, held - before.vram))
+        )
+        by_pid[pid] = _sum(before, more)
+        total = _sum(total, more)
+    for process in listed:
+        if process.pid not in by_pid:
+            by_pid[process.pid] = ClientMemory(process.vram_bytes, process.gtt_bytes)
+            total = _sum(total, by_pid[process.pid])
+    unread = {
+        pid: REGIONS.intersection(client.unread)
+        for client in clients
+        if not REGIONS.isdisjoint(client.unread)
+        for pid in client.pids
+    }
+    unknown = Absent.INCONSISTENT if unread else total
+    return ClientUsage(
+        {pid: held for pid, held in sorted(by_pid.items()) if held != ClientMemory() or pid in unread},
+        drm if isinstance(drm, Absent) else unknown,
+        any(len(client.pids) > 1 and any(client.resident.values()) for client in clients),
+        unread,
+        {pid: held for pid, held in most.items() if held != ClientMemory()},
+    )
+
+
+def _sum_region(clients: Iterable[DrmClient], region: str, used: Bytes) -> ClientTotals:
+    parts = [ClientPart(one.pids, one.resident.get(region, 0), one.shared.get(region, 0)) for one in clients]
+    return sum_parts(parts, used)
+
+
+def _sum(one: ClientMemory, other: ClientMemory) -> ClientMemory:
+    return ClientMemory(one.vram + other.vram, one.gtt + other.gtt)
+
+
+def _belongs_to(client: DrmClient, gpu: AmdGpu) -> bool:
+    """Match by PCI address. A partition of an MI300 has none and is matched by the opened device file."""
+    if client.driver != "amdgpu":
+        return False
+    if client.pdev is not None:
+        return client.pdev == gpu.card.pci
+    return client.node == gpu.card.render_node or client.node in gpu.card.cards or client.node in _partitions(gpu)
+
+
+def _partitions(gpu: AmdGpu) -> set[str]:
+    return {f"renderD{node.render_minor}" for node in gpu.card.nodes if isinstance(node.render_minor, int)}

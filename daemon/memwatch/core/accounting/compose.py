@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, compress
 from operator import attrgetter, is_not
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from memwatch.core.accounting import amd, apple, drm, npu, nvidia, tegra
+from memwatch.core.accounting import amd, apple, drm, nvidia, tegra
 from memwatch.core.accounting.device_memory import DeviceMemory, NpuMemory
 from memwatch.core.accounting.driver_errors import with_logged
 from memwatch.core.accounting.engines import with_engine_memory
 from memwatch.core.accounting.gpu_limits import with_gpu_limits
-from memwatch.core.accounting.hwmon import with_sensors
-from memwatch.core.accounting.labels import with_unique_labels
 from memwatch.core.accounting.large_holders import has_orphans, with_large_holders
-from memwatch.core.accounting.lxcfs import with_both_scopes
 from memwatch.core.accounting.relations import (
     bound_held,
     find_sizes,
@@ -25,9 +23,9 @@ from memwatch.core.accounting.relations import (
     with_device_bytes,
     with_device_memories,
 )
-from memwatch.core.accounting.zram import with_zram
+from memwatch.core.accounting.system_ram import with_both_scopes, with_zram
 from memwatch.core.findings import Findings
-from memwatch.core.model import Share
+from memwatch.core.model import Absent, Device, Pool, Share, Vitals
 from memwatch.core.snapshot import Node, merge_nodes
 
 # The fields of Findings and their empty values: the same objects every time.
@@ -111,7 +109,7 @@ def filled_fields(found: Findings) -> Mapping[str, Any]:
 def relate(whole: Findings) -> Findings:
     """Combine the merged findings with each other."""
     whole = with_both_scopes(whole)
-    device_memories, npus = build_device_memories(whole), npu.build_npus(whole)
+    device_memories, npus = build_device_memories(whole), drm.build_npus(whole)
     whole = with_device_memories(whole, device_memories, npus)
     whole = with_holders(whole, device_memories, npus)
     whole = with_gpu_limits(whole)
@@ -165,3 +163,70 @@ def without_lost(shares: tuple[Share, ...], roots: set[str]) -> tuple[Share, ...
         if not inside:
             return tuple(share for share in shares if share.id in places)
         places |= inside
+
+
+def with_sensors(devices: Sequence[Device], found: Findings) -> tuple[Device, ...]:
+    """Return the devices with the values of the sensors at their PCI address."""
+    sensors = found.hwmon
+    if not sensors:
+        return tuple(devices)
+    if "hwmon" in found.stale:
+        sensors = dict.fromkeys(sensors, Vitals.absent(Absent.STALE))
+    return tuple(
+        device.with_vitals(sensors[str(device.pci)])
+        if str(device.pci) in sensors and device.state == "ok"
+        else device
+        for device in devices
+    )
+
+
+class Labeled(NamedTuple):
+    pools: tuple[Pool, ...]
+    shares: tuple[Share, ...]
+
+
+def with_unique_labels(pools: tuple[Pool, ...], shares: tuple[Share, ...]) -> Labeled:
+    """Number the pools that have one name, then add the device, or at last the id, to each label that repeats.
+
+    Without a repeated label both are returned unchanged.
+    """
+    found = Labeled(pools, shares)
+    if _is_unique(found):
+        return found
+    numbered = Labeled(_numbered(pools), shares)
+    with_device = _with_suffix(numbered, lambda share: share.device)
+    return with_device if _is_unique(with_device) else _with_suffix(numbered, lambda share: share.id)
+
+
+def _is_unique(found: Labeled) -> bool:
+    labels = {place.label for place in found.pools}
+    labels.update(share.label for share in found.shares)
+    return len(labels) == len(found.pools) + len(found.shares)
+
+
+def _numbered(pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
+    """Give pools with one name the number of their GPU, as their maker does if it has several: `VRAM 2`."""
+    count = Counter(map(_name, pools))
+    return tuple(
+        replace(pool, label=f"{_name(pool)}{_number(pool)}") if count[_name(pool)] > 1 else pool for pool in pools
+    )
+
+
+def _name(pool: Pool) -> str:
+    return pool.label.removesuffix(_number(pool))
+
+
+def _number(pool: Pool) -> str:
+    return f" {pool.id.removeprefix('gpu')}"
+
+
+def _with_suffix(found: Labeled, suffix: Callable[[Share], str | None]) -> Labeled:
+    count = Counter(pool.label for pool in found.pools)
+    count.update(share.label for share in found.shares)
+    shares = [
+        replace(share, label=f"{share.label} ({suffix(share)})")
+        if count[share.label] > 1 and suffix(share)
+        else share
+        for share in found.shares
+    ]
+    return Labeled(found.pools, tuple(shares))

@@ -1,4 +1,4 @@
-"""Intel GPUs and GPUs of systems on a chip, as their kernel drivers report them in files."""
+"""Intel GPUs, GPUs of systems on a chip and NPUs, as their kernel drivers report them in files."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from memwatch.core.accounting.device_memory import DeviceMemory, remainder
-from memwatch.core.accounting.drm_architecture import Gpu, is_in_ram, is_own, select_gpus
-from memwatch.core.accounting.shared_buffers import ClientTotals
+from memwatch.core.accounting.device_memory import ClientTotals, DeviceMemory, NpuMemory, remainder
+from memwatch.core.accounting.drm_architecture import Gpu, is_in_ram, is_own, select_gpus, select_npus
 from memwatch.core.drivers.drm.records import DrmReading
 from memwatch.core.findings import Findings
 from memwatch.core.model import (
@@ -264,3 +264,23 @@ def most_by_pid(gpu: Gpu, pool: Pool | None, share: Share | None) -> Mapping[int
 def _totals_by_place(gpu: Gpu, pool: Pool | None, share: Share | None) -> list[tuple[str, ClientTotals]]:
     places = [(pool.id, gpu.own)] if pool else []
     return [*places, (share.id, gpu.in_ram)] if share else places
+
+
+def build_npus(found: Findings) -> list[NpuMemory]:
+    """Return the NPUs that the kernel's drivers report; an empty list if System RAM is unknown."""
+    ram = find_system_ram(found.pools)
+    if found.drm is None or ram is None:
+        return []
+    npus, machine = select_npus(found.drm), found.machine or Machine()
+    with_memory: list[NpuMemory] = []
+    for at, npu in enumerate(npus):
+        place = GpuContext(f"npu{at}", "" if len(npus) == 1 else f" {at}", ram, machine, found.drm)
+        if system := in_system_ram(npu, place):
+            share = replace(
+                buffers_share(place, system),
+                kind=ShareKind.NPU_BUFFERS,
+                label=f"NPU buffers{place.number}",
+                device=None,
+            )
+            with_memory.append(NpuMemory((share,), held_by_pid(npu, None, share), most_by_pid(npu, None, share)))
+    return [npu.as_stale() for npu in with_memory] if "drm" in found.stale else with_memory

@@ -9,7 +9,7 @@ from itertools import chain
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.accounting.shared_buffers import ClientPart, ClientTotals, sum_parts
+from memwatch.core.accounting.device_memory import ClientPart, ClientTotals, sum_parts
 from memwatch.core.drivers.drm.cards import can_render
 from memwatch.core.drivers.drm.records import DrmCard, DrmClient, DrmReading
 from memwatch.core.model import Absent, Architecture, Bytes, sum_figures

@@ -1,8 +1,8 @@
-"""NVIDIA's GPUs: a Tegra's own GPU first, then each GPU that NVML reports."""
+"""NVIDIA's GPUs: a Tegra's own GPU first, then each GPU that NVML reports, also from inside a memory partition."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -11,12 +11,13 @@ from memwatch.core.accounting import tegra
 from memwatch.core.accounting.device_memory import DeviceMemory
 from memwatch.core.accounting.nvidia_architecture import decide_architecture, is_integrated
 from memwatch.core.accounting.nvidia_gpu import GpuContext, absent_gpu, build_device_memory
-from memwatch.core.accounting.nvidia_partition import find_partition, with_partition
-from memwatch.core.drivers.nvml.records import GpuReading, NvmlReading
+from memwatch.core.drivers.nvml.records import GpuMemory, GpuReading, NvmlReading
 from memwatch.core.findings import Findings
-from memwatch.core.linux.dmem import DmemReading
-from memwatch.core.model import Absent, Architecture, Pool, find_system_ram
+from memwatch.core.linux.dmem import DmemReading, is_within, region_address
+from memwatch.core.linux.pci import pci_numbers
+from memwatch.core.model import Absent, Architecture, Pool, Quality, Share, ShareKind, find_system_ram
 from memwatch.core.snapshot import Machine, Node
+from memwatch.core.units import size
 
 
 def build_device_memories(found: Findings, first: int) -> Sequence[DeviceMemory]:
@@ -116,3 +117,89 @@ def _build_one(
 def in_stable_order(gpus: Sequence[GpuReading]) -> list[GpuReading]:
     """Sort by PCI address: NVML's order may change with a reboot, ids must not."""
     return sorted(gpus, key=lambda gpu: (str(gpu.pci), gpu.index))
+
+
+# The driver subtracts what it reserves, and limits are whole pages.
+SAME_SIZE = 0.02
+EXPLANATION = (
+    "memwatchd runs inside a GPU memory partition: the driver reports the limit of this cgroup ({}) as the GPU's "
+    "memory. The size of the card is not available here, so it is in no sum."
+)
+
+
+def find_partition(gpu: GpuReading, dmem: DmemReading | None) -> int | None:
+    """Return the limit of memwatchd's own cgroup if the driver reports that as the GPU's memory.
+
+    A total above the limit is the card's: that driver does not adjust it. A total equal to a known card is the
+    card's. MIG figures are never adjusted.
+    """
+    if gpu.instances or gpu.mig_enabled is True or not isinstance(gpu.memory, GpuMemory):
+        return None
+    total, limits = gpu.memory.total_bytes, [*_kernel_limits(gpu, dmem), *_driver_limits(gpu)]
+    if not limits or not total or total > min(limits) * (1 + SAME_SIZE):
+        return None
+    card = _capacity(gpu, dmem)
+    return None if card is not None and total >= card * (1 - SAME_SIZE) else min(limits)
+
+
+def _kernel_limits(gpu: GpuReading, dmem: DmemReading | None) -> Iterator[int]:
+    for group in dmem.groups if dmem else ():
+        if dmem and is_within(dmem.own, group.cgroup):
+            for one in group.regions:
+                if one.limit_bytes and _is_of(one.region, gpu):
+                    yield one.limit_bytes
+
+
+def _driver_limits(gpu: GpuReading) -> Iterator[int]:
+    limits = () if isinstance(gpu.limits, Absent) else gpu.limits
+    yield from (one.hard_bytes for one in limits if one.own and one.hard_bytes)
+
+
+def _capacity(gpu: GpuReading, dmem: DmemReading | None) -> int | None:
+    """Return the card's size as the root cgroup has it."""
+    capacity = dmem.capacity_bytes if dmem else {}
+    return next((whole for region, whole in capacity.items() if _is_of(region, gpu)), None)
+
+
+def _is_of(region: str, gpu: GpuReading) -> bool:
+    address = pci_numbers(region_address(region))
+    return address is not None and address == pci_numbers(gpu.pci)
+
+
+def with_partition(found: DeviceMemory, gpu: GpuReading, number: str, limit: int) -> DeviceMemory:
+    """Replace the pool that the driver's total would be by the limit, which is within a card of unknown size."""
+    explanation = EXPLANATION.format(size(limit))
+    device = replace(found.device, notes=(explanation, *found.device.notes))
+    if not found.pools:  # unified: the CUDA Pool is limited
+        shares = tuple(
+            replace(share, limit_bytes=limit) if share.kind is ShareKind.CUDA_POOL else share
+            for share in found.shares
+        )
+        return replace(found, device=device, shares=shares, explanation=f"{found.explanation} {explanation}")
+    if found.node is not None:
+        return found
+    share = _build_share(found, gpu, number, limit)
+    return replace(
+        found,
+        device=replace(device, allocates_from=(share.id,)),
+        explanation=explanation,
+        pools=(),
+        shares=(share,),
+        held={pid: dict.fromkeys([share.id], next(iter(at.values()))) for pid, at in found.held.items()},
+    )
+
+
+def _build_share(found: DeviceMemory, gpu: GpuReading, number: str, limit: int) -> Share:
+    memory = gpu.memory
+    return Share(
+        id=f"{found.device.id}.limit",
+        kind=ShareKind.GPU_LIMIT,
+        label=f"GPU{number} memory limit",
+        within=found.device.id,
+        used_bytes=memory.total_bytes - memory.free_bytes if isinstance(memory, GpuMemory) else memory,
+        limit_bytes=memory.total_bytes if isinstance(memory, GpuMemory) else limit,
+        source=found.pools[0].source,
+        quality=Quality.MEASURED,
+        device=found.device.id,
+        note="the size of the card is not available here",
+    )

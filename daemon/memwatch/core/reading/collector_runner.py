@@ -1,23 +1,22 @@
-"""One collector: when it is due, its runs, and its latest result."""
+"""One collector: when it is due, its runs and their errors, its latest result, and the change of its shares."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.clock import Clock
 from memwatch.core.collectors.base import Collector, CollectorEntry, MovementProbe, NonBlockingCollector
 from memwatch.core.findings import Findings
-from memwatch.core.linux.files import SourceUnavailable, look_for
+from memwatch.core.linux.files import ParseError, SourceUnavailable, look_for
 from memwatch.core.linux.wakeups import Watch
-from memwatch.core.model import Absent
-from memwatch.core.reading.collector_errors import classify_error, describe_error
-from memwatch.core.reading.collector_result import CollectorResult
-from memwatch.core.reading.movement import moved_between
+from memwatch.core.model import Absent, Bytes, Share
+from memwatch.core.printable import printable
 from memwatch.core.runtime.backoff import Backoff
 from memwatch.core.runtime.failure_log import FailureLog
 from memwatch.core.snapshot import CollectorState, CollectorStatus
@@ -42,6 +41,22 @@ POSTPONE_SECONDS = 1.0
 
 # Interval at which the signs of missing sources are checked, which takes 15 µs on a machine without a GPU.
 SIGNS_SECONDS = 4.0
+
+
+class CollectorResult(Struct, frozen=True):
+    """Latest result of a collector. It is replaced as a whole, so that other threads never see a partial one.
+
+    `succeeded_at` and `overdue_at` are monotonic seconds.
+    """
+
+    state: CollectorState = "starting"
+    findings: Findings = Findings()
+    succeeded_at: float | None = None
+    succeeded_unix: float | Absent = Absent.NOT_AVAILABLE
+    duration_seconds: float | Absent = Absent.NOT_AVAILABLE
+    error: str | None = None
+    errors: Mapping[str, int] = {}
+    overdue_at: float = math.inf
 
 
 class CollectorRunner:
@@ -100,7 +115,7 @@ class CollectorRunner:
         except SourceUnavailable as reason:
             self._fail("unavailable", describe_error(reason))
         except Exception as error:  # noqa: BLE001  failures are reported as data
-            self._count(error)
+            self.errors[classify_error(error)] += 1
             self._fail("failing", describe_error(error))
         else:
             self._publish(findings, started)
@@ -304,5 +319,35 @@ class CollectorRunner:
         pause, self._retry_seconds = self._retry_seconds, min(self._retry_seconds * 2, MAX_RETRY_SECONDS)
         return pause
 
-    def _count(self, error: Exception) -> None:
-        self.errors[classify_error(error)] += 1
+
+def classify_error(error: Exception) -> str:
+    """Return the reason under which an error is counted."""
+    if isinstance(error, PermissionError):
+        return "permission"
+    if isinstance(error, FileNotFoundError):
+        return "missing"
+    if isinstance(error, OSError):
+        return "io"
+    return "unreadable" if isinstance(error, ParseError) else "defect"
+
+
+def describe_error(error: Exception) -> str:
+    """Return the message in one printable line: it may quote a file, a driver or another program."""
+    if isinstance(error, (ParseError, SourceUnavailable, OSError)):
+        return printable(str(error))
+    return printable(f"{type(error).__name__}: {error}")
+
+
+def moved_between(before: Sequence[Share], now: Sequence[Share]) -> float:
+    """Return the largest change of a share in bytes; infinity if one appeared, disappeared or lost its value."""
+    used = {share.id: share.used_bytes for share in before}
+    if used.keys() != {share.id for share in now}:
+        return math.inf
+    pairs = [(used[share.id], share.used_bytes) for share in now]
+    return max((_distance(*pair) for pair in pairs), default=0)
+
+
+def _distance(before: Bytes, now: Bytes) -> float:
+    if isinstance(before, int) and isinstance(now, int):
+        return abs(now - before)
+    return 0 if now is before else math.inf

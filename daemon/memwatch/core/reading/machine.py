@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
+from operator import attrgetter
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.accounting.tegra import build_tegrastats
 from memwatch.core.allocators import AllocatorReport
 from memwatch.core.clock import Clock, Moment, SystemClock
+from memwatch.core.collectors import COLLECTORS
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
-from memwatch.core.linux.files import Roots
+from memwatch.core.linux.files import NOT_PERMITTED, Roots
+from memwatch.core.model import Absent
 from memwatch.core.neighbour_status import NeighbourStatus
 from memwatch.core.pressure.inputs import collect_inputs, ram_used_ratio
 from memwatch.core.pressure.judge import JudgeState, judge
@@ -23,8 +28,17 @@ from memwatch.core.reading.identity import Identity, read_identity
 from memwatch.core.reading.sampler import FIRST_SECONDS, Gatherer, Sampler
 from memwatch.core.reading.schedule import Pace, next_pace, suspended_seconds
 from memwatch.core.reading.self_usage import SelfUsageReader
-from memwatch.core.reading.snapshot_fields import build_fields
-from memwatch.core.snapshot import CollectorStatus, Snapshot
+from memwatch.core.snapshot import CollectorStatus, Machine, Snapshot
+
+# The fields that come from the findings unchanged.
+COPIED = tuple(
+    name for name in Snapshot.__struct_fields__ if name in Findings.__struct_fields__ and name != "tegrastats"
+)
+copied_of: attrgetter[tuple[Any, ...]] = attrgetter(*COPIED)
+# The collector of each field that only one provides.
+COLLECTOR_OF: Mapping[str, str] = {field: one.name for one in COLLECTORS for field in one.sole_fields}
+# The collector of other systems than Linux; those above do not run there.
+NOT_LINUX = "psutil_host"
 
 
 class Additions(Struct, frozen=True):
@@ -179,3 +193,31 @@ def read_machine(reading: DirectReading) -> Snapshot:
         return reading.replay()
     with closing(reading.create_reader()) as reader:
         return reader.read()
+
+
+def build_fields(findings: Findings, statuses: Sequence[CollectorStatus]) -> dict[str, Any]:
+    """Return the fields that were found, and a reason for each other one that a single collector provides."""
+    fields = zip(COPIED, copied_of(findings), strict=True)
+    found: dict[str, Any] = {name: value for name, value in fields if value is not None}
+    if (tegrastats := build_tegrastats(findings)) is not None:
+        found["tegrastats"] = tegrastats
+    found.setdefault("machine", Machine())
+    return found | find_absent_reasons(COLLECTOR_OF.keys() - found.keys(), statuses)
+
+
+def find_absent_reasons(fields: Iterable[str], statuses: Sequence[CollectorStatus]) -> dict[str, Absent]:
+    """Return why each of these snapshot fields is absent, based on the state of its collector.
+
+    "Unavailable" means that the machine does not support the value or denies access to it. A collector that fails,
+    has not finished its first run or is disabled might still provide it: "not available".
+    """
+    by_name = {one.name: one for one in statuses}
+    return {field: _reason(by_name.get(COLLECTOR_OF[field]), NOT_LINUX in by_name) for field in fields}
+
+
+def _reason(status: CollectorStatus | None, elsewhere: bool) -> Absent:
+    if status is None:
+        return Absent.NOT_SUPPORTED if elsewhere else Absent.NOT_AVAILABLE
+    if status.state != "unavailable":
+        return Absent.NOT_AVAILABLE
+    return Absent.NOT_PERMITTED if NOT_PERMITTED in (status.error or "") else Absent.NOT_SUPPORTED

@@ -1,8 +1,8 @@
-"""Separate the two scopes in an LXC container: meminfo shows the container, GPU memory belongs to the machine.
+"""System RAM where other sources than /proc/meminfo know more: in an LXC container, and with zram. Pure functions.
 
-There, /proc/meminfo shows the container's limit as MemTotal. A GPU uses System RAM of the whole machine and is not
-charged to a container. So System RAM is taken from the machine's NUMA nodes, and the limit becomes a share of it,
-as in every other container.
+In an LXC container, /proc/meminfo shows the container's limit as MemTotal. A GPU uses System RAM of the whole
+machine and is not charged to a container. So System RAM is taken from the machine's NUMA nodes, and the limit
+becomes a share of it, as in every other container.
 """
 
 from __future__ import annotations
@@ -11,7 +11,18 @@ from msgspec.structs import replace
 
 from memwatch.core.findings import Findings
 from memwatch.core.linux.lxcfs import LXCFS
-from memwatch.core.model import Absent, Pool, Quality, Share, ShareKind, find_system_ram, sum_figures
+from memwatch.core.model import (
+    Absent,
+    Content,
+    Pool,
+    PoolKind,
+    Quality,
+    Share,
+    ShareKind,
+    find_system_ram,
+    sum_figures,
+)
+from memwatch.core.snapshot import Zram
 
 NOTE = "does not include GPU memory on unified machines"
 
@@ -76,3 +87,25 @@ def build_share(limit: Pool) -> Share:
         quality=limit.quality,
         note=NOTE,
     )
+
+
+def with_zram(pool: Pool, zram: Zram | Absent | None) -> Pool:
+    """Move zram's compressed pages from unattributed memory to the kernel; no line of /proc/meminfo contains them.
+
+    At most all unattributed memory moves: the two figures are not read at the same instant. If zram's memory is not
+    known, it is not known either how much of the rest is unattributed.
+    """
+    unattributed = pool.unattributed_bytes
+    if zram is None or pool.kind is not PoolKind.SYSTEM_RAM or isinstance(unattributed, Absent):
+        return pool
+    memory = zram if isinstance(zram, Absent) else zram.memory_bytes
+    if isinstance(memory, Absent) or memory > pool.size_bytes:
+        return replace(
+            pool, unattributed_bytes=memory if isinstance(memory, Absent) else Absent.INCONSISTENT, contents=()
+        )
+    held = min(memory, unattributed)
+    if not held:
+        return pool
+    moved = {"kernel": held, "unattributed": -held}
+    contents = tuple(Content(part.kind, part.size_bytes + moved.get(part.kind, 0)) for part in pool.contents)
+    return replace(pool, unattributed_bytes=unattributed - held, contents=contents)
