@@ -15,11 +15,10 @@ from memwatch.core.linux.cgroup_kills import CgroupKill
 from memwatch.core.linux.kmsg_parser import KernelLogTracker
 from memwatch.core.model import Quality, Share, ShareKind
 from memwatch.monitor.incidents.incident_json import incident_json
-from memwatch.monitor.incidents.log import MAX_INCIDENTS, RECENT_SECONDS, IncidentLog, pack
 from memwatch.monitor.incidents.markdown import render
 from memwatch.monitor.incidents.open_incident import OpenIncident
 from memwatch.monitor.incidents.records import Incident
-from memwatch.monitor.incidents.store import FILE, IncidentStore
+from memwatch.monitor.incidents.store import FILE, MAX_INCIDENTS, RECENT_SECONDS, IncidentLog, IncidentStore, pack
 from support.incident_player import Actor, Player, Scenario, Truth
 from support.incident_scenarios import DESKTOP, ID, SCENARIOS, global_kill, group_kill, kib
 from support.monitors import incidents

@@ -17,8 +17,8 @@ from memwatch.monitor.incidents.triggers import (
     find_lost_devices,
     find_place,
     find_program_errors,
-    is_critical,
     is_routine,
+    is_short,
 )
 from support.fakes import GIB
 from support.gpu_cards import cards
@@ -108,7 +108,7 @@ def test_gpu_that_is_only_full_is_no_incident(
     """Its own memory is filled on purpose: it takes the critical level and a sign of trouble, both."""
     reasons = tuple(Reason(signal, "text") for signal in signals)
 
-    assert is_critical(Pressure("x", level, level, 0.99, reasons, kind=kind)) is counts
+    assert is_short(Pressure("x", level, level, 0.99, reasons, kind=kind)) is counts
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,9 @@ from memwatch.core.reading.machine import Additions
 from memwatch.monitor.feature import Family, Feature, Tick
 from memwatch.monitor.history.disk.last_run import UncleanShutdown
 from memwatch.monitor.incidents.gatherer import Gatherer
-from memwatch.monitor.incidents.log import IncidentLog
 from memwatch.monitor.incidents.readings import word
 from memwatch.monitor.incidents.records import Incident, Suspect
-from memwatch.monitor.incidents.store import IncidentStore
+from memwatch.monitor.incidents.store import IncidentLog, IncidentStore
 from memwatch.monitor.incidents.triggers import Observation
 from memwatch.monitor.incidents.unclean import build_unclean, close_cut_off
 from memwatch.monitor.loop import Monitor

@@ -18,7 +18,7 @@ from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.feature import Feature
 from memwatch.monitor.incident_observer import IncidentObserver
-from memwatch.monitor.incidents.prekill import describe_holders
+from memwatch.monitor.incidents.sentence import describe_holders
 from memwatch.monitor.loop import Monitor
 from memwatchd.sd_notify import Notifier
 from memwatchd.systemd.prekill_hook import SOCKET_NAME, PrekillHook

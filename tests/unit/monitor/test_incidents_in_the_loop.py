@@ -16,9 +16,8 @@ from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.processes.leaks import LeakRules
 from memwatch.monitor.history.disk.last_run import UncleanShutdown
 from memwatch.monitor.incident_observer import IncidentObserver
-from memwatch.monitor.incidents.log import pack
 from memwatch.monitor.incidents.records import Incident
-from memwatch.monitor.incidents.store import IncidentStore
+from memwatch.monitor.incidents.store import IncidentStore, pack
 from support.fakes import GIB, FakeClock
 from support.monitors import tick_of
 from support.sample_incident import INCIDENT

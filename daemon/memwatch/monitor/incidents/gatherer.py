@@ -22,7 +22,6 @@ from memwatch.monitor.incidents import killer
 from memwatch.monitor.incidents.assemble import build_incident
 from memwatch.monitor.incidents.killer import Death
 from memwatch.monitor.incidents.open_incident import OpenIncident, is_same_end
-from memwatch.monitor.incidents.quiet_kills import describe_quiet_kill, was_memory_short
 from memwatch.monitor.incidents.readings import (
     Frame,
     Holding,
@@ -36,13 +35,15 @@ from memwatch.monitor.incidents.triggers import (
     RAM,
     Observation,
     Trigger,
+    describe_quiet_kill,
     find_gap,
     find_lost_devices,
     find_place,
     find_program_errors,
     find_ram,
-    is_critical,
     is_routine,
+    is_short,
+    was_memory_short,
 )
 
 # The frames of the last two minutes: all of the last half minute, before that one a second.
@@ -163,7 +164,7 @@ class Gatherer:
     def _triggers(self, before: Frame | None, frame: Frame, seen: Observation) -> Iterator[Trigger]:
         snapshot = seen.snapshot
         for one in snapshot.pressure:
-            if is_critical(one):
+            if is_short(one):
                 yield Trigger("critical", one.target)
             elif self._told:
                 self._told.discard(one.target)
@@ -369,7 +370,7 @@ class Gatherer:
 
     def _is_over(self, key: str, one: OpenIncident, seen: Observation) -> bool:
         if seen.boottime - one.boottime >= MAX_SECONDS:
-            if any(is_critical(verdict) and verdict.target == key for verdict in seen.snapshot.pressure):
+            if any(is_short(verdict) and verdict.target == key for verdict in seen.snapshot.pressure):
                 self._told.add(key)
                 one.notes.append("the level was still critical when this record was closed")
             return True

@@ -1,17 +1,20 @@
-"""The sentence of an incident, and the sentences of its evidence. Pure functions."""
+"""Sentences of an incident, of its evidence, and of a control group that is about to be killed. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from memwatch.core import units
 from memwatch.core.kernel_log import shorten_cgroup
 from memwatch.core.linux.cgroup_kills import NOT_RAM
 from memwatch.core.listing import some_of
+from memwatch.core.model import Absent, Process
 from memwatch.core.owners import describe_home
+from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
 from memwatch.monitor.incidents.cause import Finding, Rise
-from memwatch.monitor.incidents.killer import WORDS, Death
+from memwatch.monitor.incidents.killer import WORDS, Death, is_member
+from memwatch.monitor.incidents.readings import Holding, word
 from memwatch.monitor.incidents.records import IncidentKind, Suspect, Victim
 
 # Changes of other memory that are worth a sentence.
@@ -192,3 +195,54 @@ def _changed_parts(rise: Rise) -> Iterator[str]:
     for name, words in PART_WORDS.items():
         if name in before and name in after and abs(after[name] - before[name]) >= least:
             yield f"{words}: {size(before[name])} → {size(after[name])}"
+
+
+MAX_HELD = 5
+
+
+def describe_holders(
+    place: str,
+    snapshot: Snapshot | None,
+    members: Collection[int],
+    charged_bytes: int | None,
+    is_whole: bool = True,
+) -> str:
+    """Return a sentence: what is killed, and which of its processes hold memory of which pool.
+
+    `members`: PIDs of the group; if empty, processes are found by their unit or container. `is_whole`: these are
+    all.
+    """
+    charged = "" if charged_bytes is None else f" ({size(charged_bytes)} charged to it)"
+    named = [] if snapshot is None else list(_describe_held(snapshot, find_members(place, snapshot, members)))
+    held = "; ".join(named[:MAX_HELD]) or "no listed process is in it"
+    rest = f"; and {len(named) - MAX_HELD} more" if len(named) > MAX_HELD else ""
+    unread = "" if is_whole else "; it has more processes than were read"
+    return f"about to kill {place}{charged}: {held}{rest}{unread}"
+
+
+def find_members(place: str, snapshot: Snapshot, members: Collection[int]) -> list[Process]:
+    """Return the listed processes of a group, those that hold most first."""
+    found = [one for one in snapshot.processes if one.pid in members or (not members and _is_in(one, place))]
+    return sorted(found, key=lambda one: sum(held for _, held in _sizes(one)), reverse=True)
+
+
+def _is_in(process: Process, place: str) -> bool:
+    unit, container = word(process.unit), word(process.container)
+    return is_member(
+        Holding(process.title, unit, container, 0, None, word(process.pod), job=word(process.job)), place
+    )
+
+
+def _describe_held(snapshot: Snapshot, processes: list[Process]) -> Iterator[str]:
+    for one in processes:
+        sizes = [f"{size(held)} of {snapshot.labels.get(name, name)}" for name, held in _sizes(one)]
+        yield f"{one.title} (PID {one.pid}) holds {' and '.join(sizes) or 'an unknown amount'}"
+
+
+def _sizes(process: Process) -> Iterator[tuple[str, int]]:
+    """Yield the memory of a process by pool or share: resident in System RAM, and of devices."""
+    if not isinstance(process.rss_bytes, Absent):
+        yield "System RAM", process.rss_bytes
+    for name, held in process.device_bytes.items():
+        if not isinstance(held, Absent) and held:
+            yield name, held

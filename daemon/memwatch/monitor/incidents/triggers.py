@@ -1,9 +1,9 @@
-"""Beginnings of incidents: facts of one tick that start an incident or prolong one. Pure functions."""
+"""Beginnings of incidents: facts of a tick that start or prolong one, and kills that are none. Pure functions."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -13,10 +13,12 @@ from memwatch.core.listing import some_of
 from memwatch.core.model import Absent, Device, PoolKind
 from memwatch.core.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.core.pressure.rules import FILLED_ON_PURPOSE
-from memwatch.core.snapshot import Level, Pressure, Snapshot
-from memwatch.monitor.incidents.killer import Death
+from memwatch.core.snapshot import CgroupPressure, Level, Pressure, Snapshot
+from memwatch.core.units import size
+from memwatch.monitor.incidents.killer import WORDS, Death
 from memwatch.monitor.incidents.readings import Frame
 from memwatch.monitor.incidents.records import IncidentKind
+from memwatch.monitor.incidents.sentence import describe_device_memory, describe_owner
 
 # States of a device that the driver or the bus has lost.
 LOST = frozenset({"lost", "needs_reset", "missing"})
@@ -55,9 +57,9 @@ class Trigger(Struct, frozen=True):
     gap_seconds: float = 0.0
 
 
-def is_critical(one: Pressure) -> bool:
-    """Return True for a critical level. Dedicated GPU memory is filled on purpose: its use alone does not count."""
-    if one.level is not Level.CRITICAL:
+def is_short(one: Pressure, least: Level = Level.CRITICAL) -> bool:
+    """Return True for a level from `least` on. GPU memory is filled on purpose: its use alone does not count."""
+    if one.level < least:
         return False
     return one.kind not in FILLED_ON_PURPOSE or any(reason.signal not in OF_USE for reason in one.reasons)
 
@@ -124,3 +126,31 @@ def find_place(pid: int | None, frame: Frame) -> str | None:
                 place, steps = within[place], steps + 1
             held[place] = held.get(place, 0) + (0 if isinstance(figure, Absent) else figure)
     return max(held, key=lambda place: held[place], default=None)
+
+
+def was_memory_short(frames: Iterable[Frame], since: float) -> bool:
+    """Return True if a target was under high pressure, or a cgroup stalled on memory, from boot time `since` on."""
+    return any(
+        isinstance(frame.cgroup_pressure, CgroupPressure)
+        or any(is_short(one, Level.HIGH) for one in frame.pressure)
+        for frame in frames
+        if frame.boottime >= since
+    )
+
+
+def describe_quiet_kill(death: Death, was_short: bool, now: Snapshot) -> str:
+    """Return a sentence: the victim, its memory, and how much is available now."""
+    victim = death.victim
+    when = "" if was_short else " while memory was not short"
+    held = [describe_device_memory(victim.device_bytes, now.labels)] if victim.device_bytes else []
+    held += [f"{size(victim.held_bytes)} of System RAM"] if victim.held_bytes else []
+    had = f"it had {' and '.join(held)}" if held else "its memory is not known"
+    text = f"{WORDS[death.killer.kind]} killed {describe_owner(victim)}{when}; {had}"
+    return f"{text}{_describe_available(victim.device_bytes, now)}"
+
+
+def _describe_available(held: Mapping[str, int], now: Snapshot) -> str:
+    pools = [pool for pool in now.pools if pool.id in held or pool.kind is PoolKind.SYSTEM_RAM]
+    left = [(pool.label, pool.available_bytes) for pool in reversed(pools)]
+    known = [f"{size(count)} of {label}" for label, count in left if not isinstance(count, Absent)]
+    return f"; {' and '.join(known)} are available now" if known and len(known) <= 2 else ""
