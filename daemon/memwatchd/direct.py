@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from memwatch.cli.errors import CommandError
+from memwatch.cli.http import CommandError
 from memwatch.core.reading.machine import DirectReading
 from memwatch.monitor.recording.file_format import RecordingError
 from memwatchd import wiring

@@ -31,7 +31,7 @@ from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.incidents.store import IncidentStore
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.notify.channel import Sender
-from memwatch.monitor.render.silence_words import notice_lines, notices_of
+from memwatch.monitor.render.summary import notice_lines, notices_of
 from memwatch_web.asgi.access import WebOptions
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.cli.address import parse_url
+from memwatch.cli.http import parse_url
 from memwatch.cli.machines import build_targets
 from support.client_process import memwatch
 from support.daemon_process import running_daemon

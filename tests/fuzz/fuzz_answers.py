@@ -9,11 +9,12 @@ from contextlib import suppress
 from typing import Any
 
 from fuzz.oracle import are_valid
-from memwatch.cli import history as past
-from memwatch.cli import tables, tree
-from memwatch.cli.address import DEFAULT
+from memwatch.cli import tables
 from memwatch.cli.context import UnexpectedResponseError, check_shape
-from memwatch.cli.http import parse_date
+from memwatch.cli.holders import history_lines
+from memwatch.cli.http import DEFAULT, parse_date
+from memwatch.cli.incidents import event_lines
+from memwatch.cli.status import tree_lines
 from memwatch.core.collectors.containers import MAX_NAME_CHARACTERS, parse_containers
 from memwatch.core.linux.files import ParseError
 from memwatch.core.printable import printable
@@ -31,13 +32,13 @@ from memwatch.monitor.notify.http_post import MAX_RETRY_AFTER_SECONDS, retry_aft
 MAX_BYTES = 6000
 HERE = DEFAULT
 LINES: tuple[Callable[[Any], Iterable[str]], ...] = (
-    lambda found: tree.render_lines(build_snapshot(found), 5.0),
+    lambda found: tree_lines(build_snapshot(found), 5.0),
     lambda found: tables.device_lines(build_snapshot(found)),
-    tables.event_lines,
+    event_lines,
     tables.backend_lines,
     tables.check_lines,
     lambda found: tables.release_lines(found, 1.0),
-    past.render_lines,
+    history_lines,
 )
 
 

@@ -18,9 +18,14 @@ from memwatch.core.model import Absent
 from memwatch.core.snapshot import CollectorStatus, ProcessScan
 from memwatch.monitor.doctor.checks import find_remedy, run_checks
 from memwatch.monitor.doctor.examiner import Examiner
-from memwatch.monitor.doctor.known_issues import find_known_issues
 from memwatch.monitor.doctor.model import Check, Examination, Verdict
-from memwatch.monitor.doctor.versions import InstalledVersions, find_version, parse_numbers, read_versions
+from memwatch.monitor.doctor.versions import (
+    InstalledVersions,
+    find_known_issues,
+    find_version,
+    parse_numbers,
+    read_versions,
+)
 from scripts.golden import host_of
 from support.api_schema import check_answer
 from support.client_process import memwatch

@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from memwatch.cli.address import parse_url
-from memwatch.cli.http import DaemonUnreachableError, ask
+from memwatch.cli.http import DaemonUnreachableError, ask, parse_url
 from memwatch.core.collectors.containers import Collector as Containers
 from memwatch.core.linux.files import ParseError
 from memwatch.library.daemon_client import Daemon

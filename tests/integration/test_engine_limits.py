@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from memwatch.cli.engines import engine_lines
+from memwatch.cli.holders import engine_lines
 from memwatch.core.collectors.engines import Collector
 from memwatch.core.linux.engine_processes import LISTED_TURNS, MAX_MEMBERS, MAX_PER_ACCOUNT
 from memwatch.core.linux.engine_slots import COMPARED_TURNS, MAX_ENGINES

@@ -21,7 +21,7 @@ from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.core.model import Bytes
 from memwatch.monitor.recording.redact import Redactor
 from memwatch.monitor.report.evidence import EvidenceReader
-from memwatch.monitor.report.text_redaction import TextRedactor
+from memwatch.monitor.report.redaction import TextRedactor
 from memwatch.planning.served import ServedModels, read_model, size_served
 from support import engine_texts
 from support.engine_host import EngineHost

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from memwatch.cli._mqtt_session import Broker, MqttSession
-from memwatch.cli.errors import CommandError
 from memwatch.cli.home_assistant import Topics
+from memwatch.cli.http import CommandError
 from memwatch.core.http import GetError, get
 from memwatch.core.linux.key_owner import KeyOwners, KeyUse, KnownOwners
 from memwatch.core.linux.process_files import Passwd

@@ -11,9 +11,8 @@ from memwatch.core.model import Absent
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.monitor.render.memory_map import build_limit_maps, build_maps
-from memwatch.monitor.render.silence_words import build_notices
 from memwatch.monitor.render.status_line import build_status_line
-from memwatch.monitor.render.summary import build_latest, find_worst
+from memwatch.monitor.render.summary import build_latest, build_notices, find_worst
 from memwatch_web.pages.devices import build_entries
 from memwatch_web.pages.processes import ListView, build_listing
 from memwatch_web.pages.renderer import SILENCE_SPANS

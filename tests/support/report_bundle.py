@@ -13,8 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.monitor.report.archive import FOLDER
-from memwatch.monitor.report.contents import DRIVERS, FILES, FORMAT, KEY, README, RECORDING, SUMMARY
+from memwatch.monitor.report.contents import DRIVERS, FILES, FOLDER, FORMAT, KEY, README, RECORDING, SUMMARY
 from memwatch.monitor.report.evidence import MAX_FILES
 from memwatch.monitor.report.sources import FOLDERS
 

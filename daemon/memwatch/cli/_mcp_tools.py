@@ -17,9 +17,8 @@ from pydantic import Field
 
 from memwatch import __version__
 from memwatch.cli.context import ClientContext, check_shape
-from memwatch.cli.errors import CommandError
 from memwatch.cli.fit import fit_lines, prepare
-from memwatch.cli.http import ask
+from memwatch.cli.http import CommandError, ask
 from memwatch.cli.status import verdict_lines
 from memwatch.planning.request import PARAMETERS, Use
 from memwatch.planning.sizes import InvalidInputError

@@ -15,8 +15,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from memwatch.cli.context import print_errors
-from memwatch.cli.errors import CommandError
 from memwatch.cli.home_assistant import Topics, discovery_of, encode, values_of
+from memwatch.cli.http import CommandError
 from memwatch.core.http import GetError
 from memwatch.core.linux.key_owner import KeyOwners, KeyUse, KnownOwners
 from memwatch.core.linux.process_files import Passwd

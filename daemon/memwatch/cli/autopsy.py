@@ -9,9 +9,8 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
-from memwatch.cli.address import Address
 from memwatch.cli.context import EXIT_OK, Number, build_context, common
-from memwatch.cli.errors import CommandError
+from memwatch.cli.http import Address, CommandError
 from memwatch.cli.tables import columns
 from memwatch.core.runtime.file_remedies import remedy_to_read
 from memwatch.library.allocator_snapshot import SnapshotSummary, read_snapshot

@@ -14,11 +14,10 @@ from pathlib import Path
 import click
 
 from memwatch.build_info import __version__, describe
-from memwatch.cli.address import DEFAULT, Address
 from memwatch.cli.context import (
     EXIT_OK,
     EXIT_USAGE,
-    Number,
+    ClientContext,
     build_context,
     check_shape,
     common,
@@ -26,9 +25,8 @@ from memwatch.cli.context import (
     seconds_within,
     to_address,
 )
-from memwatch.cli.errors import EXIT_FAILURE, EXIT_UNKNOWN, CommandError
 from memwatch.cli.help import DocumentedGroup, usage_sentence
-from memwatch.cli.http import ask
+from memwatch.cli.http import DEFAULT, EXIT_FAILURE, EXIT_UNKNOWN, Address, CommandError, ask
 from memwatch.core.runtime.small_limits import explain_shortage, fit_into_limits
 from memwatch.core.runtime.standard_files import open_standard_files
 
@@ -138,7 +136,6 @@ def status(as_tree: bool, url: Address | None, as_json: bool) -> int:
     Colours follow TERM, COLORTERM, NO_COLOR and CLICOLOR_FORCE.
     """
     from memwatch.cli import status as layout
-    from memwatch.cli import tree
     from memwatch.cli.output import paint_lines, stdout_depth, stdout_width
 
     context = build_context(url, as_json)
@@ -147,7 +144,7 @@ def status(as_tree: bool, url: Address | None, as_json: bool) -> int:
         pools = answer.json["pools"] if context.as_json else answer.snapshot.pools
         code = EXIT_OK if pools else EXIT_FAILURE
     if as_tree:
-        return context.show(answer, lambda: tree.render_lines(answer.snapshot, answer.age_seconds)) or code
+        return context.show(answer, lambda: layout.tree_lines(answer.snapshot, answer.age_seconds)) or code
     width, has_colour = stdout_width(), stdout_depth() > 0
 
     def lines() -> Iterator[str]:
@@ -184,18 +181,6 @@ def backends(url: Address | None, as_json: bool) -> int:
     return context.show(found, lambda: tables.backend_lines(found))
 
 
-@memwatch.command(short_help="Recent events, newest last.")
-@click.option("--limit", type=Number(1, 1000, 20), default=20, show_default=True, help="Maximum number of events.")
-@common
-def events(limit: int, url: Address | None, as_json: bool) -> int:
-    """List recent events, newest last: levels, alerts, OOM kills, failing collectors."""
-    from memwatch.cli import tables
-
-    context = build_context(url, as_json)
-    answer = ask(context.address, f"/api/v1/events?limit={limit}")
-    return context.show(answer.json, lambda: tables.event_lines(answer.json), answer.is_simulated)
-
-
 @memwatch.command(short_help="Release GPU drivers temporarily.")
 @click.option(
     "--for",
@@ -216,54 +201,114 @@ def release(seconds: float, url: Address | None, as_json: bool) -> int:
     return context.show(answer.json, lambda: tables.release_lines(answer.json, now_unix), answer.is_simulated)
 
 
-@memwatch.command(short_help="Record the snapshots of a daemon.")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+# The value of --report without a file.
+DEFAULT_FILE = ""
+
+
+@memwatch.command(short_help="Diagnose missing data.")
+@click.option(
+    "--report",
+    "file",
+    is_flag=False,
+    flag_value=DEFAULT_FILE,
+    default=None,
+    metavar="[FILE]",
+    help="Write a redacted report for an issue.  [default: memwatch-report-DATE.tar.gz]",
+)
 @click.option(
     "--for",
     "seconds",
-    callback=seconds_within("1s", "24h", "10m"),
-    default="10m",
+    callback=seconds_within("1s", "1h", "60s"),
     metavar="DURATION",
-    help="Duration, 1s to 24h; Ctrl-C ends it early.  [default: 10m]",
+    help="Duration of the recording in the report, 1s to 1h; Ctrl-C ends it early.  [default: 60s]",
 )
-@click.option("--redact", is_flag=True, help="Hide names and ids of hosts, users, programs, units and devices.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing report.")
 @common
-def record(file: Path, seconds: float, redact: bool, url: Address | None, as_json: bool) -> int:
-    """Record each snapshot of a daemon to FILE. memwatchd --replay FILE plays it.
+def doctor(file: str | None, seconds: float | None, overwrite: bool, url: Address | None, as_json: bool) -> int:
+    """Diagnose missing data, with the cause and remedy of each problem. Report known incompatible versions.
 
-    Appends to an existing recording.
+    Exits with 1 if data is missing or wrong. With --report, it writes a redacted archive for an issue instead:
+    versions, collectors, these results, files of /proc and /sys that memwatch reads, and a minute of recording.
+    Run it as root to include files that only root may read. Look at the report before you send it.
     """
-    from memwatch.cli.record import record as write
-    from memwatch.monitor.recording.redact import Redactor
-    from memwatch.monitor.render import words as wording
+    context = build_context(url, as_json)
+    if file is not None:
+        return _report(context, Path(file) if file else None, 60.0 if seconds is None else seconds, overwrite)
+    if seconds is not None or overwrite:
+        raise click.UsageError("--for and --overwrite need --report")
+    from memwatch.cli import tables
+
+    found = context.doctor().json
+    with check_shape(context.address):
+        code = EXIT_FAILURE if found["worst"] == "problem" else EXIT_OK
+    return context.show(found, lambda: tables.check_lines(found)) or code
+
+
+def _report(context: ClientContext, file: Path | None, seconds: float, overwrite: bool) -> int:
+    from memwatch.cli.doctor_report import write_report
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    written = write_report(context, file, seconds, overwrite)
+    return context.show(written.json(), written.lines)
+
+
+@memwatch.command(short_help="Serve an AI assistant on stdin and stdout (MCP).")
+@common
+def mcp(url: Address | None, as_json: bool) -> int:
+    """Serve five read-only tools to an AI assistant on stdin and stdout, in the Model Context Protocol.
+
+    They answer how full memory is, who holds it, if a model fits, how it changed, and what happened in an
+    incident. It opens no port and changes nothing. Needs the extra mcp.
+    """
+    from importlib.util import find_spec
+
     context = build_context(url, as_json)
-    count = write(context.address, file, seconds, Redactor() if redact else None).snapshots
-    found = {"file": str(file), "snapshots": count, "redacted": redact}
-    line = f"{wording.count(count, 'snapshot')} in {file}; play it with: memwatchd --replay {file}"
-    return context.show(found, lambda: [line])
+    if find_spec("mcp") is None:
+        raise CommandError("memwatch mcp needs the MCP SDK; install it with: pip install 'memwatch[mcp]'")
+    from memwatch.cli._mcp_tools import create_server
+
+    create_server(context).run("stdio")
+    return EXIT_OK
+
+
+WHERE = {
+    "bash": "~/.local/share/bash-completion/completions/memwatch",
+    "zsh": "a file _memwatch in a directory of $fpath",
+    "fish": "~/.config/fish/completions/memwatch.fish",
+}
+
+
+@memwatch.command(short_help="Generate shell completion.")
+@click.argument("shell", type=click.Choice(tuple(WHERE)))
+def completion(shell: str) -> int:
+    """Print the completion script for SHELL.
+
+    bash: save it as ~/.local/share/bash-completion/completions/memwatch. zsh: save it as _memwatch in a directory
+    of $fpath. fish: save it as ~/.config/fish/completions/memwatch.fish.
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    root = click.get_current_context().find_root().command
+    if kind is None:
+        raise CommandError(f"this version of click does not support completion for {shell}; upgrade click")
+    click.echo(kind(root, {}, "memwatch", "_MEMWATCH_COMPLETE").source())
+    return EXIT_OK
 
 
 memwatch.deferred = {
     name: f"memwatch.cli.{module}"
     for module, names in {
-        "advise": ("advise",),
+        "alerts": ("alerts", "silence", "check"),
         "autopsy": ("autopsy",),
-        "check": ("check",),
-        "completion": ("completion",),
-        "doctor": ("doctor",),
-        "engines": ("engines",),
-        "fit": ("fit",),
-        "history": ("history",),
-        "incidents": ("incidents",),
+        "fit": ("fit", "advise"),
+        "holders": ("owners", "growth", "history", "engines"),
+        "incidents": ("incidents", "events", "last-words"),
         "machines": ("machines",),
-        "mcp": ("mcp",),
         "mqtt": ("mqtt",),
         "node_features": ("node-features",),
-        "reports": ("alerts", "growth", "owners", "last-words"),
+        "record": ("record",),
         "run": ("run",),
-        "silence": ("silence",),
         "wait": ("wait",),
         "watch": ("top", "watch"),
     }.items()

@@ -18,9 +18,19 @@ from click.core import ParameterSource
 from msgspec import Struct
 
 from memwatch import __version__
-from memwatch.cli.address import DEFAULT, Address, default_address, parse_url
-from memwatch.cli.errors import EXIT_FAILURE, CommandError
-from memwatch.cli.http import SECONDS, DaemonResponse, DaemonUnreachableError, RequestDeclinedError, ask
+from memwatch.cli.http import (
+    DEFAULT,
+    EXIT_FAILURE,
+    SECONDS,
+    Address,
+    CommandError,
+    DaemonResponse,
+    DaemonUnreachableError,
+    RequestDeclinedError,
+    ask,
+    default_address,
+    parse_url,
+)
 from memwatch.core.leases import OWN_LEASE
 from memwatch.core.options import InvalidValueError, parse_duration
 from memwatch.core.printable import printable

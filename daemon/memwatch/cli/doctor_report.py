@@ -20,9 +20,8 @@ from msgspec import Struct
 from memwatch.build_info import REVISION, __version__
 from memwatch.cli import local
 from memwatch.cli.context import INQUIRY_SECONDS, ClientContext, check_shape, print_errors
-from memwatch.cli.errors import CommandError
-from memwatch.cli.http import RequestDeclinedError, ask
-from memwatch.cli.record import Recorded, record
+from memwatch.cli.http import CommandError, RequestDeclinedError, ask
+from memwatch.cli.record import Recorded, write_recording
 from memwatch.core.linux.files import Roots, read_once
 from memwatch.core.linux.user_files import folder_to_write
 from memwatch.core.reading.identity import read_identity
@@ -35,11 +34,18 @@ from memwatch.monitor.recording.file_format import RecordingFile
 from memwatch.monitor.recording.redact import Redactor
 from memwatch.monitor.render import words as wording
 from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch.monitor.report.archive import build_archive, write_archive
-from memwatch.monitor.report.contents import FORMAT, KEY, RECORDING, VALID, Contents, summarize_files
-from memwatch.monitor.report.drivers import read_drivers
-from memwatch.monitor.report.evidence import ALWAYS_LISTED, Evidence, EvidenceReader, read_users
-from memwatch.monitor.report.text_redaction import MIN_PERSON, TextRedactor
+from memwatch.monitor.report.contents import (
+    FORMAT,
+    KEY,
+    RECORDING,
+    VALID,
+    Contents,
+    build_archive,
+    summarize_files,
+    write_archive,
+)
+from memwatch.monitor.report.evidence import ALWAYS_LISTED, Evidence, EvidenceReader, read_drivers, read_users
+from memwatch.monitor.report.redaction import MIN_PERSON, TextRedactor
 
 Json = Any
 
@@ -209,7 +215,7 @@ def record_snapshots(
             if direct:
                 recorded = record_directly(direct, path, hide, seconds)
             else:
-                recorded = record(context.address, path, seconds, hide)
+                recorded = write_recording(context.address, path, seconds, hide)
         except CommandError as error:
             return path.read_bytes() if os.path.exists(path) else b"", hide.names.text(f"incomplete: {error}")
         return path.read_bytes(), recording_text(recorded, seconds)

@@ -1,20 +1,108 @@
-"""HTTP requests to a daemon, with one-sentence errors."""
+"""Requests to a daemon: its address, the exchange, and the sentences of what fails."""
 
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
 import socket
 import time
 from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from memwatch.cli.address import Address
-from memwatch.cli.errors import CommandError
 from memwatch.core.http import DeadlineSocket, GetError, request
 from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
+from memwatch.core.options import InvalidValueError, parse_host, parse_socket
+from memwatch.core.runtime.daemon_address import default_url
+
+EXIT_FAILURE = 1
+# Of `memwatch check`, as Nagios defines it.
+EXIT_UNKNOWN = 3
+
+
+class CommandError(Exception):
+    """Failure of a command: one sentence for the user, and the exit code."""
+
+    def __init__(self, why: str, code: int = EXIT_FAILURE) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+DEFAULT_PORT = 6360
+PORTS = {"http": 80, "https": 443}
+
+
+class Address(Struct, frozen=True):
+    """Address of a daemon. `scheme` is http, https or unix. For a socket file `host` is its path, `port` is unused.
+
+    `prefix` is the path prefix of a reverse proxy.
+    """
+
+    scheme: str
+    host: str
+    port: int = 0
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        if self.scheme == "unix":
+            return f"unix:{self.host}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.prefix}"
+
+    @property
+    def is_here(self) -> bool:
+        """True if the address is on this machine, so that reading the machine directly is an equivalent."""
+        if self.scheme == "unix" or self.host in ("localhost", socket.gethostname().lower()):
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def start_command(self) -> str:
+        """Command that starts a daemon at this address."""
+        if self.scheme == "unix":
+            return f"memwatchd --listen {self}"
+        return "memwatchd" if self.port == DEFAULT_PORT else f"memwatchd --listen 127.0.0.1:{self.port}"
+
+
+DEFAULT = Address("http", "127.0.0.1", DEFAULT_PORT)
+
+
+def default_address() -> Address:
+    """Return the daemon's socket file if this user can connect to it, else DEFAULT."""
+    return parse_url(default_url())
+
+
+def parse_url(url: str) -> Address:
+    """Parse a daemon URL. Raise InvalidValueError if it is not one."""
+    if url.startswith("unix:"):
+        return Address("unix", parse_socket("unix:" + url.removeprefix("unix:").removeprefix("//")))
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise InvalidValueError from None
+    if parts.scheme not in PORTS or host is None or "@" in parts.netloc or parts.query or parts.fragment:
+        raise InvalidValueError
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidValueError
+    number = PORTS[parts.scheme] if port is None else port
+    return Address(parts.scheme, _parse_host(host), number, parts.path.rstrip("/"))
+
+
+def _parse_host(host: str) -> str:
+    if ":" in host:
+        try:
+            return str(ipaddress.IPv6Address(host))
+        except ValueError:
+            raise InvalidValueError from None
+    return parse_host(host)
+
 
 SECONDS = 10.0
 MAX_ANSWER_BYTES = 64 << 20

@@ -1,20 +1,18 @@
-"""`memwatch incidents`: the incidents of a daemon, as a list, a report, or Markdown."""
+"""Past events: `memwatch incidents`, as a list, a report or Markdown, `events` and `last-words`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
 import click
 
-from memwatch.cli.address import Address
 from memwatch.cli.context import Number, build_context, check_shape, common
-from memwatch.cli.errors import CommandError
-from memwatch.cli.http import DaemonResponse, RequestDeclinedError, ask
-from memwatch.cli.tables import columns
-from memwatch.cli.times import clock, stamp
+from memwatch.cli.http import Address, CommandError, DaemonResponse, RequestDeclinedError, ask
+from memwatch.cli.tables import clock, columns, known_size, stamp
+from memwatch.core.model import NAMELESS
 from memwatch.core.owners import describe_home
 from memwatch.core.printable import printable_lines
 from memwatch.core.units import size
@@ -116,3 +114,78 @@ def _known(count: int | None) -> str:
 
 def _role(is_cause: bool | None) -> str:
     return "cause undecided" if is_cause is None else "the cause" if is_cause else "not the cause"
+
+
+# Rows of the last words: the newest, next to the prompt.
+MAX_SAMPLES = 15
+
+
+@click.command("last-words", short_help="The last data before a crash.")
+@common
+def last_words(url: Address | None, as_json: bool) -> int:
+    """Show the last two minutes of the previous run, if it did not end cleanly."""
+    context = build_context(url, as_json)
+    try:
+        answer = ask(context.address, "/api/v1/last-words")
+    except RequestDeclinedError as error:
+        if error.status != HTTPStatus.NOT_FOUND or not error.detail:
+            raise
+        raise CommandError(error.detail) from None
+    return context.show(answer.json, lambda: last_word_lines(answer.json), answer.is_simulated)
+
+
+def last_word_lines(found: Json) -> Iterator[str]:
+    yield f"{found['text']}  ({stamp(found['unix'])})"
+    last = found["last"]
+    if last is not None:
+        yield ""
+        for one in last["pressure"]:
+            reasons = [f"{wording.ratio(one['ratio'])} used", *(reason["text"] for reason in one["reasons"])]
+            yield f"{one['label']}: {wording.level(one['level'])}, {'; '.join(reasons)}"
+        yield from _last_processes(last.get("processes") or ())
+    samples = found["samples"][-MAX_SAMPLES:]
+    names = sorted(
+        {name for one in samples for name in one["figures"] if name.endswith((".used_bytes", ".ratio_10s"))}
+    )
+    if names:
+        yield ""
+        rows: list[tuple[str, ...]] = [("time", *(_series_name(name) for name in names))]
+        rows += [
+            (clock(one["unix"]), *(_value(name, one["figures"].get(name)) for name in names)) for one in samples
+        ]
+        yield from columns(rows, right=frozenset(range(1, len(names) + 1)))
+
+
+def _last_processes(processes: Sequence[Json]) -> Iterator[str]:
+    rows = [("pid", "name", "footprint")]
+    rows += [
+        (str(one["pid"]), str(one["name"] or NAMELESS), known_size(one.get("footprint_bytes"))) for one in processes
+    ]
+    yield from ["", *columns(rows, right=frozenset({0, 2}))] if len(rows) > 1 else []
+
+
+def _series_name(name: str) -> str:
+    return name.removeprefix("pool.").removeprefix("share.").removesuffix(".used_bytes").removesuffix(".ratio_10s")
+
+
+def _value(name: str, value: float | None) -> str:
+    return wording.DASH if value is None else wording.figure(value, "bytes" if name.endswith("_bytes") else "ratio")
+
+
+@click.command(short_help="Recent events, newest last.")
+@click.option("--limit", type=Number(1, 1000, 20), default=20, show_default=True, help="Maximum number of events.")
+@common
+def events(limit: int, url: Address | None, as_json: bool) -> int:
+    """List recent events, newest last: levels, alerts, OOM kills, failing collectors."""
+    context = build_context(url, as_json)
+    answer = ask(context.address, f"/api/v1/events?limit={limit}")
+    return context.show(answer.json, lambda: event_lines(answer.json), answer.is_simulated)
+
+
+def event_lines(events: Sequence[Json]) -> Iterator[str]:
+    """Yield events oldest first, so that the newest is next to the prompt. `events` is newest first."""
+    if not events:
+        yield "No events yet."
+        return
+    rows = [(stamp(event["unix"]), event["kind"], event["text"]) for event in reversed(events)]
+    yield from columns(rows)

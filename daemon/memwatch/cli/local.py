@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from memwatch.cli.errors import CommandError
+from memwatch.cli.http import CommandError
 from memwatch.core.backends.finder import Finder
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import Host

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import click
 
-from memwatch.cli.address import Address
 from memwatch.cli.context import (
     EXIT_OK,
     ClientContext,
@@ -21,8 +20,8 @@ from memwatch.cli.context import (
     print_errors,
     seconds_within,
 )
-from memwatch.cli.errors import CommandError
 from memwatch.cli.home_assistant import topics_of
+from memwatch.cli.http import Address, CommandError
 from memwatch.core.snapshot import Snapshot
 
 if TYPE_CHECKING:

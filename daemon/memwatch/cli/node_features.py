@@ -10,8 +10,6 @@ from pathlib import Path
 
 import click
 
-from memwatch.cli.address import Address
-from memwatch.cli.atomic_file import write_atomically
 from memwatch.cli.context import (
     EXIT_OK,
     ClientContext,
@@ -21,8 +19,9 @@ from memwatch.cli.context import (
     print_errors,
     seconds_within,
 )
-from memwatch.cli.errors import CommandError
 from memwatch.cli.headroom import find_capacity
+from memwatch.cli.http import Address, CommandError
+from memwatch.cli.output import write_atomically
 from memwatch.core.snapshot import Snapshot
 
 PREFIX = "feature.node.kubernetes.io/memwatch."

@@ -1,20 +1,22 @@
-"""Record the snapshots of a daemon, for a bug report or a replay."""
+"""`memwatch record`: the snapshots of a daemon in a file, for a bug report or a replay."""
 
 from __future__ import annotations
 
 import json
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from memwatch.cli.address import Address
-from memwatch.cli.context import check_shape
-from memwatch.cli.errors import CommandError
-from memwatch.cli.http import DaemonResponse, DaemonUnreachableError, ask
+import click
+
+from memwatch.cli.context import build_context, check_shape, common, seconds_within
+from memwatch.cli.http import Address, CommandError, DaemonResponse, DaemonUnreachableError, ask
 from memwatch.core.runtime.file_remedies import remedy_to_write
 from memwatch.core.snapshot_json import MAX_INTERVAL, MIN_INTERVAL
 from memwatch.monitor.recording.file_format import RecordingError, RecordingFile
+from memwatch.monitor.recording.redact import Redactor
 from memwatch.monitor.render import words as wording
 
 # Time to wait for a daemon that restarts.
@@ -36,7 +38,32 @@ class Recorded(NamedTuple):
     interrupted_after: float | None = None
 
 
-def record(address: Address, path: Path, seconds: float, redactor: SnapshotRedactor | None) -> Recorded:
+@click.command(short_help="Record the snapshots of a daemon.")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--for",
+    "seconds",
+    callback=seconds_within("1s", "24h", "10m"),
+    default="10m",
+    metavar="DURATION",
+    help="Duration, 1s to 24h; Ctrl-C ends it early.  [default: 10m]",
+)
+@click.option("--redact", is_flag=True, help="Hide names and ids of hosts, users, programs, units and devices.")
+@common
+def record(file: Path, seconds: float, redact: bool, url: Address | None, as_json: bool) -> int:
+    """Record each snapshot of a daemon to FILE. memwatchd --replay FILE plays it.
+
+    Appends to an existing recording.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    context = build_context(url, as_json)
+    count = write_recording(context.address, file, seconds, Redactor() if redact else None).snapshots
+    found = {"file": str(file), "snapshots": count, "redacted": redact}
+    line = f"{wording.count(count, 'snapshot')} in {file}; play it with: memwatchd --replay {file}"
+    return context.show(found, lambda: [line])
+
+
+def write_recording(address: Address, path: Path, seconds: float, redactor: SnapshotRedactor | None) -> Recorded:
     """Record for `seconds` or until interrupted. Raise CommandError on failure."""
     first = ask(address, "/api/v1/snapshot")
     try:

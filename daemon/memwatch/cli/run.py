@@ -18,7 +18,6 @@ from typing import Any
 
 import click
 
-from memwatch.cli.address import Address
 from memwatch.cli.context import (
     ClientContext,
     build_context,
@@ -26,12 +25,9 @@ from memwatch.cli.context import (
     common,
     print_errors,
 )
-from memwatch.cli.errors import CommandError
-from memwatch.cli.http import ask
-from memwatch.cli.peak_cgroup import PeakCgroup, peak_cgroup
-from memwatch.cli.process_tree import MAX_PROCESSES, Peaks, read_children_peak, read_tree
-from memwatch.cli.tables import columns
-from memwatch.cli.times import clock
+from memwatch.cli.http import Address, CommandError, ask
+from memwatch.cli.peaks import MAX_PROCESSES, PeakCgroup, Peaks, peak_cgroup, read_children_peak, read_tree
+from memwatch.cli.tables import clock, columns
 from memwatch.core.linux.user_files import folder_to_write
 from memwatch.core.printable import printable
 from memwatch.core.runtime.own_files import open_own

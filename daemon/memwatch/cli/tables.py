@@ -1,15 +1,55 @@
-"""Format devices, events, backends, checks and releases as text."""
+"""Tables, times and figures of the commands as text."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memwatch.cli.figures import Json, size
-from memwatch.cli.times import clock, stamp
-from memwatch.core.model import Device
+from memwatch.core.model import Absent, Bytes, Device
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render import words as wording
+
+
+def clock(unix: float) -> str:
+    """Format the time of day: "11:22:33 CET"."""
+    return time.strftime("%H:%M:%S %Z", time.localtime(unix))
+
+
+def stamp(unix: float) -> str:
+    """Format an instant: "2026-11-21 11:22:33 CET"."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(unix))
+
+
+def when(unix: float, now: float) -> str:
+    """Format an instant as the time of day, with the date unless it is that of `now`."""
+    same_day = time.localtime(unix)[:3] == time.localtime(now)[:3]
+    return clock(unix) if same_day else stamp(unix)
+
+
+Json = dict[str, Any]
+
+
+def figure(record: Json, name: str) -> Bytes:
+    """Return a size in bytes, or the reason of its absence."""
+    value = record[name]
+    return Absent(record["absent"][name]) if value is None else int(value)
+
+
+def certain_headroom(device: Json) -> Bytes:
+    """Return the headroom that needs no reclaim. Daemons before this version do not report it."""
+    name = "headroom_certain_bytes"
+    return figure(device, name) if name in device else Absent.NOT_AVAILABLE
+
+
+def known_size(count: int | None) -> str:
+    return wording.DASH if count is None else wording.size(count)
+
+
+def size(record: Json, name: str) -> str:
+    """Format the size: "44.3 GiB", "— not supported"."""
+    return wording.size(figure(record, name))
+
 
 MARKS: dict[bool | None, str] = {True: "✓", False: "✗", None: "?"}
 # Not "System RAM": firmware may reserve a part of it (carve-out), which MemTotal does not contain.
@@ -55,15 +95,6 @@ def _device_row(device: Device) -> tuple[str, ...]:
     architecture = wording.architecture(device.architecture.value)
     headroom = wording.headroom(device.headroom_certain_bytes, device.headroom_bytes)
     return device.id, device.name, architecture, headroom, device.state.replace("_", " ")
-
-
-def event_lines(events: Sequence[Json]) -> Iterator[str]:
-    """Yield events oldest first, so that the newest is next to the prompt. `events` is newest first."""
-    if not events:
-        yield "No events yet."
-        return
-    rows = [(stamp(event["unix"]), event["kind"], event["text"]) for event in reversed(events)]
-    yield from columns(rows)
 
 
 def backend_lines(found: Json) -> Iterator[str]:
@@ -117,15 +148,12 @@ def check_lines(found: Json) -> Iterator[str]:
         yield f"memwatchd {found['version']}, revision {found['revision']}"
     problems, hints = (sum(check["verdict"] == one for check in checks) for one in ("problem", "hint"))
     if problems:
-        yield f"{_count(problems, 'problem')} and {_count(hints, 'hint')}: see the lines marked ✗ and !."
+        counts = f"{wording.count(problems, 'problem')} and {wording.count(hints, 'hint')}"
+        yield f"{counts}: see the lines marked ✗ and !."
     elif hints:
-        yield f"No problems, {_count(hints, 'hint')}: see the lines marked !."
+        yield f"No problems, {wording.count(hints, 'hint')}: see the lines marked !."
     else:
         yield "No problems found."
-
-
-def _count(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def release_lines(answer: Json, now_unix: float) -> Iterator[str]:

@@ -11,7 +11,6 @@ from typing import NoReturn
 import click
 from msgspec import Struct
 
-from memwatch.cli.address import Address
 from memwatch.cli.context import (
     EXIT_OK,
     ClientContext,
@@ -20,9 +19,8 @@ from memwatch.cli.context import (
     common,
     seconds_within,
 )
-from memwatch.cli.errors import CommandError
 from memwatch.cli.headroom import PlaceHeadroom, find_headroom, find_place, find_ram
-from memwatch.cli.http import RequestDeclinedError, ask
+from memwatch.cli.http import Address, CommandError, RequestDeclinedError, ask
 from memwatch.cli.run import COMMAND, PASS_THROUGH, CommandNotRunError
 from memwatch.core.leases import MAX_NAME_LENGTH, OWN_LEASE
 from memwatch.core.linux.process_files import parse_stat

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import click
 
 from memwatch.cli import status
-from memwatch.cli.address import Address
 from memwatch.cli.context import (
     EXIT_OK,
     ClientContext,
@@ -25,10 +24,11 @@ from memwatch.cli.context import (
     common,
     seconds_within,
 )
+from memwatch.cli.http import Address
 from memwatch.cli.output import paint_lines, stdout_depth, stdout_width
+from memwatch.cli.tables import clock
 from memwatch.cli.terminal.moment import STYLES
 from memwatch.cli.terminal.style import Depth, Line, Span
-from memwatch.cli.times import clock
 from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Share, sum_figures
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
@@ -222,9 +222,9 @@ def top(interval: float, count: int | None, once: bool, url: Address | None, as_
         for answer in islice(context.snapshots(interval), count or 1):
             context.show_painted(answer, lambda shot=answer: picture(shot.snapshot))  # type: ignore[misc]
         return EXIT_OK
-    from memwatch.cli import top as interface
+    from memwatch.cli.terminal.app import print_once, run_top
 
-    return interface.print_once(context) if once else interface.run(context, interval, count)
+    return print_once(context) if once else run_top(context, interval, count)
 
 
 def picture(snapshot: Snapshot) -> Iterator[str]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import field
 
-from memwatch.cli.address import Address as PeerAddress
-from memwatch.cli.address import parse_url
+from memwatch.cli.http import Address as PeerAddress
+from memwatch.cli.http import parse_url
 from memwatch.core.collectors.engines import EngineAddress, EngineAddresses
 from memwatch.core.engines.server import Address
 from memwatch.core.linux.key_owner import KeyUse

@@ -19,8 +19,8 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.cli.headroom import find_capacity
-from memwatch.cli.history import sparkline
-from memwatch.cli.process_tree import Peaks, read_tree
+from memwatch.cli.holders import sparkline
+from memwatch.cli.peaks import Peaks, read_tree
 from memwatch.core.model import Absent
 from memwatch.core.snapshot_json import build_snapshot
 from memwatch.monitor.render.json import snapshot_json, to_bytes

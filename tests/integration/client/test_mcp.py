@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from memwatch.cli.address import parse_url
 from memwatch.cli.context import ClientContext
+from memwatch.cli.http import parse_url
 from support.client_process import SCRIPT
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.cli.address import DEFAULT, Address, parse_url
+from memwatch.cli.http import DEFAULT, Address, parse_url
 from memwatch.core.options import InvalidValueError
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.cli.atomic_file import write_atomically
-from memwatch.cli.errors import CommandError
+from memwatch.cli.http import CommandError
+from memwatch.cli.output import write_atomically
 
 
 @pytest.mark.parametrize(

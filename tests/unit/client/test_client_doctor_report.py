@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.cli.doctor_report import check_writable, recording_text
-from memwatch.cli.errors import CommandError
+from memwatch.cli.http import CommandError
 from memwatch.cli.record import Recorded
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.cli.check import judge, perfdata
-from memwatch.cli.reports import alert_lines, growth_lines, last_word_lines, owner_lines, process_lines
+from memwatch.cli.alerts import alert_lines, judge, perfdata
+from memwatch.cli.holders import growth_lines, owner_lines, process_lines
+from memwatch.cli.incidents import last_word_lines
 from memwatch.cli.status import render_lines
+from memwatch.cli.tables import clock, stamp, when
 from memwatch.cli.terminal.style import Depth, line_cells, paint, plain
-from memwatch.cli.times import clock, stamp, when
 from memwatch.cli.watch import header_line, sample_line
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from memwatch.cli.status import tree_lines
 from memwatch.cli.tables import columns, device_lines
 from memwatch.cli.terminal.moment import labels_of
-from memwatch.cli.tree import render_lines
 from memwatch.core.model import Absent, Content, Vitals
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import build_snapshot
@@ -26,8 +26,8 @@ def sent(snapshot: Snapshot) -> Any:
     return json.loads(to_bytes(snapshot_json(snapshot)))
 
 
-def tree_lines(found: Any, age_seconds: float | None) -> list[str]:
-    return list(render_lines(build_snapshot(found), age_seconds))
+def lines_of(found: Any, age_seconds: float | None) -> list[str]:
+    return list(tree_lines(build_snapshot(found), age_seconds))
 
 
 def table_lines(found: Any) -> list[str]:
@@ -35,7 +35,7 @@ def table_lines(found: Any) -> list[str]:
 
 
 def text_of(snapshot: Snapshot, age_seconds: float | None = 0.2) -> str:
-    return "\n".join(tree_lines(sent(snapshot), age_seconds))
+    return "\n".join(lines_of(sent(snapshot), age_seconds))
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -64,13 +64,13 @@ def test_sensors_of_a_device_are_listed_below_it() -> None:
     hot = critical_gb10().devices[0].with_vitals(Vitals(91.0, 44.9, {"sm": 1_400_000_000}, ("hw_thermal",)))
     snapshot = sent(replace(critical_gb10(), devices=(hot,)))
     line = "91 °C, 45 W, SM clock 1,400 MHz, throttled: temperature (hardware)"
-    shown, listed = "\n".join(tree_lines(snapshot, 0.2)), "\n".join(table_lines(snapshot))
+    shown, listed = "\n".join(lines_of(snapshot, 0.2)), "\n".join(table_lines(snapshot))
     for name in Vitals.__struct_fields__:
         del snapshot["devices"][0][name]
 
     assert re.search(rf"^gpu0: NVIDIA GB10 .*\n  {re.escape(line)}$", shown, re.MULTILINE)
     assert re.search(rf"^gpu0 .*\n      {re.escape(line)}$", listed, re.MULTILINE)
-    assert "°C" not in "\n".join(tree_lines(snapshot, 0.2))
+    assert "°C" not in "\n".join(lines_of(snapshot, 0.2))
 
 
 def test_tree_of_a_unified_machine_adds_up() -> None:
@@ -164,8 +164,8 @@ def test_both_bounds_of_a_headroom_are_shown() -> None:
     found = sent(critical_gb10())
     older = {**found, "devices": [{k: v for k, v in found["devices"][0].items() if "certain" not in k}]}
 
-    assert "can allocate 2.0 GiB at once, up to 4.3 GiB after reclaim" in "\n".join(tree_lines(found, None))
-    assert "can allocate 4.3 GiB now" in "\n".join(tree_lines(older, None))
+    assert "can allocate 2.0 GiB at once, up to 4.3 GiB after reclaim" in "\n".join(lines_of(found, None))
+    assert "can allocate 4.3 GiB now" in "\n".join(lines_of(older, None))
     assert list(table_lines(found))[1].split("  ")[-2:] == ["2.0 – 4.3 GiB", "ok"]
     assert list(table_lines(found))[2].startswith("Of a range, the lower end is free now")
     assert [line.split()[-3:] for line in table_lines(older)][1:] == [["4.3", "GiB", "ok"]]
@@ -177,7 +177,7 @@ def test_failed_device_shows_its_state() -> None:
     lost = replace(snapshot.devices[0], state="needs_reset", headroom_bytes=Absent.NOT_AVAILABLE)
     noted = sent(replace(snapshot, devices=(lost,)))
 
-    assert ", needs reset): headroom — not available" in "\n".join(tree_lines(noted, None))
+    assert ", needs reset): headroom — not available" in "\n".join(lines_of(noted, None))
     assert list(table_lines(noted))[1].endswith("— not available  needs reset")
 
 
@@ -195,4 +195,4 @@ def test_leases_are_listed_with_their_time_left() -> None:
 
     assert "Leased: 14.0 GiB of System RAM to train.py (PID 4242), 1 min 20 s left, 6.0 GiB more arrived\n" in shown
     assert "Leased: 30.0 GiB of System RAM to llama-server (PID 4243), 30 min left\n" in shown
-    assert "Leased" not in "\n".join(tree_lines(found, 0.2))
+    assert "Leased" not in "\n".join(lines_of(found, 0.2))

@@ -12,9 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.cli import home_assistant, node_features
-from memwatch.cli.address import parse_url
 from memwatch.cli.context import check_shape
-from memwatch.cli.errors import CommandError
+from memwatch.cli.http import CommandError, parse_url
 from memwatch.core.snapshot_json import build_snapshot
 from memwatch.monitor.render.json import snapshot_json, to_bytes
 from support.sample_snapshots import critical_gb10

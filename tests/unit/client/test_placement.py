@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.cli.placement import Need, Placement, place, placement_lines
+from memwatch.cli.machines import Need, Placement, place, placement_lines
 
 GIB = 1 << 30
 

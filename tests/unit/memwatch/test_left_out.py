@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import generate_latest
 
-from memwatch.cli.process_tree import Peaks
+from memwatch.cli.peaks import Peaks
 from memwatch.core.accounting.compose import Composer
 from memwatch.core.collectors import cgroup_pressure, dmem, kubernetes
 from memwatch.core.drivers.nvml.records import GpuReading, NvmlReading
@@ -193,7 +193,7 @@ def test_crash_records_beyond_the_maximum_are_counted(tmp_path: Path) -> None:
 
 
 def test_tree_with_too_many_processes_has_lower_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memwatch.cli.process_tree.MAX_PROCESSES", 2)
+    monkeypatch.setattr("memwatch.cli.peaks.MAX_PROCESSES", 2)
     peaks = Peaks()
     peaks.see_tree({1: 1})
     assert not peaks.json()["partial"]

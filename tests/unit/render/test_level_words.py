@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 from msgspec.structs import replace
 
-from memwatch.cli.check import judge
+from memwatch.cli.alerts import judge
 from memwatch.cli.status import render_lines
 from memwatch.cli.terminal.frame import View
 from memwatch.cli.terminal.moment import Moment

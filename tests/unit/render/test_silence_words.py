@@ -11,22 +11,21 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.cli.status import render_lines as status_lines
+from memwatch.cli.status import tree_lines
 from memwatch.cli.terminal.frame import View
 from memwatch.cli.terminal.moment import Moment
 from memwatch.cli.terminal.pages import render
 from memwatch.cli.terminal.past import past_snapshot
 from memwatch.cli.terminal.state import State
 from memwatch.cli.terminal.style import line_cells, plain
-from memwatch.cli.tree import render_lines as tree_lines
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import build_snapshot, snapshot_from
 from memwatch.monitor.recording.redact import Redactor
 from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch.monitor.render.silence_words import build_notices, find_widest, notice_lines, until_utc
 from memwatch.monitor.render.status_line import build_status_line
-from memwatch.monitor.render.summary import build_latest
+from memwatch.monitor.render.summary import build_latest, build_notices, find_widest, notice_lines, until_utc
 from memwatchd.wiring import render_status
 from support.sample_snapshots import SAMPLES, critical_gb10
 

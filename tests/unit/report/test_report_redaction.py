@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from memwatch.core.linux.cgroups import parse_cgroup, parse_owners
 from memwatch.monitor.recording.redact import Redactor
-from memwatch.monitor.report.file_redaction import cgroup_path, redact_file
+from memwatch.monitor.report.redaction import TextRedactor, cgroup_path, redact_file
 from memwatch.monitor.report.sources import Kind
-from memwatch.monitor.report.text_redaction import TextRedactor
 
 CONTAINER = "1f6bd2a9e2c7" * 5 + "abcd"
 POD = "5b4e1c1e_3c1f_4a7e_8a51_1f0a3c1f4a7e"

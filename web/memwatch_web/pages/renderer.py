@@ -28,9 +28,15 @@ from memwatch.monitor.notify.status import AlertView
 from memwatch.monitor.render.engine_view import engine_of
 from memwatch.monitor.render.json import to_bytes
 from memwatch.monitor.render.memory_map import build_limit_maps, build_maps
-from memwatch.monitor.render.silence_words import SilenceNotice, notices_of, target_labels
 from memwatch.monitor.render.status_line import GROWTH_SECONDS, StatusLine, build_headline, build_status_line
-from memwatch.monitor.render.summary import build_latest, find_cuda_free, find_worst
+from memwatch.monitor.render.summary import (
+    SilenceNotice,
+    build_latest,
+    find_cuda_free,
+    find_worst,
+    notices_of,
+    target_labels,
+)
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.access import WebOptions
 from memwatch_web.asgi.sse import SharedDeflate

@@ -23,8 +23,7 @@ from memwatch.monitor.alerts.rules import EVENTS
 from memwatch.monitor.incidents.records import title_of
 from memwatch.monitor.render import words as wording
 from memwatch.monitor.render.engine_view import describe_engine, list_parts
-from memwatch.monitor.render.silence_words import until_utc
-from memwatch.monitor.render.summary import has_figures
+from memwatch.monitor.render.summary import has_figures, until_utc
 from memwatch_web.pages.charts import DASHES
 
 # On-disk cache of compiled Jinja2 templates. It saves half a second of the first page.

@@ -1,9 +1,10 @@
-"""Loop of the interface: data and keys come in, and one frame a change goes out."""
+"""`memwatch top`: data and keys come in, and one frame a change goes out."""
 
 from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -12,15 +13,15 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from memwatch.cli.address import Address
-from memwatch.cli.terminal.feed import Feed
+from memwatch.cli.context import EXIT_OK, ClientContext, check_shape
+from memwatch.cli.terminal.feed import Feed, read_history
 from memwatch.cli.terminal.frame import Frame, View
 from memwatch.cli.terminal.moment import Json, Moment, ProcessReading
 from memwatch.cli.terminal.pages import render
 from memwatch.cli.terminal.past import RECENT_SECONDS, Recent, nearest_tick, note_of, past_snapshot
 from memwatch.cli.terminal.screen import Screen
 from memwatch.cli.terminal.state import Facts, State, press
-from memwatch.cli.terminal.style import Depth
+from memwatch.cli.terminal.style import Depth, find_depth, paint
 from memwatch.cli.terminal.trend import Trend
 from memwatch.core.snapshot import Snapshot
 
@@ -244,23 +245,49 @@ def open_keyboard() -> int | None:
         return None
 
 
-def run_interface(
-    address: Address,
-    first: Snapshot,
-    read: Callable[[], Snapshot],
-    interval: float,
-    depth: Depth,
-    has_history: bool,
-    count: int | None,
-) -> int:
-    """Show the interface until the user ends it, and restore the terminal whatever happens."""
-    keyboard = open_keyboard()
-    screen = Screen(sys.stdout.fileno(), keyboard, depth)
-    feed = Feed(address, interval, read, has_history)
-    store = Store(has_history)
-    store.take("snapshot", first)
-    try:
-        return App(screen, feed, store, depth > Depth.NONE, count).run(keyboard)
-    finally:
-        screen.leave()
-        feed.stop()
+def run_top(context: ClientContext, interval: float, count: int | None) -> int:
+    """Show the interface until the user ends it, and restore the terminal whatever happens.
+
+    The first snapshot is read before, so that errors do not disturb the terminal.
+    """
+    first, read, has_history = _open(context)
+    with check_shape(context.address):
+        depth, keyboard = find_depth(True, os.environ), open_keyboard()
+        screen = Screen(sys.stdout.fileno(), keyboard, depth)
+        feed = Feed(context.address, interval, read, has_history)
+        store = Store(has_history)
+        store.take("snapshot", first)
+        try:
+            return App(screen, feed, store, depth > Depth.NONE, count).run(keyboard)
+        finally:
+            screen.leave()
+            feed.stop()
+
+
+def print_once(context: ClientContext) -> int:
+    """Print the overview as it is now, in the size of the terminal, without the line of keys."""
+    first, _, has_history = _open(context)
+    with check_shape(context.address):
+        store = Store(has_history)
+        store.take("snapshot", first)
+        if has_history:
+            store.recent.prepend(read_history(context.address, first))
+        moment = store.moment(State())
+        depth = find_depth(sys.stdout.isatty(), os.environ)
+        width, height = shutil.get_terminal_size()
+        if moment is not None:
+            view = View(moment, State(), width, height, time.time(), depth > Depth.NONE)
+            lines = [
+                paint(line, depth, attributes=sys.stdout.isatty()).rstrip() for line in render(view).lines[:-1]
+            ]
+            print("\n".join(lines).rstrip())
+    return EXIT_OK
+
+
+def _open(context: ClientContext) -> tuple[Snapshot, Callable[[], Snapshot], bool]:
+    """Return a snapshot, a function that reads the next one, and True if a daemon keeps a history."""
+    first, here = context.first_snapshot(0.0)
+    with check_shape(context.address):
+        if here is not None:
+            return first.snapshot, lambda: next(here).snapshot, False
+        return first.snapshot, context.read_snapshot, True

@@ -11,9 +11,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from memwatch.cli.address import Address
-from memwatch.cli.errors import CommandError
-from memwatch.cli.http import ask
+from memwatch.cli.http import Address, CommandError, ask
 from memwatch.cli.terminal.past import RECENT_SECONDS, decode_history, figures_of
 from memwatch.cli.terminal.trend import Trend
 from memwatch.core.printable import printable_parts

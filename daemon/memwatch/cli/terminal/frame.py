@@ -20,9 +20,8 @@ from memwatch.cli.terminal.style import Line, Span, cells, clip_line, line_cells
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Machine
 from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.silence_words import notice_lines as silence_lines
-from memwatch.monitor.render.silence_words import notices_of
-from memwatch.monitor.render.summary import find_worst
+from memwatch.monitor.render.summary import find_worst, notices_of
+from memwatch.monitor.render.summary import notice_lines as silence_lines
 
 MIN_WIDTH, MIN_HEIGHT = 40, 10
 # From this size on there is room for charts and events beside the processes.

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 
-from memwatch.cli.address import Address
-from memwatch.cli.errors import CommandError
 from memwatch.cli.headroom import is_this_machine
-from memwatch.cli.http import RequestDeclinedError, ask
+from memwatch.cli.http import Address, CommandError, RequestDeclinedError, ask
 from memwatch.cli.terminal.moment import ProcessReading
 from memwatch.core.linux.files import Roots
 from memwatch.core.model import Absent, Bytes, Process

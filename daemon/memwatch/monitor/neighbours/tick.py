@@ -15,8 +15,14 @@ from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Device
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Level, LevelOrUnknown, Pressure, Snapshot
-from memwatch.monitor.render.silence_words import find_notice, until_utc
-from memwatch.monitor.render.summary import build_sentence, by_footprint, compute_headroom, find_worst
+from memwatch.monitor.render.summary import (
+    build_sentence,
+    by_footprint,
+    compute_headroom,
+    find_notice,
+    find_worst,
+    until_utc,
+)
 from memwatch.planning.fit import find_holders
 
 SCHEMA = 1

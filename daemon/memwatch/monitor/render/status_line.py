@@ -16,8 +16,7 @@ from memwatch.core.pressure.signals import PAST
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
 from memwatch.monitor.render import words
-from memwatch.monitor.render.silence_words import find_notice
-from memwatch.monitor.render.summary import compute_headroom, find_cuda_free, find_worst, name_unknown
+from memwatch.monitor.render.summary import compute_headroom, find_cuda_free, find_notice, find_worst, name_unknown
 
 # From this number of GPUs on they are counted together.
 MANY_GPUS = 3

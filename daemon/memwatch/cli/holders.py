@@ -1,32 +1,25 @@
-"""`memwatch owners`, `growth`, `alerts` and `last-words`: tables of a daemon's answers."""
+"""Memory by holder: `memwatch owners`, `growth`, `history` and `engines`."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
 import click
 
-from memwatch.cli.address import Address
 from memwatch.cli.context import Number, build_context, check_shape, common, seconds_within
-from memwatch.cli.errors import CommandError
-from memwatch.cli.http import DaemonResponse, RequestDeclinedError, ask
-from memwatch.cli.tables import columns
-from memwatch.cli.times import clock, stamp, when
-from memwatch.core.model import NAMELESS, Absent
-from memwatch.core.silences import Silence
+from memwatch.cli.http import Address, DaemonResponse, ask
+from memwatch.cli.tables import clock, columns, known_size
+from memwatch.core.engines.records import Engine
+from memwatch.core.model import NAMELESS, Absent, Bytes
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.silence_words import build_notices, notice_lines
 
 Json = dict[str, Any]
 GROUPS = ("process", "container", "pod", "job", "unit", "user")
 LIMIT = click.option("--limit", type=Number(1, 1000, 20), default=20, help="Maximum number of rows.  [default: 20]")
-# Rows of the last words: the newest, next to the prompt.
-MAX_SAMPLES = 15
 MAX_PLACES = 2
 # Of a container in the name of its unit. Its first 12 digits are what docker ps shows.
 LONG_ID = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
@@ -87,7 +80,7 @@ def process_lines(found: Sequence[Json], limit: int, labels: Json) -> Iterator[s
     for one in sorted(found, key=lambda one: -_least(one))[:limit]:
         held = _devices(one["device_bytes"] or {}, labels)
         name = str(one["name"] or NAMELESS)[:60]
-        rows.append((str(one["pid"]), name, _range(one), _known(one["rss_bytes"]), held))
+        rows.append((str(one["pid"]), name, _range(one), known_size(one["rss_bytes"]), held))
     yield from columns(rows, right=frozenset({0, 2, 3})) if len(rows) > 1 else ["The list of processes is empty."]
     yield from _more(found, limit)
 
@@ -105,7 +98,7 @@ def _more(found: Sequence[Json], limit: int) -> Iterator[str]:
 
 def _owner_row(owner: Json, labels: Json) -> tuple[str, ...]:
     held = _devices(owner["device_bytes"] or {}, labels)
-    return _owner_name(owner), str(owner["processes"]), _range(owner), _known(owner["rss_bytes"]), held
+    return _owner_name(owner), str(owner["processes"]), _range(owner), known_size(owner["rss_bytes"]), held
 
 
 def _owner_name(owner: Json) -> str:
@@ -113,15 +106,11 @@ def _owner_name(owner: Json) -> str:
     return LONG_ID.sub(r"\1", name)[:60]
 
 
-def _known(count: int | None) -> str:
-    return wording.DASH if count is None else wording.size(count)
-
-
 def _range(one: Json) -> str:
     low, high, exact = one.get("footprint_low_bytes"), one.get("footprint_high_bytes"), one["footprint_bytes"]
     if exact is None and low is not None:
         return wording.between(low, Absent.NOT_AVAILABLE if high is None else high)
-    return _known(exact)
+    return known_size(exact)
 
 
 def _devices(held: Json, labels: Json) -> str:
@@ -129,7 +118,7 @@ def _devices(held: Json, labels: Json) -> str:
     if len(used) > MAX_PLACES:
         known = [count for count in used.values() if count is not None]
         return f"{wording.size(sum(known))} in {len(used)} places"
-    return ", ".join(f"{_place(name, labels)} {_known(count)}" for name, count in used.items()) or wording.DASH
+    return ", ".join(f"{_place(name, labels)} {known_size(count)}" for name, count in used.items()) or wording.DASH
 
 
 def _place(name: str, labels: Json) -> str:
@@ -181,84 +170,126 @@ def growth_lines(found: Json) -> Iterator[str]:
         yield f"Suspected leak: {words}: {suspect['evidence']}"
 
 
-@click.command(short_help="Firing and pending alerts.")
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+@click.command(short_help="Min/avg/max over time.")
+@click.option(
+    "--series",
+    multiple=True,
+    metavar="NAME",
+    help="Series, such as pool.ram.used_bytes or process.PID.footprint_bytes. May be repeated.",
+)
+@click.option(
+    "--last",
+    "seconds",
+    default="10m",
+    callback=seconds_within("1s", "366d", "10m"),
+    metavar="DURATION",
+    help="Time range, up to now.  [default: 10m]",
+)
+@click.option("--points", type=Number(2, 200, 20), default=20, help="Approximate number of rows.  [default: 20]")
 @common
-def alerts(url: Address | None, as_json: bool) -> int:
-    """List firing and pending alerts, with their reasons, and the silences in force."""
+def history(series: tuple[str, ...], seconds: float, points: int, url: Address | None, as_json: bool) -> int:
+    """Show min, avg and max of each pool, or of the given series, over a time range."""
     context = build_context(url, as_json)
-    answer = ask(context.address, "/api/v1/alerts")
-
-    def lines() -> Iterator[str]:
-        yield from alert_lines(answer.json, answer.unix)
-        from memwatch.monitor.render.json import WIRE
-
-        found = ask(context.address, "/api/v1/silences")
-        notices = build_notices((WIRE.decode(Silence, one) for one in found.json), {})
-        yield from notice_lines(notices, found.unix or time.time())
-
-    return context.show(answer.json, lines, answer.is_simulated)
+    start = context.read_snapshot().unix - seconds
+    query: list[tuple[str, object]] = [("from", start), ("points", points)]
+    query += [("series", name) for name in series]
+    answer = ask(context.address, f"/api/v1/history?{urlencode(query)}")
+    return context.show(answer.json, lambda: history_lines(answer.json), answer.is_simulated)
 
 
-def alert_lines(found: list[Json], now: float | None) -> Iterator[str]:
+def history_lines(found: Json) -> Iterator[str]:
+    for one in found["series"]:
+        if not any(value is not None for value in one["max"]):
+            yield f"{one['name']}: no data in this time range"
+            continue
+        yield f"{one['name']}  {sparkline(one['max'])}"
+        rows: list[tuple[str, ...]] = [("time", "min", "avg", "max")]
+        for unix, low, mean, high in zip(one["unix"], one["min"], one["avg"], one["max"], strict=True):
+            rows.append((clock(unix), *(_in_unit(value, one["unit"]) for value in (low, mean, high))))
+        yield from columns(rows, right=frozenset({1, 2, 3}))
+
+
+def _in_unit(value: float | None, unit: str) -> str:
+    if value is None:
+        return wording.DASH
+    if unit == "bytes":
+        return wording.size(int(value))
+    return wording.ratio(value) if unit == "ratio" else f"{value:g}"
+
+
+def sparkline(values: list[float | None]) -> str:
+    """Return a sparkline scaled from 0 to the maximum. A gap is a space."""
+    top = max((value for value in values if value is not None), default=0) or 1
+    steps = len(BLOCKS) - 1
+    return "".join(" " if value is None else BLOCKS[min(steps, round(value / top * steps))] for value in values)
+
+
+NONE = "No model server runs here."
+HEAD = ("engine", "model", "weights", "KV cache", "used", "rest", "requests", "tokens/s")
+RIGHT = frozenset({2, 3, 4, 5, 7})
+
+
+@click.command(short_help="Model servers: weights, KV cache, tokens per second.")
+@common
+def engines(url: Address | None, as_json: bool) -> int:
+    """List model servers (vLLM, SGLang, llama.cpp, Ollama, LM Studio, TGI, TensorRT-LLM) and their use of memory.
+
+    Rates are those of the last 5 s: a direct reading without memwatchd has none.
+    """
+    context = build_context(url, as_json)
+    answer = context.snapshot()
+    with check_shape(context.address):
+        found = answer.json["engines"] if context.as_json else None
+    return context.show(found, lambda: engine_lines(answer.snapshot), answer.is_simulated)
+
+
+def engine_lines(snapshot: Snapshot) -> Iterator[str]:
+    from memwatch.monitor.render.json import advice
+
+    found = snapshot.engines
     if not found:
-        yield "No alerts."
+        yield NONE
         return
-    rows: list[tuple[str, ...]] = [("severity", "state", "since", "target", "alert", "reason")]
-    for one in found:
-        since = when(one["since_unix"], now or one["since_unix"]) if one.get("since_unix") else wording.DASH
-        state = one["state"] + (", silenced" if one["silenced"] else "")
-        reason = "; ".join(reason["text"] for reason in one["reasons"])
-        rows.append((one["severity"], state, since, one["target"], one["rule"], reason))
-    yield from columns(rows)
+    head, *lines = columns([HEAD, *map(_row, found)], right=RIGHT)
+    yield head
+    for one, line in zip(found, lines, strict=True):
+        yield line
+        where = " ".join(word for word in (one.title, one.version, one.url) if isinstance(word, str) and word)
+        user = wording.DASH if isinstance(one.user, Absent) else one.user
+        yield f"      {where}" + (f", PID {one.pid} of {user}" if isinstance(one.pid, int) else "")
+        yield from (f"      {note}" for note in (*one.notes, advice(one, snapshot)) if note)
+    if snapshot.engines_not_followed:
+        yield f"and {snapshot.engines_not_followed} more are not followed"
 
 
-@click.command("last-words", short_help="The last data before a crash.")
-@common
-def last_words(url: Address | None, as_json: bool) -> int:
-    """Show the last two minutes of the previous run, if it did not end cleanly."""
-    context = build_context(url, as_json)
-    try:
-        answer = ask(context.address, "/api/v1/last-words")
-    except RequestDeclinedError as error:
-        if error.status != HTTPStatus.NOT_FOUND or not error.detail:
-            raise
-        raise CommandError(error.detail) from None
-    return context.show(answer.json, lambda: last_word_lines(answer.json), answer.is_simulated)
+def _row(one: Engine) -> tuple[str, ...]:
+    from memwatch.monitor.render.engine_view import describe_use
 
-
-def last_word_lines(found: Json) -> Iterator[str]:
-    yield f"{found['text']}  ({stamp(found['unix'])})"
-    last = found["last"]
-    if last is not None:
-        yield ""
-        for one in last["pressure"]:
-            reasons = [f"{wording.ratio(one['ratio'])} used", *(reason["text"] for reason in one["reasons"])]
-            yield f"{one['label']}: {wording.level(one['level'])}, {'; '.join(reasons)}"
-        yield from _last_processes(last.get("processes") or ())
-    samples = found["samples"][-MAX_SAMPLES:]
-    names = sorted(
-        {name for one in samples for name in one["figures"] if name.endswith((".used_bytes", ".ratio_10s"))}
+    part, rate = "", one.tokens_per_second
+    if not isinstance(one.kv_cache_ratio, Absent):
+        mean = None if isinstance(one.kv_cache_mean_ratio, Absent) else one.kv_cache_mean_ratio
+        part = f" ({describe_use(one.kv_cache_ratio, mean, wording.ratio)})"
+    used = one.kv_cache_used_bytes
+    return (
+        one.id,
+        (wording.DASH if isinstance(one.model, Absent) else one.model)[:40],
+        _size(one.weights_bytes),
+        _size(one.kv_cache_bytes),
+        (part.strip(" ()") or wording.DASH) if isinstance(used, Absent) else _size(used) + part,
+        _size(one.remainder_bytes),
+        _requests(one),
+        wording.DASH if isinstance(rate, Absent) else f"{rate:.0f}",
     )
-    if names:
-        yield ""
-        rows: list[tuple[str, ...]] = [("time", *(_series_name(name) for name in names))]
-        rows += [
-            (clock(one["unix"]), *(_value(name, one["figures"].get(name)) for name in names)) for one in samples
-        ]
-        yield from columns(rows, right=frozenset(range(1, len(names) + 1)))
 
 
-def _last_processes(processes: Sequence[Json]) -> Iterator[str]:
-    rows = [("pid", "name", "footprint")]
-    rows += [
-        (str(one["pid"]), str(one["name"] or NAMELESS), _known(one.get("footprint_bytes"))) for one in processes
-    ]
-    yield from ["", *columns(rows, right=frozenset({0, 2}))] if len(rows) > 1 else []
+def _requests(one: Engine) -> str:
+    waiting = wording.DASH if isinstance(one.requests_waiting, Absent) else one.requests_waiting
+    running = one.requests_running
+    return wording.DASH if isinstance(running, Absent) else f"{running} running, {waiting} waiting"
 
 
-def _series_name(name: str) -> str:
-    return name.removeprefix("pool.").removeprefix("share.").removesuffix(".used_bytes").removesuffix(".ratio_10s")
-
-
-def _value(name: str, value: float | None) -> str:
-    return wording.DASH if value is None else wording.figure(value, "bytes" if name.endswith("_bytes") else "ratio")
+def _size(count: Bytes) -> str:
+    return wording.DASH if isinstance(count, Absent) else wording.size(count)
