@@ -285,7 +285,7 @@ def work(chosen: Sequence[str], as_json: bool, flags: Mapping[str, Any]) -> int:
 
 
 def reload_daemon() -> int:
-    from memwatchd.reload_command import ReloadError, reload
+    from memwatchd.config_keeper import ReloadError, reload
 
     try:
         reload(os.environ)

@@ -37,7 +37,6 @@ from memwatch_web.metrics.families import Exporter
 from memwatchd import wiring
 from memwatchd.config_keeper import ConfigKeeper
 from memwatchd.features import FEATURES, STARTED_BY_RELOADS, Reload
-from memwatchd.key_owners import open_key_owners
 from memwatchd.liveness import find_ill
 from memwatchd.recording.player import Player, ReplaySleep, play_through
 from memwatchd.sd_notify import Notifier
@@ -45,7 +44,7 @@ from memwatchd.settings.certificates import load_certificate
 from memwatchd.settings.diff import describe_changes
 from memwatchd.settings.load import SettingsError
 from memwatchd.settings.schema import Settings
-from memwatchd.state_dir import StateDir, open_state
+from memwatchd.state_dir import StateDir, open_key_owners, open_state
 
 log = logging.getLogger(__name__)
 

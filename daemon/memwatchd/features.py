@@ -14,7 +14,9 @@ from msgspec import Struct
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import KeyOwners
 from memwatch.core.linux.process_ends import ProcessEnds
+from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.alert_states import Alerts
+from memwatch.monitor.alerts.rules import possible_targets
 from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.feature import Feature
 from memwatch.monitor.history_recorder import HistoryRecorder
@@ -36,10 +38,16 @@ from memwatchd.settings.certificates import client_context
 from memwatchd.settings.endpoints import create_peers
 from memwatchd.settings.schema import Settings
 from memwatchd.state_dir import StateDir
-from memwatchd.target_check import UnknownTargetCheck
 from memwatchd.wiring import LiveSettings
 
-log: logging.Logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
+
+# By then every collector has delivered, even one whose helper had to be restarted.
+SETTLED_SECONDS = 60.0
+
+# (setting as shown in the warning, target) → events of the receiver; empty for pressure targets, which are pools or
+# shares.
+WantedTargets = Mapping[tuple[str, str], tuple[str, ...]]
 
 
 class Parts(Protocol):
@@ -120,6 +128,53 @@ def create_receiver(receiver: ReceiverSection, outbox: Outbox, channel: Channel)
     return Receiver(receiver.name, channel, outbox.queue(receiver.name), wanted)
 
 
+class UnknownTargetCheck(Feature):
+    """Check of configured targets, one minute after the first tick and, for new ones, after each reload."""
+
+    name = "check of targets"
+
+    @classmethod
+    def create(cls, daemon: Parts) -> UnknownTargetCheck:
+        return cls(daemon.settings)
+
+    def __init__(self, settings: Settings) -> None:
+        self._began: float | None = None
+        self._checked: WantedTargets = {}
+        self._targets: WantedTargets = {}
+        self.use(settings)
+
+    def use(self, settings: Settings) -> None:
+        """Check the targets of these settings at a later tick. Thread-safe."""
+        self._targets = wanted_by(settings)
+
+    def prepare_reload(self, new: Reload) -> Callable[[], object]:
+        return partial(self.use, new.settings)
+
+    def on_publish(self, snapshot: Snapshot) -> None:
+        if self._began is None:
+            self._began = snapshot.monotonic
+        wanted = self._targets
+        if not wanted or snapshot.monotonic < self._began + SETTLED_SECONDS:
+            return
+        for (where, target), events in wanted.items():
+            here = possible_targets(snapshot, events) if events else tuple(snapshot.labels)
+            if target not in here and self._checked.get((where, target)) != events:
+                those = ", ".join(here) or "none"
+                log.warning("%s, but this machine has no such target now; available: %s", where, those)
+        self._checked, self._targets = wanted, {}
+
+
+def wanted_by(settings: Settings) -> WantedTargets:
+    """Return all targets that the settings name."""
+    wanted: dict[tuple[str, str], tuple[str, ...]] = {
+        (f"pressure.targets.{target} is set", target): () for target in settings.pressure.targets
+    }
+    for receiver in settings.alerts.receivers:
+        for target in receiver.targets:
+            wanted[f'receiver "{receiver.name}" lists the target "{target}"', target] = tuple(receiver.events)
+    return wanted
+
+
 def follow_neighbours(daemon: Parts, live: LiveSettings | None = None) -> Feature | None:
     """Follow the machines of [[neighbours]]. A reload may add the first one."""
     followed = (live or daemon.live).neighbours
@@ -164,7 +219,7 @@ def record(daemon: Parts) -> Feature | None:
     file = daemon.settings.recording.file
     if file is None:
         return None
-    from memwatchd.recording.recorder import Recorder
+    from memwatchd.recording.frames import Recorder
 
     try:
         return Recorder(file, daemon.monitor.identity.host)

@@ -18,9 +18,9 @@ from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.http_server import server
-from memwatchd.http_server.sockets import ListenError, open_sockets
-from memwatchd.key_owners import read_owners
 from memwatchd.settings.schema import Settings
+from memwatchd.sockets import ListenError, open_sockets
+from memwatchd.state_dir import read_owners
 
 EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78
 

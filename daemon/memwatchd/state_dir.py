@@ -1,22 +1,37 @@
-"""State folder for persistent data. An unusable one is reported and never prevents the start."""
+"""The state folder: checked and locked. It has small files, such as the users to whom keys were sent first."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import stat
 import tempfile
+import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 
+from memwatch.core.linux.key_owner import MAX_OWNERS, KnownOwners
 from memwatch.core.runtime.path_walk import is_writable_by_others, walk
+
+log: logging.Logger = logging.getLogger(__name__)
 
 ROOT = 0
 MODE = 0o700
 NOT_WRITABLE = "cannot be used (not writable by this user)"
 ADVICE = "; use a dedicated folder, such as --state-dir /var/lib/memwatchd"
+OWNERS_FILE = "key-owners.json"
+OWNERS_VERSION = 1
+MAX_OWNERS_BYTES = 512 * 1024
+UNUSABLE = "%s in the state folder is not used (%s): keys and tokens go to the users who listen now; set user"
+
+# A user id has 32 bits, and the largest value is none: it is -1 of setresuid(2). -1 here: see KeptOwners.
+Owner = Annotated[int, Meta(ge=-1, lt=(1 << 32) - 1)]
 
 
 class StateDir(Struct, frozen=True):
@@ -143,3 +158,55 @@ def _reject(folder: Path, why: str, readable: Path | None = None) -> StateDir:
     return StateDir(
         None, f"state folder {folder} {why}: nothing is kept across restarts{ADVICE}", readable=readable
     )
+
+
+class KeptOwners(Struct, frozen=True):
+    """The file. `owners`: user ids by the setting and the URL, the oldest first. -1 is a container's network."""
+
+    version: int
+    owners: Mapping[str, Owner]
+
+
+def open_key_owners(folder: Path | None) -> KnownOwners:
+    """Return the owners of the state folder, none without one or of a file that cannot be used."""
+    if folder is None:
+        return KnownOwners()
+    return KnownOwners(read_owners(folder), OwnersFile(folder).keep)
+
+
+def read_owners(folder: Path) -> Mapping[str, int]:
+    try:
+        kept = msgspec.json.decode(read_state_file(folder, OWNERS_FILE, MAX_OWNERS_BYTES), type=KeptOwners)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        log.warning(UNUSABLE, OWNERS_FILE, error.strerror)
+        return {}
+    except ValueError:
+        log.warning(UNUSABLE, OWNERS_FILE, "it is damaged")
+        return {}
+    if kept.version != OWNERS_VERSION or len(kept.owners) > MAX_OWNERS:
+        log.warning(UNUSABLE, OWNERS_FILE, "it is of another version")
+        return {}
+    return kept.owners
+
+
+class OwnersFile:
+    """Writes the owners in a thread: a disk that hangs must not hold up a collector. It happens once per key."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._newest: Mapping[str, int] = {}
+        self._lock = threading.Lock()
+
+    def keep(self, owners: Mapping[str, int]) -> None:
+        self._newest = owners
+        threading.Thread(target=self._write, name="key owners", daemon=True).start()
+
+    def _write(self) -> None:
+        with self._lock:
+            kept = KeptOwners(OWNERS_VERSION, self._newest)
+            try:
+                write_state_file(self._folder, OWNERS_FILE, msgspec.json.encode(kept))
+            except OSError as error:
+                log.warning("the users to whom keys are sent are not kept: %s", error.strerror or error)

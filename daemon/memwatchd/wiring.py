@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.incidents.store import IncidentStore
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.notify.channel import Sender
+from memwatch.monitor.recording.file_format import RecordingError
 from memwatch.monitor.render.summary import notice_lines, notices_of
 from memwatch_web.asgi.access import WebOptions
 from memwatchd.recording.demos import path_of
@@ -39,7 +41,7 @@ from memwatchd.recording.player import Player, ReplayClock
 from memwatchd.settings.alerts import ReceiverSection
 from memwatchd.settings.certificates import certificate_names, tls_context
 from memwatchd.settings.endpoints import NeighbourSection, engine_addresses
-from memwatchd.settings.load import SettingsError
+from memwatchd.settings.load import SettingsError, load
 from memwatchd.settings.schema import Settings
 from memwatchd.settings.validation import Problem
 from memwatchd.settings.web import Web
@@ -78,6 +80,16 @@ def build_direct_reading(settings: Settings) -> DirectReading:
         rules.interval_seconds,
         replay.read if replay else None,
     )
+
+
+def load_reading() -> DirectReading:
+    """Return the reading of the command `memwatch`, with the settings of a daemon. For `memwatch.cli.local`."""
+    try:
+        return build_direct_reading(load({}, os.environ))
+    except SettingsError as error:
+        raise CommandError(f"invalid memwatchd settings: {error}") from None
+    except RecordingError as error:
+        raise CommandError(str(error)) from None
 
 
 def build_host(settings: Settings, key_owners: KnownOwners | None = None) -> Host:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from memwatch.monitor.neighbours.found import MAX_FOUND_BY_SOURCE, FoundMachines
-from memwatchd.neighbours.mdns import NAME_LENGTH, SERVICE, read_service
-from memwatchd.neighbours.mdns_packet import MAX_SERVICES, PacketError, parse_services
+from memwatchd.neighbours.mdns import MAX_SERVICES, NAME_LENGTH, SERVICE, PacketError, parse_services, read_service
 
 
 def check(data: bytes) -> None:

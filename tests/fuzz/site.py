@@ -20,7 +20,7 @@ from memwatch_web.asgi.caller import CallerLookup
 from memwatch_web.asgi.routes import METRICS
 from memwatch_web.metrics.endpoint import MetricsEndpoint, MetricsFastPath
 from memwatchd.daemon import Daemon
-from memwatchd.http_server.rejections import Limits
+from memwatchd.http_server.limits import Limits
 from memwatchd.http_server.server import Server, create_lazy_app, use_date_headers
 from memwatchd.settings.load import load
 from memwatchd.settings.schema import Settings

@@ -17,7 +17,7 @@ from memwatch.core.linux.files import ParseError
 from memwatch.library.daemon_client import Daemon
 from memwatch.monitor.notify.apprise import NOT_ENDED, AppriseChannel, load_service
 from memwatchd.neighbours.connection import ANSWER_SECONDS, QUIET_SECONDS, Connection, connect
-from memwatchd.neighbours.peer import Peer
+from memwatchd.settings.endpoints import Peer
 from support.neighbours import HEAD, event, serving, tick_data
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_receiver import dripping, raw_receiver, receiving

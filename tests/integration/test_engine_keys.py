@@ -26,7 +26,7 @@ from memwatch.core.linux.tcp_peer import Peer, TcpEnd, find_peer
 from memwatch.core.model import Absent
 from memwatch.monitor.doctor.checks import run_checks
 from memwatch.monitor.doctor.model import Verdict
-from memwatchd.key_owners import NAME, open_key_owners, read_owners
+from memwatchd.state_dir import OWNERS_FILE, open_key_owners, read_owners
 from support import engine_texts as texts
 from support.engine_host import EngineHost
 from support.engine_servers import engine_site
@@ -201,11 +201,11 @@ def test_owner_is_not_forgotten_at_a_restart(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with socket.create_server(("127.0.0.1", 0)) as listening, connection(listening) as connected:
         owner_of(Peer(998, True, True), known=open_key_owners(tmp_path)).admit(connected, 0.0)
-        wait_until((tmp_path / NAME).exists)
+        wait_until((tmp_path / OWNERS_FILE).exists)
         with pytest.raises(GetError, match="user 1002 listens there now, before it was 998"):
             owner_of(Peer(1002, True, True), known=open_key_owners(tmp_path)).admit(connected, 0.0)
         owner_of(Peer(1002, True, True), "1002", open_key_owners(tmp_path)).admit(connected, 0.0)
-    assert json.loads((tmp_path / NAME).read_bytes())["owners"] == {"[[engines]] http://127.0.0.1:8000": 998}
+    assert json.loads((tmp_path / OWNERS_FILE).read_bytes())["owners"] == {"[[engines]] http://127.0.0.1:8000": 998}
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_file_of_owners_that_cannot_be_used_is_said(
 ) -> None:
     """memwatchd starts, and writes it again at the next key."""
     tmp_path.chmod(0o700)
-    (tmp_path / NAME).write_bytes(content)
+    (tmp_path / OWNERS_FILE).write_bytes(content)
     known = open_key_owners(tmp_path)
     assert why in caplog.text
     assert known.first(USE, 7) == 7
@@ -235,8 +235,8 @@ def test_file_of_owners_that_cannot_be_used_is_said(
 
 def test_file_of_owners_that_others_can_write_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tmp_path.chmod(0o700)
-    (tmp_path / NAME).write_bytes(b'{"version":1,"owners":{"a":1}}')
-    (tmp_path / NAME).chmod(0o666)
+    (tmp_path / OWNERS_FILE).write_bytes(b'{"version":1,"owners":{"a":1}}')
+    (tmp_path / OWNERS_FILE).chmod(0o666)
     assert read_owners(tmp_path) == {}
     assert "is writable by one" in caplog.text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatchd.target_check import SETTLED_SECONDS, UnknownTargetCheck
+from memwatchd.features import SETTLED_SECONDS, UnknownTargetCheck
 from support.daemon_process import running_daemon
 from support.sample_snapshots import calm_workstation
 from support.settings_sample import SECRET, settings_from

@@ -42,7 +42,7 @@ PRELOADED = (
     "encodings.idna",
     "memwatch.monitor.notify.sqlite_store",
     "memwatch_web.api.openapi",
-    "memwatchd.direct",
+    "memwatchd.wiring",
     "memwatchd.logging_setup",
     "memwatchd.run",
     "memwatchd.web_app",

@@ -14,8 +14,8 @@ from typing import Any
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
+from memwatchd.http_server.limits import Limits
 from memwatchd.http_server.protocol import AtOnce
-from memwatchd.http_server.rejections import Limits
 from memwatchd.http_server.server import Server
 from support.virtual_loop import run_virtual
 from support.waiting import MAX_WAIT_SECONDS

@@ -30,7 +30,7 @@ def load_reading() -> DirectReading:
     Not an import statement: this package does not depend on memwatchd, which depends on it.
     """
     if find_spec("memwatchd") is not None:
-        loaded: DirectReading = import_module("memwatchd.direct").load_reading()
+        loaded: DirectReading = import_module("memwatchd.wiring").load_reading()
         return loaded
     return default_reading()
 

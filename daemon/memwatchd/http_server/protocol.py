@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, Any, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from memwatch_web.asgi.caller import CLIENT, PEER
-from memwatchd.http_server.connections import Connections, Group, name_client
-from memwatchd.http_server.rejections import Limits, Rejection, on_wire, refusal_of_body, refusal_of_head
-from memwatchd.unix_socket import Peer, read_peer
+from memwatchd.http_server.limits import (
+    Connections,
+    Group,
+    Limits,
+    Rejection,
+    name_client,
+    on_wire,
+    refusal_of_body,
+    refusal_of_head,
+)
+from memwatchd.sockets import Peer, read_peer
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application

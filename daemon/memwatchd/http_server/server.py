@@ -1,4 +1,4 @@
-"""Web server: uvicorn without its ten wake-ups a second, stopped by the daemon."""
+"""Web server: uvicorn without its ten wake-ups a second, stopped by the daemon, and TLS on counted connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -27,10 +27,8 @@ from memwatch_web.asgi.routes import METRICS
 from memwatch_web.metrics.endpoint import MetricsEndpoint, MetricsFastPath
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
-from memwatchd.http_server.connections import Connections, StreamCount, no_streams
+from memwatchd.http_server.limits import Connections, Limits, StreamCount, no_streams
 from memwatchd.http_server.protocol import AtOnce, http_protocol
-from memwatchd.http_server.rejections import Limits
-from memwatchd.http_server.tls import TlsProtocol
 from memwatchd.liveness import EVENT_LOOP, LoopPing, ThreadLog, TickCheck
 
 if TYPE_CHECKING:
@@ -50,6 +48,66 @@ REPEAT_SECONDS = 60.0
 # second. 8 would serve 7,600 new connections a second, 2 serve 6,100.
 BACKLOG, ACCEPT_AT_ONCE = 1024, 2
 NOTHING: Mapping[bytes, AtOnce] = MappingProxyType({})
+
+
+class CountedProtocol(Protocol):
+    """HTTP protocol that counts a connection before it is made."""
+
+    def accept(self, transport: asyncio.Transport) -> None: ...
+    def connection_made(self, transport: asyncio.Transport) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+
+class TlsProtocol(asyncio.Protocol):
+    """Passes a connection to `http` when TLS is established.
+
+    With `ssl=` in `create_server`, asyncio reports a connection only after its handshake: 512 silent clients took
+    all descriptors before a limit applied.
+    """
+
+    def __init__(self, http: CountedProtocol, context: ssl.SSLContext, handshake_seconds: float) -> None:
+        self._http = http
+        self._context = context
+        self._seconds = handshake_seconds
+        self._handshake: asyncio.Task[None] | None = None
+        self._early: list[bytes] = []
+        self._is_lost = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._http.accept(transport)
+        if not transport.is_closing():
+            self._handshake = asyncio.get_running_loop().create_task(self._start(transport))
+
+    def data_received(self, data: bytes) -> None:
+        """Keep a request that arrives together with the end of the handshake."""
+        self._early.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self._http.connection_lost(exc)
+
+    async def _start(self, transport: asyncio.Transport) -> None:
+        if transport.is_closing():
+            return
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                transport, self, self._context, server_side=True, ssl_handshake_timeout=self._seconds
+            )
+        except OSError as error:
+            self.connection_lost(error)
+            return
+        if secured is None:  # closed during the handshake (CPython 3.10 to 3.13)
+            self.connection_lost(None)
+        elif not self._is_lost:
+            self._hand_over(secured)
+
+    def _hand_over(self, secured: asyncio.Transport) -> None:
+        secured.set_protocol(cast("asyncio.Protocol", self._http))
+        self._http.connection_made(secured)
+        if self._early:
+            self._http.data_received(b"".join(self._early))
 
 
 class LimitsError(Exception):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import socket
 import threading
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,15 +20,17 @@ from memwatch.core.runtime.backoff import Backoff
 from memwatch.core.runtime.worker import ThreadState, Worker
 from memwatch.monitor.feature import Feature
 from memwatch.monitor.neighbours.book import NeighbourBook
-from memwatchd.neighbours.link import Link
-from memwatchd.neighbours.peer import Peer
-from memwatchd.neighbours.resolver import ResolvingLoop
+from memwatchd.neighbours.connection import Link
+from memwatchd.settings.endpoints import Peer
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 15.0
 CHECK_SECONDS = 1.0
 RESTART_SECONDS = 1.0
+
+# One that hangs must not delay the others.
+MAX_THREADS = 2
 
 
 class Follower(Feature):
@@ -169,3 +173,53 @@ class Follower(Feature):
             return None
         use = KeyUse(f"Neighbour {peer.name}", peer.url, TOKEN, "[[neighbours]]")
         return self._owners.owner(use, peer.user)
+
+
+class ResolvingLoop(asyncio.SelectorEventLoop):
+    """Event loop that resolves names in its own threads, which start with the first name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads = 0
+
+    async def getaddrinfo(self, host: Any, port: Any, **hints: int) -> Any:  # noqa: ANN401
+        answer: asyncio.Future[Any] = self.create_future()
+
+        def resolve() -> None:
+            if answer.cancelled():
+                return
+            try:
+                found, error = socket.getaddrinfo(host, port, **hints), None
+            except (OSError, UnicodeError) as failure:
+                found, error = [], failure
+            self._deliver(answer, found, error)
+
+        self._asked.put(resolve)
+        if self._threads < MAX_THREADS:
+            threading.Thread(target=self._work, name="resolve", daemon=True).start()
+            self._threads += 1
+        return await answer
+
+    def close(self) -> None:
+        for _ in range(self._threads):
+            self._asked.put(None)
+        super().close()
+
+    def _work(self) -> None:
+        while (resolve := self._asked.get()) is not None:
+            resolve()
+
+    def _deliver(self, answer: asyncio.Future[Any], found: Any, error: Exception | None) -> None:  # noqa: ANN401
+        def set_answer() -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(found)
+            else:
+                answer.set_exception(error)
+
+        try:
+            self.call_soon_threadsafe(set_answer)
+        except RuntimeError:
+            log.debug("a name was resolved after the loop was closed")

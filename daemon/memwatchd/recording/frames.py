@@ -1,7 +1,10 @@
-"""Read the snapshots of a recording, and check it before replay."""
+"""Write, check and read the snapshots of a recording."""
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,9 +12,22 @@ from msgspec import Struct
 
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import SnapshotDecodeError, snapshot_from
-from memwatch.monitor.recording.file_format import KEY, DamagedPart, RecordingError, first_line, read_lines
+from memwatch.monitor.feature import Feature
+from memwatch.monitor.recording.file_format import (
+    KEY,
+    DamagedPart,
+    RecordingError,
+    RecordingFile,
+    first_line,
+    read_lines,
+)
+from memwatch.monitor.render.json import snapshot_json, to_bytes
+
+log = logging.getLogger(__name__)
 
 HEADER = f'{{"{KEY}"'.encode()
+# Snapshots that wait for a slow disk.
+MAX_WAITING = 60
 
 
 class RecordingInfo(Struct, frozen=True):
@@ -67,3 +83,56 @@ def read_frames(path: Path, on_unreadable: Callable[[], object] = lambda: None) 
         if frame.unix >= before:
             before = frame.unix
             yield frame
+
+
+class Recorder(Feature):
+    """A running recording: a thread writes, so that a slow disk delays no tick.
+
+    Opening raises RecordingError. A later error stops it and is logged.
+    """
+
+    name = "recording"
+
+    def __init__(self, path: Path, host: str) -> None:
+        self._path = path
+        self._file = RecordingFile(path, host=host)
+        self._waiting: deque[Snapshot] = deque()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._left_out = 0
+        self._thread = threading.Thread(target=self._write_until_stopped, name="record", daemon=True)
+
+    def start(self) -> None:
+        log.info("recording to %s", self._path)
+        self._thread.start()
+
+    def on_publish(self, snapshot: Snapshot) -> None:
+        """Queue a snapshot. Called in the tick's thread."""
+        with self._changed:
+            if len(self._waiting) >= MAX_WAITING:
+                self._left_out += 1
+                return
+            self._waiting.append(snapshot)
+            self._changed.notify()
+
+    def close(self, seconds: float = 2.0) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join(seconds)
+
+    def _write_until_stopped(self) -> None:
+        try:
+            while (snapshot := self._next()) is not None:
+                self._file.write(to_bytes(snapshot_json(snapshot)))
+            self._file.close()
+        except OSError as error:
+            log.error("recording to %s stopped: %s", self._path, error.strerror or error)
+        else:
+            left_out = f", {self._left_out} dropped: the disk was too slow" if self._left_out else ""
+            log.info("recorded %d snapshots to %s%s", self._file.lines - 1, self._path, left_out)
+
+    def _next(self) -> Snapshot | None:
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._waiting) or self._stopping)
+            return self._waiting.popleft() if self._waiting else None

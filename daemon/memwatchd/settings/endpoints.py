@@ -6,7 +6,7 @@ import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import field
+from msgspec import Struct, field
 
 from memwatch.cli.http import Address as PeerAddress
 from memwatch.cli.http import parse_url
@@ -16,7 +16,6 @@ from memwatch.core.linux.key_owner import KeyUse
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
 from memwatch.monitor.neighbours.book import MAX_NEIGHBOURS
 from memwatch.monitor.notify.http_post import Endpoint, Password, parse_password
-from memwatchd.neighbours.peer import Peer
 from memwatchd.settings.certificates import client_context
 from memwatchd.settings.keys import (
     AT_START,
@@ -33,8 +32,43 @@ from memwatchd.settings.secrets_source import REFERENCES, SecretContext, look_up
 if TYPE_CHECKING:
     import ssl
 
+STREAM = "/api/v1/stream?form=compact"
 KindName = Literal["vllm", "sglang", "llama.cpp", "ollama", "lm-studio", "tgi", "tensorrt-llm", "triton", "openai"]
 MAX_ENGINES = 32
+
+
+class Peer(Struct, frozen=True):
+    """A machine to follow. `scheme` is http, https or unix; with unix, `host` is the path of a socket file.
+
+    `prefix`: path of a reverse proxy. `authorization`: the header's value; it is never shown. `user`: to whom it is
+    sent at an address of this machine, empty for the first one who was seen there.
+    """
+
+    name: str
+    url: str
+    scheme: str
+    host: str
+    port: int
+    prefix: str = ""
+    authorization: str | None = None
+    tls: ssl.SSLContext | None = None
+    user: str = ""
+
+    def __repr__(self) -> str:
+        return f"Peer({self.name!r}, {self.url!r})"
+
+    def request(self) -> bytes:
+        """Return the request for its stream."""
+        host = "localhost" if self.scheme == "unix" else f"[{self.host}]" if ":" in self.host else self.host
+        lines = [
+            f"GET {self.prefix}{STREAM} HTTP/1.1",
+            f"Host: {host}" if self.scheme == "unix" else f"Host: {host}:{self.port}",
+            f"User-Agent: memwatchd/{__version__}",
+            "Accept: text/event-stream",
+        ]
+        if self.authorization is not None:
+            lines.append(f"Authorization: {self.authorization}")
+        return "\r\n".join([*lines, "", ""]).encode("ascii")
 
 
 class EngineServer(NamedTable, frozen=True, kw_only=True):

@@ -17,8 +17,7 @@ from msgspec import Struct
 
 from memwatch.build_info import __version__
 from memwatch.core.runtime.failure_log import FailureLog
-from memwatchd.systemd.listener import Listener
-from memwatchd.unix_socket import read_peer
+from memwatchd.sockets import Listener, read_peer
 
 # Varlink messages (varlink.org): JSON objects that end with a NUL byte. Pure functions.
 

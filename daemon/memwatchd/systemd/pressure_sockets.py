@@ -24,8 +24,7 @@ from msgspec import Struct
 from memwatch.core.listing import some_of
 from memwatch.core.runtime.failure_log import FailureLog
 from memwatch.core.snapshot import Level, Snapshot
-from memwatchd.systemd.listener import Listener
-from memwatchd.unix_socket import Peer, listen_on_file, read_peer
+from memwatchd.sockets import Listener, Peer, listen_on_file, read_peer
 
 # Requests of clients of the pressure sockets, and the times of notifications. Pure functions.
 

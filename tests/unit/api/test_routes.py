@@ -17,7 +17,7 @@ from memwatch_web.asgi.auth import Login, parse_token
 from memwatch_web.asgi.caller import PEER, CallerLookup
 from memwatch_web.asgi.routes import Route, is_for_programs
 from memwatch_web.pages_app import PAGES
-from memwatchd.unix_socket import Peer
+from memwatchd.sockets import Peer
 
 ROUTES = (*api_routes(), *PAGES)
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.7"

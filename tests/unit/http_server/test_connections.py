@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memwatchd.http_server.connections import Connections, Group, name_client
-from memwatchd.http_server.rejections import Limits
-from memwatchd.unix_socket import Peer
+from memwatchd.http_server.limits import Connections, Group, Limits, name_client
+from memwatchd.sockets import Peer
 
 
 class FakeConnection:

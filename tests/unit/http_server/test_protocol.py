@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from memwatchd.http_server.rejections import Limits
+from memwatchd.http_server.limits import Limits
 from memwatchd.http_server.server import TESTED_UVICORN
 from support.paths import ROOT
 from support.raw_http import (

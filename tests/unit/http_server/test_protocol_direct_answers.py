@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from memwatchd.http_server.limits import Limits
 from memwatchd.http_server.protocol import AtOnce
-from memwatchd.http_server.rejections import Limits
 from support.raw_http import HOST, QUICK, WHOLE, Application, Client, Connect, served
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nat once"

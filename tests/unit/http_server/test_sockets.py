@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from memwatchd.http_server.sockets import TCP_THIN_LINEAR_TIMEOUTS, open_sockets
 from memwatchd.settings.keys import TcpAddress
+from memwatchd.sockets import TCP_THIN_LINEAR_TIMEOUTS, open_sockets
 
 pytestmark = pytest.mark.process
 

@@ -35,7 +35,6 @@ OFF = (
     "memwatchd.neighbours.mdns",
     "memwatchd.otlp.pusher",
     "memwatchd.otlp.source",
-    "memwatchd.recording.recorder",
     "memwatchd.systemd.pressure_sockets",
     "memwatchd.systemd.prekill_hook",
     "memwatchd.systemd.serve",

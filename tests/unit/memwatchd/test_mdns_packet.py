@@ -7,8 +7,17 @@ import struct
 
 import pytest
 
-from memwatchd.neighbours.mdns import MAX_PACKETS_BY_SOURCE, MAX_SOURCES, SERVICE, Budget, read_service
-from memwatchd.neighbours.mdns_packet import PacketError, Service, build_question, parse_services
+from memwatchd.neighbours.mdns import (
+    MAX_PACKETS_BY_SOURCE,
+    MAX_SOURCES,
+    SERVICE,
+    Budget,
+    PacketError,
+    Service,
+    build_question,
+    parse_services,
+    read_service,
+)
 from support.mdns_packets import RESPONSE, answer, encode_name, record
 
 POINTER = struct.pack(">H", 0xC00C)
