@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.kinds import KIND_BY_NAME, KINDS
 from memwatch.core.engines.records import EngineReading
+from memwatch.core.engines.requests import Answers
 from memwatch.core.model import Absent, Quality
 from support import engine_texts as texts
 from support.answer_corruption import corrupt

@@ -95,11 +95,6 @@ def test_stale_engine_keeps_its_identity_only() -> None:
     assert relate_engine(found, [process(1, GIB)]) is found
 
 
-def test_free_part_of_the_cache_is_what_is_reserved_and_not_used() -> None:
-    assert engine(used=7 * GIB).kv_cache_free_bytes == 53 * GIB
-    assert engine().kv_cache_free_bytes is Absent.NOT_AVAILABLE
-
-
 @pytest.mark.parametrize("name", ["weights_bytes", "kv_cache_used_bytes"])
 def test_negative_size_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 
 from memwatch.core.engines import sglang, tensorrt_llm, vllm
-from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
-from memwatch.core.engines.identity import EVERY_LABEL, VLLM_CORE
-from memwatch.core.engines.rates import Rates
 from memwatch.core.engines.records import Engine, ModelSizes
-from memwatch.core.engines.server import build_engine
-from memwatch.core.engines.text import MAX_SAMPLES, Exposition
+from memwatch.core.engines.requests import Answers
+from memwatch.core.engines.server import Rates, build_engine
+from memwatch.core.engines.text import EVERY_LABEL, MAX_SAMPLES, VLLM_CORE, Exposition
 from memwatch.core.model import Absent
 from memwatch.monitor.alerts.rules import is_cache_full
 from memwatch.monitor.render.engine_view import describe_engine

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, tensorrt_llm, tgi, vllm
-from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.kinds import KINDS, EngineKind, find_kind, may_start_engine
-from memwatch.core.engines.rates import Rates, compute_rates
 from memwatch.core.engines.records import Cache, Counters
+from memwatch.core.engines.requests import Answers
+from memwatch.core.engines.server import Rates, compute_rates
 from memwatch.core.engines.text import Exposition, bytes_of, count_of, label, ratio_of
 from memwatch.core.model import Absent, Quality
 from memwatch.planning.served import parse_options

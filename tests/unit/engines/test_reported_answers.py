@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from memwatch.core.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
-from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.records import Cache, EngineReading
+from memwatch.core.engines.requests import Answers
 from memwatch.core.model import Absent
 
 GIB = 1 << 30

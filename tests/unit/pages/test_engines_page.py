@@ -38,11 +38,14 @@ def parts_of(page: bytes) -> dict[str, int]:
 def test_segment_of_a_server_opens_into_its_parts() -> None:
     snapshot = frame()
     (engine,) = snapshot.engines
+    cache, used = engine.kv_cache_bytes, engine.kv_cache_used_bytes
+    assert isinstance(cache, int)
+    assert isinstance(used, int)
     drawn = parts_of(Pages().page("overview", snapshot))
     assert drawn == {
         "weights": engine.weights_bytes,
-        "kv_used": engine.kv_cache_used_bytes,
-        "kv_reserved": engine.kv_cache_free_bytes,
+        "kv_used": used,
+        "kv_reserved": cache - used,
     }
 
 

@@ -7,10 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.kinds import EngineKind
-from memwatch.core.engines.requests import Request
+from memwatch.core.engines.requests import Answers, Request
 from memwatch.core.http import GetError, GetTimeoutError
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, tensorrt_llm, tgi, vllm
-from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.records import EngineName, EngineReading
-from memwatch.core.engines.requests import Frequency, Request
+from memwatch.core.engines.requests import Answers, Frequency, Request
 
 
 class EngineKind(Struct, frozen=True):

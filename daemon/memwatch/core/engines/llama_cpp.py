@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.records import Cache, Counters, EngineReading
-from memwatch.core.engines.requests import Request
+from memwatch.core.engines.requests import Answers, Request
 from memwatch.core.engines.text import bytes_of, count_of, name_of, ratio_of
 from memwatch.core.listing import some_of
 from memwatch.core.model import Absent, Quality

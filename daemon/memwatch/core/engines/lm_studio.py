@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.records import EngineReading
-from memwatch.core.engines.requests import Request
+from memwatch.core.engines.requests import Answers, Request
 from memwatch.core.engines.text import bytes_of, count_of, name_of
 from memwatch.core.listing import some_of
 from memwatch.core.model import Absent, Bytes, Quality, Words

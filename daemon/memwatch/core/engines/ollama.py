@@ -13,10 +13,9 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from memwatch.core.engines.answers import Answers, VersionAnswer
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.records import Cache, EngineReading
-from memwatch.core.engines.requests import NOT_UNDERSTOOD, Request
+from memwatch.core.engines.requests import NOT_UNDERSTOOD, Answers, Request, VersionAnswer
 from memwatch.core.engines.text import MAX_NAME_CHARACTERS, count_of, name_of
 from memwatch.core.listing import some_of
 from memwatch.core.model import Absent

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from memwatch.core.engines.answers import Answers, Model, Models
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.records import EngineReading
-from memwatch.core.engines.requests import Request
+from memwatch.core.engines.requests import Answers, Model, Models, Request
 from memwatch.core.engines.text import count_of, name_of
 from memwatch.core.listing import some_of
 from memwatch.core.model import Absent

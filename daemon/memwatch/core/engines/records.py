@@ -74,14 +74,6 @@ class Engine(Struct, frozen=True):
         names = ("weights_bytes", "kv_cache_bytes", "kv_cache_used_bytes", "footprint_bytes", "remainder_bytes")
         refuse_negative(self, names, "engine", self.id)
 
-    @property
-    def kv_cache_free_bytes(self) -> Bytes:
-        """Reserved bytes of the cache that hold no tokens."""
-        size, used = self.kv_cache_bytes, self.kv_cache_used_bytes
-        if isinstance(size, Absent) or isinstance(used, Absent):
-            return used if isinstance(used, Absent) else size
-        return max(0, size - used)
-
     def as_stale(self) -> Engine:
         """Mark all figures as stale. Identities stay."""
         return replace(self, held_bytes={}, notes=(), **dict.fromkeys(FIGURES, Absent.STALE))

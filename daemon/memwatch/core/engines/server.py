@@ -1,4 +1,4 @@
-"""One model server: when it is asked, its latest answers, and the record that they make."""
+"""One model server: when it is asked, its latest answers, its rates, and the record that they make."""
 
 from __future__ import annotations
 
@@ -12,18 +12,50 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.exchange import OVERDUE, Exchange
 from memwatch.core.engines.kinds import EngineKind
-from memwatch.core.engines.rates import Rates, compute_rates
 from memwatch.core.engines.records import Counters, Engine, EngineReading, ModelQuery, ModelSizes
+from memwatch.core.engines.requests import Answers
 from memwatch.core.http import Admit, GetError, GetTimeoutError, Resolve, get
 from memwatch.core.model import Absent, Bytes, Quality
 from memwatch.core.printable import printable
 
 if TYPE_CHECKING:
     import ssl
+
+# Ends of an interval that is too short for a rate.
+MIN_SECONDS = 0.5
+
+
+class Rates(Struct, frozen=True):
+    """Tokens per second, and the mean time to the first token, over one interval."""
+
+    generation: float | Absent = Absent.NOT_AVAILABLE
+    prompt: float | Absent = Absent.NOT_AVAILABLE
+    first_token_seconds: float | Absent = Absent.NOT_AVAILABLE
+
+
+def compute_rates(before: Counters | None, now: Counters, seconds: float) -> Rates:
+    """Return the rates between two reads. A counter that fell was reset: there is no rate across its restart."""
+    if before is None or seconds < MIN_SECONDS:
+        return Rates()
+    first = _risen(before.first_tokens, now.first_tokens)
+    waited = _risen(before.first_token_seconds, now.first_token_seconds)
+    return Rates(
+        _per_second(_risen(before.generation_tokens, now.generation_tokens), seconds),
+        _per_second(_risen(before.prompt_tokens, now.prompt_tokens), seconds),
+        waited / first if first and waited is not None else Absent.NOT_AVAILABLE,
+    )
+
+
+def _risen(before: float | None, now: float | None) -> float | None:
+    return now - before if before is not None and now is not None and now >= before else None
+
+
+def _per_second(risen: float | None, seconds: float) -> float | Absent:
+    return Absent.NOT_AVAILABLE if risen is None else risen / seconds
+
 
 RARE_SECONDS = 60.0
 # Pause after a server gave no answer: it is loading, or it is none.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
-from memwatch.core.engines.identity import EVERY_LABEL, SGLANG_POOL, SGLANG_REPLICA
 from memwatch.core.engines.records import Counters, EngineReading
-from memwatch.core.engines.requests import Request
+from memwatch.core.engines.requests import Answers, Request
 from memwatch.core.engines.text import (
+    EVERY_LABEL,
+    SGLANG_POOL,
+    SGLANG_REPLICA,
     Exposition,
     bytes_of,
     count_of,

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.core.engines.answers import Answers, Models, VersionAnswer
 from memwatch.core.engines.command import Command
-from memwatch.core.engines.identity import EVERY_LABEL, TRITON_MODEL, TRTLLM_ENGINE
 from memwatch.core.engines.records import Cache, Counters, EngineReading
-from memwatch.core.engines.requests import Request
+from memwatch.core.engines.requests import Answers, Models, Request, VersionAnswer
 from memwatch.core.engines.text import (
+    EVERY_LABEL,
+    TRITON_MODEL,
+    TRTLLM_ENGINE,
     Exposition,
     count_of,
     label,

@@ -1,4 +1,10 @@
-"""Parse a Prometheus text as engines print it, and the figures in it."""
+"""Parse a Prometheus text as engines print it, and the figures in it.
+
+Samples are told apart by an identity: the labels that tell two things apart. Samples with the same identity are
+reports of one thing, by several processes or ranks; the largest counts. vLLM with `--api-server-count` has a
+sample of each API server process, of which one is current and the others are 0 (PR #28792). A label that is in no
+identity, such as `pid`, never makes one thing several.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +13,25 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from memwatch.core.engines.identity import EVERY_LABEL, Identity
 from memwatch.core.engines.records import MAX_BYTES, MAX_COUNT
 from memwatch.core.model import Absent, Bytes, Words
 from memwatch.core.printable import printable
 from memwatch.core.redaction import redact_text
+
+Identity = tuple[str, ...]
+
+# One thing in the whole answer.
+SERVER: Identity = ()
+# vLLM: an engine core, with its own KV cache. Each replica (data parallel) is one.
+VLLM_CORE: Identity = ("model_name", "engine")
+# SGLang: the ranks of a replica run the same requests, and count the tokens of the same cache.
+SGLANG_REPLICA: Identity = ("model_name", "engine_type", "dp_rank")
+# A pool of one rank. With pipeline stages the ranks have separate pools.
+SGLANG_POOL: Identity = ("model_name", "engine_type", "dp_rank", "pp_rank", "tp_rank", "moe_ep_rank")
+TRTLLM_ENGINE: Identity = ("model_name", "engine_type")
+TRITON_MODEL: Identity = ("model", "version")
+# A counter: each set of labels counts other requests. Only the process is none of them.
+EVERY_LABEL: Identity = ("*",)
 
 # Ranks of one server that report the same metric: some hundreds at most.
 MAX_SAMPLES = 4096
@@ -19,8 +39,6 @@ MAX_SAMPLES = 4096
 NEGATIVE = re.compile(rb"^(?:\{.*\})?[ \t]+-(?:[0-9.]+(?:e[-+]?\d+)?|inf)\b", re.IGNORECASE)
 PROCESS = re.compile(rb',?\s*pid="[^"]*"')
 MAX_NAME_CHARACTERS = 200
-
-
 # A line with a metric, its labels and a number.
 SAMPLE = re.compile(rb"^[a-zA-Z_:][\w:]*(?:\{[^\n]*\})?[ \t]+[-+]?(?:[0-9.]|inf|nan)", re.MULTILINE | re.IGNORECASE)
 

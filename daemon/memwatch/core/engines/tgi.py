@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from memwatch.core.engines.answers import Answers
 from memwatch.core.engines.command import Command
-from memwatch.core.engines.identity import EVERY_LABEL
 from memwatch.core.engines.records import Cache, Counters, EngineReading
-from memwatch.core.engines.requests import Request
-from memwatch.core.engines.text import count_of, name_of
+from memwatch.core.engines.requests import Answers, Request
+from memwatch.core.engines.text import EVERY_LABEL, count_of, name_of
 from memwatch.core.model import Absent
 
 PORT = 3000

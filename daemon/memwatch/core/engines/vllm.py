@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from memwatch.core.engines.answers import Answers, Models, VersionAnswer
 from memwatch.core.engines.command import Command
-from memwatch.core.engines.identity import EVERY_LABEL, VLLM_CORE, Identity
 from memwatch.core.engines.records import Cache, Counters, EngineReading
-from memwatch.core.engines.requests import Request
+from memwatch.core.engines.requests import Answers, Models, Request, VersionAnswer
 from memwatch.core.engines.text import (
+    EVERY_LABEL,
+    VLLM_CORE,
     Exposition,
+    Identity,
     bytes_of,
     count_of,
     label,
