@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from memwatch.library.machine import memory_info as memory_info
     from memwatch.library.machine_record import Machine as Machine
     from memwatch.library.machine_record import MemoryInfo as MemoryInfo
-    from memwatch.library.memory_log import log_memory_usage as log_memory_usage
-    from memwatch.library.memory_log import log_start as log_start
     from memwatch.library.memory_pool import MemoryPool as MemoryPool
     from memwatch.library.memory_pool import PoolStats as PoolStats
     from memwatch.library.memory_release import Released as Released
@@ -58,6 +56,8 @@ if TYPE_CHECKING:
     from memwatch.library.profiler import MemoryProfiler as MemoryProfiler
     from memwatch.library.safetensors_file import SafetensorsFile as SafetensorsFile
     from memwatch.library.safetensors_file import open_safetensors as open_safetensors
+    from memwatch.library.stage_log import log_memory_usage as log_memory_usage
+    from memwatch.library.start_log import log_start as log_start
     from memwatch.library.track import MemoryStats as MemoryStats
     from memwatch.library.track import track as track
     from memwatch.library.visible_gpus import DeviceError as DeviceError
@@ -94,7 +94,8 @@ _HOME = {
     "library.autopsy": "Autopsy autopsy autopsy_on_oom",
     "library.oom_errors": "is_out_of_memory",
     "library.safetensors_file": "SafetensorsFile open_safetensors",
-    "library.memory_log": "log_memory_usage log_start",
+    "library.stage_log": "log_memory_usage",
+    "library.start_log": "log_start",
     "library.track": "MemoryStats track",
     "library.machine": "get_device_memory_bytes is_unified_memory_gpu machine memory_info",
     "library.machine_record": "Machine MemoryInfo",

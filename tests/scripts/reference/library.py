@@ -44,8 +44,8 @@ is opened in a helper process, which ends a minute after the last call.
 
 # Public names by subject, by the module that they come from.
 SUBJECTS: dict[str, tuple[str, ...]] = {
-    "The machine": ("machine", "machine_record", "visible_gpus", "host", "memory_tree"),
-    "Measuring": ("memory_log", "track", "profiler", "allocation_tracker"),
+    "The machine": ("machine", "machine_record", "visible_gpus", "host", "memory_tree", "start_log"),
+    "Measuring": ("stage_log", "track", "profiler", "allocation_tracker"),
     "Training frameworks": ("callbacks",),
     "Allocators": ("frameworks", "memory_pool", "memory_release"),
     "Limits and pressure": ("guard", "pressure_watch", "oom_errors", "oom_recovery", "autopsy", "wait"),

@@ -1,4 +1,4 @@
-"""Log lines with the machine at the start of a program and the memory at its stages, also sent as marks."""
+"""One call at a program's start that logs its machine: pools, visible GPUs, limits, and settings to change."""
 
 from __future__ import annotations
 
@@ -10,78 +10,17 @@ from pathlib import Path
 from memwatch.core.listing import first_of
 from memwatch.core.model import Absent, Bytes, Device, Share
 from memwatch.core.units import size
-from memwatch.library import guard as guarding
 from memwatch.library.advice import advice_for, with_visible_gpus
 from memwatch.library.daemon_client import daemon
 from memwatch.library.device_selection import hidden_devices
-from memwatch.library.frameworks import pools, read_stats
 from memwatch.library.guard import limit_bytes
-from memwatch.library.host import host, own_limit, rss_bytes
+from memwatch.library.host import own_limit
 from memwatch.library.machine import machine
 from memwatch.library.machine_record import Machine
-from memwatch.library.memory_pool import MemoryPool
 from memwatch.library.memory_tree import name_gpus
-from memwatch.library.program_safety import log, never_raise
+from memwatch.library.program_safety import never_raise
 from memwatch.library.reporter import reporter
-
-
-@never_raise("")
-def log_memory_usage(stage: str) -> str:
-    """Log and return the memory at a stage of a program, and send it to the daemon as a mark.
-
-    `[Before VAE Load] Free: 2.3 GiB | Allocated: 18.5 GiB (92.5% of the 20.0 GiB limit) | Reserved: 19.2 GiB`.
-    Logged as "memwatch" with level INFO, or written to stderr if logging is not configured. Without a GPU in use,
-    the line has the resident set in place of the allocators' values.
-    """
-    line = f"[{stage}] {' | '.join(build_parts(pools()))}"
-    write_line(line)
-    reporter.mark(line)
-    return line
-
-
-def write_line(line: str) -> None:
-    """Log a line with level INFO, or write it to stderr if logging is not configured."""
-    if log.hasHandlers():
-        log.info("%s", line)
-    else:
-        print(line, file=sys.stderr)
-
-
-def build_parts(found: list[MemoryPool]) -> list[str]:
-    if not found:
-        resident = rss_bytes()
-        return [f"Free: {_size(host.available_bytes())}", f"Resident: {_size(resident)}{_describe_limit(resident)}"]
-    if len(found) == 1:
-        return _build_pool_parts(found[0], "")
-    return [part for pool in found for part in _build_pool_parts(pool, f"{pool.device} ")]
-
-
-def _build_pool_parts(pool: MemoryPool, prefix: str) -> list[str]:
-    stats = read_stats(pool)
-    return [
-        f"{prefix}Free: {_size(_free(pool))}",
-        f"Allocated: {_size(stats.allocated_bytes)}{_describe_limit(stats.allocated_bytes)}",
-        f"Reserved: {_size(stats.reserved_bytes)}",
-        *([f"Cache hits: {stats.hit_rate:.1%}"] if isinstance(stats.hit_rate, float) else ()),
-        *([f"CPU fallbacks: {stats.cpu_fallbacks}"] if stats.cpu_fallbacks not in (0, *Absent) else ()),
-    ]
-
-
-@never_raise(Absent.NOT_AVAILABLE)
-def _free(pool: MemoryPool) -> Bytes:
-    return pool.free()
-
-
-def _describe_limit(used: Bytes) -> str:
-    limit = guarding.limit_bytes()
-    if limit is None or isinstance(used, Absent):
-        return ""
-    return f" ({100 * used / limit:.1f}% of the {size(limit)} limit)"
-
-
-def _size(figure: Bytes) -> str:
-    return f"— {figure.value.replace('_', ' ')}" if isinstance(figure, Absent) else size(figure)
-
+from memwatch.library.stage_log import write_line
 
 MAX_LINES = 40
 
@@ -167,3 +106,7 @@ def _list_settings(here: Machine, environ: Mapping[str, str]) -> Iterator[str]:
     for one in advice:
         if one.certainty == "avoid" and one.name in environ:
             yield f"  {one.name} is set: {one.reason}"
+
+
+def _size(figure: Bytes) -> str:
+    return f"— {figure.value.replace('_', ' ')}" if isinstance(figure, Absent) else size(figure)
