@@ -12,12 +12,10 @@ from bench_machines import SETTLE_SECONDS, daemon_on, machine_of
 from msgspec.structs import replace
 from subjects import pss_mib, rss_mib
 
-from memwatch.monitor.history.column import Aggregates
-from memwatch.monitor.history.disk.files import Files
-from memwatch.monitor.history.disk.payload_reader import PayloadReader
-from memwatch.monitor.history.disk.record_codec import ROWS, pack_entry
-from memwatch.monitor.history.disk.ring_set import TIERS, open_ring_set
-from memwatch.monitor.history.tier import RowBlock, TierSpec
+from memwatch.monitor.history.disk.records import ROWS, PayloadReader, pack_entry
+from memwatch.monitor.history.disk.ring_file import TIERS, open_ring_set
+from memwatch.monitor.history.disk.writer import Files
+from memwatch.monitor.history.tier import Aggregates, RowBlock, TierSpec
 from memwatch.monitor.history.tiers import TIER_SPECS
 from support.sleeping_processes import sleepers
 

@@ -8,13 +8,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from memwatch.core.events import EventLog
-from memwatch.monitor.history.disk.record_codec import unpack_entry
+from memwatch.core.helper.codec import DecodeError
+from memwatch.monitor.history.disk.records import MAX_ROWS, pack_rows, unpack_entry, unpack_rows
 from memwatch.monitor.history.disk.restore import restore
-from memwatch.monitor.history.disk.ring_file import BLOCK, CRC, HEAD, HEAD_BYTES, MAGIC, Stamp
-from memwatch.monitor.history.disk.ring_set import PARTS, open_ring_set, prepare
-from memwatch.monitor.history.disk.row_codec import MAX_ROWS, RowDecodeError, pack_rows, unpack_rows
-from memwatch.monitor.history.holder_history import HolderHistory
-from memwatch.monitor.history.holders import parse_name
+from memwatch.monitor.history.disk.ring_file import (
+    BLOCK,
+    CRC,
+    HEAD,
+    HEAD_BYTES,
+    MAGIC,
+    PARTS,
+    Stamp,
+    open_ring_set,
+    prepare,
+)
+from memwatch.monitor.history.holders import HolderHistory, parse_name
 from memwatch.monitor.history.notable_ticks import NotableTicks
 from memwatch.monitor.history.tiers import History
 
@@ -59,12 +67,12 @@ def check(data: bytes) -> None:
 
 def rows(data: bytes) -> None:
     for packed in (data, zlib.compress(data, 0)):
-        with suppress(RowDecodeError):
+        with suppress(DecodeError):
             row_block = unpack_rows(packed)
             again = unpack_rows(pack_rows(row_block))
             assert len(again.times) == len(row_block.times)
             assert list(again.columns) == list(row_block.columns)
-        with suppress(RowDecodeError):
+        with suppress(DecodeError):
             unpack_entry(packed)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memwatch.monitor.history.disk.boot_timeline import boot_bytes
-from memwatch.monitor.history.disk.ring_file import RingFile, Stamp
+from memwatch.monitor.history.disk.ring_file import RingFile, Stamp, boot_bytes
 from memwatch.monitor.incidents.store import FILE, INCIDENT, IncidentStore
 from support.fakes import FakeClock
 

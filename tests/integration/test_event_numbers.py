@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.monitor.history.disk import writer
-from memwatch.monitor.history.disk.event_numbers import MAX_UNWRITTEN
+from memwatch.monitor.history.disk.restore import MAX_UNWRITTEN
 from support.alert_machine import AlertMachine
 from support.daemon_process import RunningDaemon, running_daemon
 from support.fakes import GIB

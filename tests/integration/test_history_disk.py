@@ -16,8 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.snapshot import Kernel
-from memwatch.monitor.history.disk.ring_file import MAX_RUNS
-from memwatch.monitor.history.disk.ring_set import PARTS
+from memwatch.monitor.history.disk.ring_file import MAX_RUNS, PARTS
 from memwatch.monitor.history.notable_ticks import unpack
 from support.fakes import GIB
 from support.monitors import history

@@ -24,9 +24,8 @@ from memwatch.core.findings import Findings
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.history.disk.payload_reader import PayloadReader
-from memwatch.monitor.history.disk.record_codec import TICK
-from memwatch.monitor.history.disk.ring_set import open_ring_set
+from memwatch.monitor.history.disk.records import TICK, PayloadReader
+from memwatch.monitor.history.disk.ring_file import open_ring_set
 from memwatch.monitor.history.disk.writer import HistoryWriter
 from support.fakes import GIB, FakeCollector, ram
 from support.monitors import create_monitor, history

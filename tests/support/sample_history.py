@@ -8,8 +8,7 @@ import tracemalloc
 from array import array
 from collections.abc import Callable
 
-from memwatch.monitor.history.column import PLACES, Aggregates
-from memwatch.monitor.history.tier import RowBlock
+from memwatch.monitor.history.tier import PLACES, Aggregates, RowBlock
 from memwatch.monitor.history.tiers import History
 
 SERIES = [f"pool.gpu{number % 8}.figure{number}_bytes" for number in range(100)]

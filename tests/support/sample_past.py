@@ -6,9 +6,8 @@ import math
 
 from memwatch.core.events import Event
 from memwatch.core.snapshot import Level, Snapshot
-from memwatch.monitor.history.all_series import AllSeries
-from memwatch.monitor.history.holder_history import HolderHistory
-from memwatch.monitor.history.series import collect_figures
+from memwatch.monitor.history.holders import HolderHistory
+from memwatch.monitor.history.series import AllSeries, collect_figures
 from memwatch.monitor.history.tiers import TIER_SPECS, History
 from memwatch_web.pages.history_data import HistoryInput
 

@@ -9,14 +9,11 @@ from memwatch.core.pressure.oom_kills import OomKillCount, RamShortage
 from memwatch.monitor.alert_states import Alerts
 from memwatch.monitor.between_scrapes import BetweenScrapes, series_of
 from memwatch.monitor.feature import Family, FamilyKind, Feature, Tick
-from memwatch.monitor.history.aggregate import Interval
-from memwatch.monitor.history.all_series import AllSeries
-from memwatch.monitor.history.disk.files import FilesStatus
 from memwatch.monitor.history.disk.last_run import UncleanShutdown
-from memwatch.monitor.history.disk.writer import HistoryWriter
-from memwatch.monitor.history.holder_history import HolderHistory
+from memwatch.monitor.history.disk.writer import FilesStatus, HistoryWriter
+from memwatch.monitor.history.holders import HolderHistory
 from memwatch.monitor.history.notable_ticks import NotableTicks, NotableTickSelector, build_notable_tick
-from memwatch.monitor.history.series import OOM_KILLS, RAM_RATIO, collect_figures
+from memwatch.monitor.history.series import OOM_KILLS, RAM_RATIO, AllSeries, Interval, collect_figures
 from memwatch.monitor.history.tiers import History
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.publisher import SAME_INTERVAL

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent, Process
 from memwatch.core.owners import sum_owners
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.history.holder_history import MAX_KEPT, HolderHistory
 from memwatch.monitor.history.holders import (
+    MAX_KEPT,
     MAX_RECORDED,
     Holder,
+    HolderHistory,
     build_figures,
     choose,
     is_same_process,

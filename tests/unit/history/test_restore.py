@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.events import EventLog
-from memwatch.monitor.history.column import Aggregates
 from memwatch.monitor.history.disk.last_run import UncleanShutdown
-from memwatch.monitor.history.disk.record_codec import ROWS, STARTED, STOPPED, TICK, pack_entry
+from memwatch.monitor.history.disk.records import ROWS, STARTED, STOPPED, TICK, pack_entry
 from memwatch.monitor.history.disk.restore import restore
-from memwatch.monitor.history.disk.ring_file import BLOCK, Stamp
-from memwatch.monitor.history.disk.ring_set import WHOLE, open_ring_set, prepare
-from memwatch.monitor.history.holder_history import HolderHistory
+from memwatch.monitor.history.disk.ring_file import BLOCK, WHOLE, Stamp, open_ring_set, prepare
+from memwatch.monitor.history.holders import HolderHistory
 from memwatch.monitor.history.notable_ticks import NotableTicks, Tick, pack
-from memwatch.monitor.history.tier import RowBlock
+from memwatch.monitor.history.tier import Aggregates, RowBlock
 from memwatch.monitor.history.tiers import History
 
 USED = "pool.ram.used_bytes"

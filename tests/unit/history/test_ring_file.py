@@ -20,8 +20,8 @@ from memwatch.monitor.history.disk.ring_file import (
     RingContents,
     RingFile,
     Stamp,
+    open_ring_set,
 )
-from memwatch.monitor.history.disk.ring_set import open_ring_set
 
 STAMP = Stamp(3, 12.5, 1_700_000_000.0, b"0123456789abcdef")
 SIZE = 16 * BLOCK

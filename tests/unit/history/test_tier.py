@@ -10,8 +10,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memwatch.monitor.history.column import BLOCK_ROWS, PLACES, Aggregate, Aggregates, Column, pack, unpack
-from memwatch.monitor.history.tier import Row, RowBlock, Tier, TierSpec
+from memwatch.monitor.history.tier import (
+    BLOCK_ROWS,
+    PLACES,
+    Aggregate,
+    Aggregates,
+    Column,
+    Row,
+    RowBlock,
+    Tier,
+    TierSpec,
+    pack,
+    unpack,
+)
 from support.sample_history import jumping, memory_mb, noise, still
 
 NAMES = ("a", "b", "c")

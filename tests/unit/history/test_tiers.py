@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.monitor.history.column import Aggregate
-from memwatch.monitor.history.tier import TierSpec
+from memwatch.monitor.history.tier import Aggregate, TierSpec
 from memwatch.monitor.history.tiers import TIER_SPECS, Bucket, History
 from support.sample_history import SERIES, full_history, jumping
 

@@ -21,7 +21,7 @@ from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import CollectorStatus, Kernel, Snapshot, Swap, Tegrastats, ZfsCache, Zram
 from memwatch.monitor.between_scrapes import BetweenScrapes
 from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.history.disk.files import FilesStatus
+from memwatch.monitor.history.disk.writer import FilesStatus
 from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.notify.manager import NotificationManager
 from memwatch.monitor.notify.outbox import Outbox

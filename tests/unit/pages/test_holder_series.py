@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Absent, Process
 from memwatch.core.owners import sum_owners
-from memwatch.monitor.history.all_series import AllSeries
-from memwatch.monitor.history.holder_history import HolderHistory
+from memwatch.monitor.history.holders import HolderHistory
+from memwatch.monitor.history.series import AllSeries
 from memwatch.monitor.history.tiers import History
 from memwatch_web.pages.charts import build_charts
 from memwatch_web.pages.process_page import find_owner_series, find_series

@@ -14,9 +14,8 @@ from starlette.responses import Response
 
 from memwatch.core.doc import Doc
 from memwatch.core.helper.codec import DecodeError
-from memwatch.monitor.history.all_series import AllSeries
 from memwatch.monitor.history.notable_ticks import NotableTick, unpack
-from memwatch.monitor.history.series import unit_of
+from memwatch.monitor.history.series import AllSeries, unit_of
 from memwatch.monitor.history.tiers import Bucket
 from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.incident_observer import IncidentObserver

@@ -6,7 +6,7 @@ import math
 import re
 from datetime import datetime, timezone
 
-from memwatch.monitor.history.all_series import AllSeries
+from memwatch.monitor.history.series import AllSeries
 from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.loop import Monitor
 from memwatch_web.asgi.problems import ProblemError

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Pool
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.history.all_series import AllSeries
+from memwatch.monitor.history.series import AllSeries
 from memwatch.monitor.history.tier import TierSpec
 from memwatch.monitor.history.tiers import Bucket
 from memwatch.monitor.render.composition import build_layers, find_sources, split, split_now

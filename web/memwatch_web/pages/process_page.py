@@ -8,7 +8,6 @@ from starlette.responses import Response
 
 from memwatch.core.model import Absent, Process
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.history.all_series import AllSeries
 from memwatch.monitor.history.holders import (
     FIGURES,
     FOOTPRINTS,
@@ -17,6 +16,7 @@ from memwatch.monitor.history.holders import (
     process_id,
     series_name,
 )
+from memwatch.monitor.history.series import AllSeries
 from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError

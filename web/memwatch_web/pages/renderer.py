@@ -17,10 +17,10 @@ from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.snapshot import Pressure, Snapshot
 from memwatch.monitor.alerts.rules import DEFAULT_EVENTS
-from memwatch.monitor.history.all_series import AllSeries
 from memwatch.monitor.history.disk.last_run import UncleanShutdown
 from memwatch.monitor.history.disk.writer import HistoryWriter
 from memwatch.monitor.history.holders import FOOTPRINTS, parse_name
+from memwatch.monitor.history.series import AllSeries
 from memwatch.monitor.incidents.records import Incident
 from memwatch.monitor.neighbours.machines import Machine
 from memwatch.monitor.neighbours.tick import Tick

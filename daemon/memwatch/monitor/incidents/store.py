@@ -18,9 +18,7 @@ from msgspec.structs import replace
 
 from memwatch.core.clock import Clock
 from memwatch.core.helper.codec import DecodeError, from_line, to_line
-from memwatch.monitor.history.disk.boot_timeline import boot_bytes
-from memwatch.monitor.history.disk.ring_file import RingContents, Stamp
-from memwatch.monitor.history.disk.ring_set import file_time, open_ring
+from memwatch.monitor.history.disk.ring_file import RingContents, Stamp, boot_bytes, file_time, open_ring
 from memwatch.monitor.incidents.records import Incident
 
 MAX_INCIDENTS, MAX_BYTES = 100, 1 << 20
