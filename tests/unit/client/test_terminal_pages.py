@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from memwatch.cli.terminal.figures import Trend
 from memwatch.cli.terminal.frame import Frame, View
 from memwatch.cli.terminal.memory_map import marks_of
 from memwatch.cli.terminal.moment import Moment, ProcessReading
@@ -16,7 +17,6 @@ from memwatch.cli.terminal.pages import render
 from memwatch.cli.terminal.past import NO_PROCESSES, Recent, nearest_tick, note_of, past_snapshot
 from memwatch.cli.terminal.state import Region, State
 from memwatch.cli.terminal.style import line_cells, plain
-from memwatch.cli.terminal.trend import Trend
 from memwatch.core.model import Absent, Pool, PoolKind, Quality, Thresholds
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.core.snapshot_json import build_snapshot

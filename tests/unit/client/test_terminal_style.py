@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from memwatch.cli.terminal.figures import Trend, chart, pair, short, signed, spark
 from memwatch.cli.terminal.screen import changed_lines
-from memwatch.cli.terminal.sizes import pair, short, signed
 from memwatch.cli.terminal.style import Depth, Span, cells, clip, find_depth, paint, plain, spread
-from memwatch.cli.terminal.trend import Trend, chart, spark
 from memwatch.core.model import Absent
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from memwatch.cli.context import EXIT_OK, ClientContext, check_shape
 from memwatch.cli.terminal.feed import Feed, read_history
+from memwatch.cli.terminal.figures import Trend
 from memwatch.cli.terminal.frame import Frame, View
 from memwatch.cli.terminal.moment import Json, Moment, ProcessReading
 from memwatch.cli.terminal.pages import render
@@ -22,7 +23,6 @@ from memwatch.cli.terminal.past import RECENT_SECONDS, Recent, nearest_tick, not
 from memwatch.cli.terminal.screen import Screen
 from memwatch.cli.terminal.state import Facts, State, press
 from memwatch.cli.terminal.style import Depth, find_depth, paint
-from memwatch.cli.terminal.trend import Trend
 from memwatch.core.snapshot import Snapshot
 
 # A lone Esc is told from the start of a sequence by the time that follows it.

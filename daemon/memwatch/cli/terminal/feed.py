@@ -8,14 +8,19 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
-from memwatch.cli.http import Address, CommandError, ask
+from memwatch.cli.http import Address, CommandError, RequestDeclinedError, ask
+from memwatch.cli.terminal.figures import Trend
+from memwatch.cli.terminal.moment import ProcessReading
 from memwatch.cli.terminal.past import RECENT_SECONDS, decode_history, figures_of
-from memwatch.cli.terminal.trend import Trend
+from memwatch.core.model import Absent, Bytes, Process
 from memwatch.core.printable import printable_parts
 from memwatch.core.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from memwatch.core.linux.files import Roots
 
 R = TypeVar("R")
 # Growth and events change slowly, and each request costs the daemon and this process time.
@@ -23,6 +28,7 @@ SLOW_SECONDS = 5.0
 MAX_SERIES, MAX_EVENTS, MAX_GROWTH, MAX_TICKS = 20, 200, 200, 500
 RECENT_POINTS = 300
 STOP_SECONDS = 0.2
+OTHER_MACHINE = "readable on the machine itself only"
 
 
 class Feed:
@@ -102,9 +108,6 @@ class Feed:
             self._try("ticks", lambda: self._ask(f"/api/v1/ticks?{query}"))
 
     def _process(self, latest: Snapshot, pid: int) -> None:
-        # Not needed for the first picture: it would take 10 ms of it.
-        from memwatch.cli.terminal.process_reading import read_process
-
         address = self._address if self._is_remote else None
         self._try("reading", lambda: read_process(address, latest, pid))
 
@@ -143,3 +146,41 @@ def _read_range(address: Address, names: list[str], start: float, end: float, po
         except (CommandError, LookupError, TypeError):  # a series that an older daemon lacks, or none yet
             continue
     return found
+
+
+def read_process(address: Address | None, snapshot: Snapshot, pid: int) -> ProcessReading | None:
+    """Read the PSS of a listed process, from the daemon or without `address` here, and its OOM score from /proc.
+
+    None if it is not listed.
+    """
+    process = next((one for one in snapshot.processes if one.pid == pid), None)
+    if process is None:
+        return None
+    # Not needed for the first picture: it would take 10 ms of it.
+    from memwatch.cli.headroom import is_this_machine
+    from memwatch.core.linux.files import Roots
+    from memwatch.core.processes.process_folder import read_oom_score
+    from memwatch.library.daemon_client import read_roots
+
+    roots = Roots(*read_roots(os.environ))
+    pss, pss_note = _pss_here(roots, process) if address is None else _pss_of(address, pid)
+    if snapshot.simulated or not is_this_machine(snapshot):
+        why = "demo data (simulated process)" if snapshot.simulated else OTHER_MACHINE
+        return ProcessReading(pid, pss, pss_note, Absent.NOT_AVAILABLE, why)
+    return ProcessReading(pid, pss, pss_note, read_oom_score(roots, process))
+
+
+def _pss_of(address: Address, pid: int) -> tuple[Bytes, str]:
+    try:
+        return int(ask(address, f"/api/v1/processes/{pid}/pss").json["pss_bytes"]), ""
+    except CommandError as error:
+        return Absent.NOT_AVAILABLE, (isinstance(error, RequestDeclinedError) and error.detail) or str(error)
+
+
+def _pss_here(roots: Roots, process: Process) -> tuple[Bytes, str]:
+    from memwatch.core.processes.pss import PssError, PssReader
+
+    try:
+        return PssReader(roots).read(process).pss_bytes, ""
+    except PssError as error:
+        return Absent.NOT_AVAILABLE, str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memwatch.cli.terminal.figures import pair, percent, short, spark
 from memwatch.cli.terminal.frame import View
 from memwatch.cli.terminal.memory_map import (
     Place,
@@ -15,9 +16,7 @@ from memwatch.cli.terminal.memory_map import (
     whole_of,
 )
 from memwatch.cli.terminal.moment import LEVELS, MARKS, STYLES, level_word, share_label
-from memwatch.cli.terminal.sizes import pair, percent, short
 from memwatch.cli.terminal.style import Line, Span, cells, clip, pad
-from memwatch.cli.terminal.trend import spark
 from memwatch.core.model import Absent, Device, Pool, PoolKind, Share, ShareKind
 from memwatch.monitor.render import words as wording
 from memwatch.monitor.render.memory_map import build_map

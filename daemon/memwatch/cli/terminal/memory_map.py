@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from memwatch.cli.terminal.sizes import short
+from memwatch.cli.terminal.figures import short
 from memwatch.cli.terminal.style import Line, Span, cells, clip
 from memwatch.core.model import Absent, Pool, Process, Share
 from memwatch.core.snapshot import LEVEL_WORDS, Pressure

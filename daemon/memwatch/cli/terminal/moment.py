@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from memwatch.cli.terminal.trend import Trend
+from memwatch.cli.terminal.figures import Trend
 from memwatch.core.model import Absent, Bytes, Share, ShareKind
 from memwatch.core.snapshot import LEVEL_WORDS, LevelWord, Pressure, Snapshot
 from memwatch.monitor.render import words as wording

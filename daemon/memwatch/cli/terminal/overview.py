@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from memwatch.cli.terminal.events import event_lines
+from memwatch.cli.terminal.figures import pair, percent, short, spark
 from memwatch.cli.terminal.frame import Body, Frame, View, finish, header_of, notice_lines, rule
 from memwatch.cli.terminal.gpus import (
     RECENT_SECONDS,
@@ -14,7 +14,7 @@ from memwatch.cli.terminal.gpus import (
     name_width_of,
     worst_first,
 )
-from memwatch.cli.terminal.history import chart_lines
+from memwatch.cli.terminal.history import chart_lines, event_lines
 from memwatch.cli.terminal.memory_map import (
     draw_bar,
     draw_brackets,
@@ -26,9 +26,7 @@ from memwatch.cli.terminal.memory_map import (
 )
 from memwatch.cli.terminal.moment import STYLES, Json, living_of
 from memwatch.cli.terminal.processes import add_table
-from memwatch.cli.terminal.sizes import pair, percent, short
 from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells
-from memwatch.cli.terminal.trend import spark
 from memwatch.core.model import Absent, Bytes, Device, Pool, PoolKind
 from memwatch.core.processes.growth import MIN_FALL_BYTES
 from memwatch.monitor.render import words as wording

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from msgspec.structs import replace
 
-from memwatch.cli.terminal.events import events_page
+from memwatch.cli.terminal.figures import short
 from memwatch.cli.terminal.frame import (
     MIN_HEIGHT,
     MIN_WIDTH,
@@ -19,10 +19,9 @@ from memwatch.cli.terminal.frame import (
     notice_lines,
 )
 from memwatch.cli.terminal.gpus import gpu_line, mig_line, mig_of, name_width_of
-from memwatch.cli.terminal.history import history_page
+from memwatch.cli.terminal.history import events_page, history_page
 from memwatch.cli.terminal.overview import overview
 from memwatch.cli.terminal.process_page import process_page
-from memwatch.cli.terminal.sizes import short
 from memwatch.cli.terminal.style import Line, Span, clip_line, line_cells, pad, wrapped
 from memwatch.core.model import Absent, Device
 from memwatch.monitor.render import words as wording

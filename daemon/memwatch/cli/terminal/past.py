@@ -12,8 +12,8 @@ from math import nan
 
 from msgspec.structs import replace
 
+from memwatch.cli.terminal.figures import Trend
 from memwatch.cli.terminal.moment import Json
-from memwatch.cli.terminal.trend import Trend
 from memwatch.core.model import Absent, Bytes, Content, Device, Pool, PoolKind, Process, Share, Vitals
 from memwatch.core.snapshot import Level, MemoryPsi, Pressure, PsiLine, Snapshot
 from memwatch.core.snapshot_json import snapshot_from

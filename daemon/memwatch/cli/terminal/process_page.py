@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from memwatch.cli.terminal.figures import spark
 from memwatch.cli.terminal.frame import Body, Frame, View, finish, header_of, notice_lines
 from memwatch.cli.terminal.moment import labels_of
 from memwatch.cli.terminal.style import Line, Span, pad, wrapped
-from memwatch.cli.terminal.trend import spark
 from memwatch.core.allocators import AllocatorReport
 from memwatch.core.model import Absent, Bytes, Process, Words
 from memwatch.monitor.render import words as wording

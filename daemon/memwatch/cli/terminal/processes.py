@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from memwatch.cli.terminal.figures import short, signed
 from memwatch.cli.terminal.frame import Body, View
 from memwatch.cli.terminal.moment import Json, mig_label
-from memwatch.cli.terminal.sizes import short, signed
 from memwatch.cli.terminal.state import Region, State
 from memwatch.cli.terminal.style import Line, Span, pad
 from memwatch.core.model import Absent, Bytes, Process, ShareKind, Words
