@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from memwatch.build_info import UNKNOWN
 from memwatch.core.config_state import ConfigState
-from memwatch.core.model import Absent, Process, sum_figures
+from memwatch.core.model import Absent
 from memwatch.core.reading.identity import Identity
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.between_scrapes import BetweenScrapes, RecentExtremes
@@ -26,15 +26,44 @@ from memwatch_web.metrics.daemon_families import (
     machine_families,
     tick_families,
 )
-from memwatch_web.metrics.device_families import device_families
-from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, OwnerSelection, owner_families
-from memwatch_web.metrics.pool_families import pinned_families, pool_families, share_families, swap_families
-from memwatch_web.metrics.pressure_families import kernel_families, pressure_families
-from memwatch_web.metrics.samples import PREFIX, Row, build_family, counter, find_devices, gauge, info, words
+from memwatch_web.metrics.machine_families import (
+    device_families,
+    kernel_families,
+    pinned_families,
+    pool_families,
+    pressure_families,
+    share_families,
+    swap_families,
+)
+from memwatch_web.metrics.owner_families import (
+    DEFAULT_OWNERS,
+    OwnerSelection,
+    ghost_families,
+    owner_families,
+    process_families,
+)
+from memwatch_web.metrics.samples import (
+    PREFIX,
+    Row,
+    build_family,
+    counter,
+    find_devices,
+    gauge,
+    gauges,
+    info,
+)
 
 # Metrics of model servers.
 
 ENGINE = ("engine",)
+ENGINE_TEXTS = {
+    "weights_bytes": "Weights of a model server in bytes, part of the memory of its processes.",
+    "kv_cache_bytes": "Memory in bytes that a model server reserved for its KV cache.",
+    "kv_cache_used_bytes": "Part of the KV cache in bytes that holds tokens.",
+    "kv_cache_ratio": "Used fraction of the KV cache of the fullest replica or rank, 0–1.",
+    "kv_cache_mean_ratio": "Mean used fraction of the KV caches of all replicas or ranks, 0–1.",
+    "remainder_bytes": "Memory of a model server in bytes without weights and KV cache.",
+}
 
 
 def engine_families(snapshot: Snapshot) -> Iterator[Metric]:
@@ -46,15 +75,7 @@ def engine_families(snapshot: Snapshot) -> Iterator[Metric]:
     )
     more = [((), snapshot.engines_not_followed)] if engines else []
     yield gauge("engines_not_followed", "Model servers beyond the limit of those that are followed.", more, ())
-    for name, text in (
-        ("weights_bytes", "Weights of a model server in bytes, part of the memory of its processes."),
-        ("kv_cache_bytes", "Memory in bytes that a model server reserved for its KV cache."),
-        ("kv_cache_used_bytes", "Part of the KV cache in bytes that holds tokens."),
-        ("kv_cache_ratio", "Used fraction of the KV cache of the fullest replica or rank, 0–1."),
-        ("kv_cache_mean_ratio", "Mean used fraction of the KV caches of all replicas or ranks, 0–1."),
-        ("remainder_bytes", "Memory of a model server in bytes without weights and KV cache."),
-    ):
-        yield gauge(f"engine_{name}", text, [((one.id,), getattr(one, name)) for one in engines], ENGINE)
+    yield from gauges("engine_", ENGINE_TEXTS, [((one.id,), one) for one in engines], ENGINE)
     requests = [
         ((one.id, state), figure)
         for one in engines
@@ -67,46 +88,6 @@ def engine_families(snapshot: Snapshot) -> Iterator[Metric]:
         for kind, figure in (("prompt", one.prompt_tokens_total), ("generation", one.generation_tokens_total))
     ]
     yield counter("engine_tokens", "Total tokens of a model server since it started.", tokens, ("engine", "kind"))
-
-
-# Metrics of processes.
-
-
-def ghost_families(snapshot: Snapshot) -> Iterator[Metric]:
-    """Yield the memory of processes that only a driver lists. At most one sample for each pool and share."""
-    ghosts = [process for process in snapshot.processes if not process.visible]
-    places = dict.fromkeys(place for ghost in ghosts for place in ghost.device_bytes)
-    kept = [((one.pool,), one.held_bytes) for one in snapshot.not_returned]
-    text = "Memory in bytes that is still used 30 s after the processes ended that held it."
-    yield gauge("memory_not_returned_bytes", text, kept, ("pool",))
-    rows = [
-        ((place,), sum_figures([ghost.device_bytes[place] for ghost in ghosts if place in ghost.device_bytes]))
-        for place in places
-    ]
-    text = "Device memory in bytes of processes that a driver lists and /proc does not have, by pool or share."
-    yield gauge("processes_not_visible_bytes", text, rows, ("where",))
-
-
-PROCESS = ("pid", "name", "unit", "container")
-
-
-def process_families(snapshot: Snapshot, max_processes: int) -> Iterator[Metric]:
-    """Yield the largest processes. A snapshot has more: it includes every process that holds GPU memory."""
-
-    def size(process: Process) -> int:
-        return -1 if isinstance(process.footprint_bytes, Absent) else process.footprint_bytes
-
-    largest = sorted(snapshot.processes, key=size, reverse=True)[:max_processes]
-    keys = [(str(one.pid), words(one.name), words(one.unit), words(one.container)) for one in largest]
-    found = list(zip(keys, largest, strict=True))
-    resident = [(key, process.rss_bytes) for key, process in found]
-    text = "Resident memory (RSS) of each of the largest processes in bytes."
-    yield gauge("process_resident_bytes", text, resident, PROCESS)
-    held = [((*key, place), figure) for key, process in found for place, figure in process.device_bytes.items()]
-    text = "Device memory of each of the largest processes in bytes, by pool or share. It may also be resident."
-    yield gauge("process_device_bytes", text, held, (*PROCESS, "within"))
-    swapped = [(key, process.swap_bytes) for key, process in found]
-    yield gauge("process_swap_bytes", "Swap of each of the largest processes in bytes.", swapped, PROCESS)
 
 
 # Metrics of the machines that this one follows.

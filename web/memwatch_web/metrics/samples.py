@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -28,6 +28,17 @@ Row = tuple[Sequence[str], Value]
 
 def gauge(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
     return _fill(GaugeMetricFamily(PREFIX + name, text, labels=labels, unit=unit_of(name)), rows)
+
+
+def gauges(
+    prefix: str, texts: Mapping[str, str], rows: Sequence[tuple[Sequence[str], object]], labels: Sequence[str] = ()
+) -> Iterator[Metric]:
+    """Yield a gauge for each field in `texts`, which has its HELP. `rows`: label values, and the record.
+
+    The name of a family is that of the field after `prefix`.
+    """
+    for field, text in texts.items():
+        yield gauge(prefix + field, text, [(values, getattr(record, field)) for values, record in rows], labels)
 
 
 def counter(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
