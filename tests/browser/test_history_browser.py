@@ -241,10 +241,15 @@ def test_gap_is_not_drawn_over(browser: SharedBrowser) -> None:
 
 
 def test_live_range_refreshes_while_visible(browser: SharedBrowser) -> None:
+    """A field that is being filled in keeps its text and the focus."""
     with showing(browser, Site(critical_gb10()), "/history", controls_clock=True) as page:
+        page.locator("#past-custom summary").click()
+        page.locator("#past-custom [name=to]").fill("2026-01-31")
         first = page.evaluate(f"{DATA}.now")
         pass_seconds(page, POLL_SECONDS)
         page.wait_for_function(f"first => {DATA}.now > first", arg=first)
+        expect(page.locator("#past-custom [name=to]")).to_be_focused()
+        expect(page.locator("#past-custom [name=to]")).to_have_value("2026-01-31")
         page.evaluate("Object.defineProperty(document, 'hidden', { value: true })")
         second = page.evaluate(f"{DATA}.now")
         pass_seconds(page, POLL_SECONDS)

@@ -96,7 +96,7 @@ def test_chart_data_matches_the_api(daemon: RunningDaemon) -> None:
     """The same columns, rounded to five digits or four decimals."""
     page = daemon.get(f"/history?{fixed_window(daemon)}").text
     answer = daemon.get("/" + hrefs(page)["past-json"]).json
-    found = re.search(r'<script type="application/json" id="past-data" data-part>(.*?)</script>', page, re.DOTALL)
+    found = re.search(r'<script type="application/json" id="past-data">(.*?)</script>', page, re.DOTALL)
     assert found is not None
 
     curves = [curve for chart in json.loads(found[1])["charts"] for curve in chart["curves"]]

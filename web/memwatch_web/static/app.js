@@ -129,7 +129,8 @@
     if (event.detail.message.event === page) event.detail.message.event = "";
   });
 
-  document.addEventListener("htmx:before:swap", (event) => {
+  live.addEventListener("htmx:before:swap", (event) => {
+    if (event.target !== live) return; // a part inside, by a link
     const fragment = event.detail.tasks[0]?.fragment;
     if (!fragment?.querySelector("#latest")) {
       event.preventDefault(); // not a fragment of memwatchd: an error page, a login form of a proxy

@@ -1,25 +1,28 @@
 "use strict";
 
-// Moves and zooms without a page load. The server renders every page; this script replaces the parts that differ, keeps
-// the URL a permalink, and refreshes while the range is live.
+// Moves and zooms without a page load. The server renders every page. htmx fetches it and morphs the parts that differ
+// (`swaps` in past_parts.html); this script draws the charts, keeps the URL a permalink, and refreshes a live range.
 
 (() => {
-  const source = document.getElementById("past-data");
-  if (!source) return; // invalid request, or no history yet
+  const root = document.getElementById("past");
+  if (!document.getElementById("past-data")) return; // invalid request, or no history yet
 
   const MIN_RANGE_SECONDS = 2;
   const KEYS = { ArrowLeft: "earlier", ArrowRight: "later", "+": "closer", "=": "closer", "-": "wider", "0": "reset" };
 
-  let past = JSON.parse(source.textContent);
-  let shownAt = performance.now();
-  let asked = 0;
-
-  const charts = [...document.querySelectorAll("[data-chart]")].map((box) => new PastChart(box, pick));
+  const boxesOf = (part) => [...part.querySelectorAll("[data-chart]")];
+  const shapeOf = (part) => boxesOf(part).map((box) => box.dataset.chart).join();
   const rfc3339 = (unix) => `${new Date(unix * 1000).toISOString().slice(0, 19)}Z`;
 
+  const charts = boxesOf(root).map((box) => new PastChart(box, pick));
+  let past;
+  let shownAt;
+  let focusedAt; // an event has a different number in each range, but the same time
+
   function draw() {
-    for (const part of document.querySelectorAll("[data-part]")) Times.localise(part);
+    past = JSON.parse(document.getElementById("past-data").textContent);
     past.thresholds = JSON.parse(document.getElementById("latest").textContent).thresholds;
+    shownAt = performance.now();
     for (const chart of charts) chart.show(past);
   }
 
@@ -35,59 +38,33 @@
     go(`${location.pathname}?${query}`);
   }
 
-  // Fetch a page and show it in place of this one. The last request wins.
-  // `how`: "push" adds a step to the browser's history, so that Back undoes a zoom.
-  async function go(url, how = "push") {
-    const number = ++asked;
-    let answer;
-    try {
-      answer = await fetch(url);
-    } catch {
-      return; // the banner shows a lost connection
-    }
-    const text = await answer.text();
-    if (number !== asked || answer.status === 404) return; // a process that is no longer known keeps its last figures
-    const page = new DOMParser().parseFromString(text, "text/html");
-    if (!answer.ok || !hasTheSameCharts(page)) {
-      location.assign(url);
+  const go = (url) => htmx.ajax("GET", url, { source: root });
+
+  // A page with other charts, with an error or of a proxy is loaded. One without a known process keeps its last figures.
+  document.addEventListener("htmx:before:swap", (event) => {
+    const { ctx, tasks } = event.detail;
+    if (ctx.target !== root) return;
+    if (shapeOf(tasks[0].fragment) !== shapeOf(root)) {
+      event.preventDefault();
+      if (ctx.response.status !== 404) location.assign(ctx.request.action);
       return;
     }
-    if (how === "push" && new URL(url, location.href).href !== location.href) history.pushState(null, "", url);
-    take(page);
-  }
+    for (const task of tasks) Times.localise(task.fragment);
+    focusedAt = document.activeElement?.dataset.at;
+  });
 
-  function hasTheSameCharts(page) {
-    const shape = (root) => [...root.querySelectorAll("[data-chart]")].map((box) => box.dataset.chart).join();
-    return page.getElementById("past-data") && shape(page) === shape(document);
-  }
-
-  // An event has a different number in each range, but the same time.
-  function selectorOf(element) {
-    if (element?.dataset.at) return `[data-at="${element.dataset.at}"]`;
-    return element?.id ? `#${CSS.escape(element.id)}` : null;
-  }
-
-  function take(page) {
-    const focus = selectorOf(document.activeElement);
-    const open = [...document.querySelectorAll("[data-part] details[open]")].map((one) => one.id);
-    for (const part of page.querySelectorAll("[data-part]")) {
-      const old = document.getElementById(part.id);
-      if (old) old.replaceWith(document.adoptNode(part));
-    }
-    for (const id of open) document.getElementById(id)?.setAttribute("open", "");
-    if (focus && !document.activeElement?.matches(focus)) document.querySelector(focus)?.focus({ preventScroll: true });
-    past = JSON.parse(document.getElementById("past-data").textContent);
-    shownAt = performance.now();
+  // A new URL adds a step to the browser's history, so that Back undoes a zoom.
+  document.addEventListener("htmx:after:swap", (event) => {
+    const { ctx } = event.detail;
+    if (ctx.target !== root) return;
+    const url = new URL(ctx.request.action, location.href);
+    if (url.href !== location.href) history.pushState(null, "", url);
+    if (focusedAt) document.querySelector(`[data-at="${focusedAt}"]`)?.focus({ preventScroll: true });
     draw();
-  }
+  });
 
-  // Only plain clicks on links to this page.
   document.addEventListener("click", (event) => {
-    const link = event.target.closest("#past-bar a[href], #past-list a[href]");
-    if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
-    event.preventDefault();
-    go(link.href);
-    if (link.closest("#past-list")) document.querySelector(".past-card").scrollIntoView({ block: "nearest" });
+    if (event.target.closest("#past-list a[href]")) root.querySelector(".past-card").scrollIntoView({ block: "nearest" });
   });
 
   document.addEventListener("keydown", (event) => {
@@ -102,10 +79,10 @@
     const due = performance.now() - shownAt > past.poll_seconds * 1000;
     if (!past.live || !due || document.hidden || document.body.classList.contains("stale")) return;
     shownAt = performance.now();
-    go(location.href, "stay");
+    go(location.href);
   }
 
-  window.addEventListener("popstate", () => go(location.href, "stay"));
+  window.addEventListener("popstate", () => go(location.href));
 
   draw();
   setInterval(look, 500);
