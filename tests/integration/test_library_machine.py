@@ -266,3 +266,4 @@ def test_reading_without_a_daemon_loads_no_loop_and_no_collector_in_vain() -> No
     assert [name for name in loaded if name.startswith("memwatch.monitor")] == []
     assert "memwatch.core.collectors.meminfo" in loaded
     assert {f"memwatch.core.collectors.{name}" for name in NOT_NEEDED}.isdisjoint(loaded)
+    assert {"http.client", "ssl", "email", "memwatch.core.engines.kinds"}.isdisjoint(loaded)

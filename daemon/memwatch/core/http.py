@@ -1,12 +1,11 @@
 """HTTP client: one request on one connection, with a deadline for all of it and a limit of bytes.
 
 It connects over TCP, TLS, a tunnel of a proxy or a Unix socket. Redirects are not followed. Callers choose headers,
-logins, retries and the words of their errors.
+logins, retries and the words of their errors. `http.client` with its 28 modules is imported by the first request.
 """
 
 from __future__ import annotations
 
-import http.client
 import io
 import socket
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import ssl
+    from http.client import HTTPResponse
 
     from _typeshed import WriteableBuffer
 
@@ -58,6 +58,8 @@ def get(
     The deadline, in seconds of `time.monotonic`, is for everything from the connection to the last byte, so that an
     answer of one byte a second ends as well. Only `resolve` of a name may take longer.
     """
+    from http.client import HTTPException
+
     headers = {"Host": authority(host, port, tls is not None), "User-Agent": USER_AGENT, "Connection": "close"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
@@ -67,7 +69,7 @@ def get(
             response = request(limited, "GET", path, headers)
             if 300 <= response.status < 400:
                 raise GetError(f"answered {response.status}, a redirect, which is not followed", response.status)
-            if response.status != http.HTTPStatus.OK:
+            if response.status != 200:
                 raise GetError(f"answered {response.status}", response.status)
             is_announced = response.length is not None and response.length > max_bytes
             body = b"" if is_announced else response.read(max_bytes + 1)
@@ -76,7 +78,7 @@ def get(
             return body
     except TimeoutError:
         raise GetTimeoutError("no complete answer in time") from None
-    except http.client.HTTPException:
+    except HTTPException:
         raise GetError("the answer is not HTTP") from None
     except (OSError, ValueError) as error:
         raise GetError(str(getattr(error, "strerror", None) or error).lower()) from None
@@ -147,12 +149,14 @@ def request(
     path: str,
     headers: Mapping[str, str],
     body: bytes | None = None,
-) -> http.client.HTTPResponse:
+) -> HTTPResponse:
     """Send a request and return the response without its body. Raises OSError, HTTPException and ValueError.
 
     Without a Host header in `headers` it is `localhost`, as over a socket file.
     """
-    connection = http.client.HTTPConnection("localhost")
+    from http.client import HTTPConnection
+
+    connection = HTTPConnection("localhost")
     connection.sock = connected
     connection.request(method, path, body, headers)
     return connection.getresponse()

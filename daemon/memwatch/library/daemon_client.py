@@ -8,15 +8,17 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from memwatch.core.http import DeadlineSocket, GetError, request
 from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
 from memwatch.core.runtime.daemon_address import SOCKET_FILE, TCP_URL, default_url
-from memwatch.library.program_safety import log_once
+from memwatch.library.program_safety import importing, log_once
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 Json = Any
 # Each connection to a host needs this codec. Threads connect, and should not import: see `program_safety`.
@@ -63,6 +65,7 @@ class Daemon:
         scheme, host, port, prefix = self._address()
         with connect_daemon(scheme, host, port, seconds) as connected:
             connected.settimeout(seconds)
+            http_error()
             yield request(connected, "GET", prefix + path, build_headers(scheme, host, port))
 
     def _address(self) -> tuple[str, str, int, str]:
@@ -89,20 +92,30 @@ class Daemon:
             scheme, host, port, prefix = self._address()
             headers = build_headers(scheme, host, port) | ({"Content-Type": "application/json"} if body else {})
             with connect_daemon(scheme, host, port, seconds) as connected:
+                http_error()
                 limited = DeadlineSocket(connected, deadline, MAX_ANSWER_BYTES)
                 response = request(limited, method, prefix + path, headers, body)
                 answer = response.read(MAX_ANSWER_BYTES)
             return json.loads(answer) if response.status == 200 else None
-        except (OSError, HTTPException, RecursionError):
+        except (OSError, RecursionError):
             self.rest()
         except (GetError, ValueError) as error:
             log_once(str(error))
+            self.rest()
+        except http_error():
             self.rest()
         return None
 
     def rest(self) -> None:
         """Make no requests for `SILENT_SECONDS`."""
         self._silent_until = time.monotonic() + SILENT_SECONDS
+
+
+def http_error() -> type[Exception]:
+    """Return HTTPException. Its module is imported once a daemon was found: it is a quarter of the first call."""
+    with importing:
+        from http.client import HTTPException
+    return HTTPException
 
 
 def read_roots(environ: Mapping[str, str]) -> tuple[Path, Path, Path]:

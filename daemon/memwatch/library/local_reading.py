@@ -14,7 +14,8 @@ from memwatch.core.reading.machine import DirectReading, MachineReader
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
 
-# Collectors without part in the memory of pools, limits and GPUs. Each has a thread, and some a helper process.
+# Collectors without part in the memory of pools, limits and GPUs. Each has a thread, and some a helper process or
+# connections to servers.
 NOT_NEEDED = frozenset(
     {
         "processes",
@@ -29,6 +30,7 @@ NOT_NEEDED = frozenset(
         "amdsmi",
         "amd_cli",
         "hwmon",
+        "engines",
     }
 )
 
