@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.events import MARK, Event
-from memwatch.core.kill_log import ProcessEnd, ServiceKill
+from memwatch.core.kernel_log import ProcessEnd, ServiceKill
 from memwatch.core.linux.cgroup_kills import CgroupKill
 from memwatch.core.model import Process
 from memwatch.core.pressure.oom_kills import NewKills

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.core.kill_log import ServiceKill
+from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.linux.kill_lines import PARSERS, KillLineTracker
 
 ID = "9192cb33411ff69d015a3577db136757f5b145064a1703efea3d0e12e8a64987"

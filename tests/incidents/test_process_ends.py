@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from memwatch.core.kill_log import ProcessEnd
+from memwatch.core.kernel_log import ProcessEnd
 from memwatch.core.linux.process_ends import MAX_FOLLOWED, ProcessEnds
 from memwatch.core.linux.wakeups import Wake
 from support.sample_parts import process

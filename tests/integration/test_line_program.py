@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.collectors.journal import Collector as Journal
-from memwatch.core.kill_log import ServiceKill
+from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.linux.files import ParseError, Roots
 from memwatch.core.linux.line_program import LineProgram
 from memwatch.core.runtime.backoff import Backoff

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from memwatch.core.backends.finder import build_backends
 from memwatch.core.backends.model import Backends, OpenclDevice, OpenclPlatform, OpenclResult
 from memwatch.core.backends.probes import ProbeResults, Rocm
-from memwatch.core.backends.rules import build_backends
 from memwatch.core.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.core.snapshot import CollectorStatus, Machine, Snapshot
 from support.fakes import GIB, ram

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
-from memwatch.core.kill_log import ProcessEnd
+from memwatch.core.kernel_log import ProcessEnd
 from memwatch.core.linux.cgroup_kills import CgroupKill, CgroupKills
 from memwatch.core.linux.kill_lines import KillLineTracker
 from memwatch.core.linux.kmsg_parser import KernelLogTracker

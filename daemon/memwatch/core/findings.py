@@ -15,8 +15,7 @@ from memwatch.core.drivers.drm.records import DrmReading
 from memwatch.core.drivers.nvml.records import NvmlReading
 from memwatch.core.drivers.tegra.records import NvMapReading, TegraReading, TegrastatsReading
 from memwatch.core.engines.records import Engine
-from memwatch.core.kernel_log import KernelLog
-from memwatch.core.kill_log import ServiceKill
+from memwatch.core.kernel_log import KernelLog, ServiceKill
 from memwatch.core.linux.cgroup_kills import CgroupKills
 from memwatch.core.linux.dmem import DmemReading
 from memwatch.core.model import STALLED, Absent, Device, Pool, Process, Share, Vitals

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from memwatch.core.backends.finder import PREFERENCE, select_recommended
 from memwatch.core.backends.model import Backend, Backends
-from memwatch.core.backends.rules import PREFERENCE, select_recommended
 from memwatch.core.linux.files import Roots
 from memwatch.core.units import size
 from memwatch.library.daemon_client import daemon, read_roots

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from memwatch.core.events import Event, EventLog
 from memwatch.core.findings import Findings
-from memwatch.core.kill_log import ServiceKill
+from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.model import Process, holds_discrete_memory
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.reading.machine import Additions

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from memwatch.core.findings import Findings
-from memwatch.core.kill_log import ProcessEnd
+from memwatch.core.kernel_log import ProcessEnd
 from memwatch.core.model import Absent, Process
 from memwatch.core.owners import Owner, subtract
 from memwatch.core.processes.growth import GrowthTracker

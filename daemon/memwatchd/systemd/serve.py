@@ -11,7 +11,7 @@ from collections.abc import Iterator, MutableMapping
 from functools import partial
 from pathlib import Path
 
-from memwatch.core.kill_log import ServiceKill
+from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.linux.cgroup_members import Members, find_group, read_charged_bytes, read_members
 from memwatch.core.linux.files import Roots
 from memwatch.core.printable import printable

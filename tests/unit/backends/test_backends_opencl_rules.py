@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from memwatch.core.backends.finder import build_backend
 from memwatch.core.backends.model import OpenclPlatform, OpenclResult
-from memwatch.core.backends.rules import build_backend
 from memwatch.core.model import Absent
 from support.backend_samples import EVIDENCE, POCL, RTX, found, gpu_device, machine, with_opencl
 from support.fakes import GIB

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.backends.devices import compute_capacity
+from memwatch.core.backends.finder import build_backend
 from memwatch.core.backends.model import Backend, OpenclPlatform
 from memwatch.core.backends.probes import ProbeResults, Rocm
-from memwatch.core.backends.rules import build_backend
 from memwatch.core.linux.pci import pci_numbers
 from memwatch.core.model import Absent, Architecture, Device, Quality, Share, ShareKind
 from memwatch.core.snapshot import CollectorStatus, Machine, Snapshot

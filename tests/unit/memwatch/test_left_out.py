@@ -15,7 +15,7 @@ from memwatch.core.collectors import cgroup_pressure, dmem, kubernetes
 from memwatch.core.drivers.nvml.records import GpuReading, NvmlReading
 from memwatch.core.events import EventLog
 from memwatch.core.findings import Findings
-from memwatch.core.kill_log import ServiceKill
+from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.linux import listeners, pstore
 from memwatch.core.linux.cgroup_members import MAX_MEMBERS, read_members
 from memwatch.core.linux.files import Roots

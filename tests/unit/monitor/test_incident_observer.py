@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from memwatch.core.clock import Moment
 from memwatch.core.events import EventLog
-from memwatch.core.kill_log import ProcessEnd
+from memwatch.core.kernel_log import ProcessEnd
 from memwatch.core.model import Absent, Process
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.monitor.incident_observer import IncidentObserver

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from memwatch.core.clock import Moment
 from memwatch.core.events import EventLog
-from memwatch.core.kill_log import ServiceKill
+from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.model import Process
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.processes.leaks import LeakRules

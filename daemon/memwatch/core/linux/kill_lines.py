@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from memwatch.core.kill_log import KillSource, ServiceKill
+from memwatch.core.kernel_log import KillSource, ServiceKill
 from memwatch.core.printable import printable
 
 MAX_LINE, MAX_NAME = 500, 200

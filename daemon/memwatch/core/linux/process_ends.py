@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from memwatch.core.kill_log import ProcessEnd
+from memwatch.core.kernel_log import ProcessEnd
 from memwatch.core.linux.wakeups import Wake
 from memwatch.core.model import Absent, Process
 from memwatch.core.runtime.limits import descriptors_for_processes

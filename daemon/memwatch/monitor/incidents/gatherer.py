@@ -13,8 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.events import Event
-from memwatch.core.kernel_log import shorten_cgroup
-from memwatch.core.kill_log import ProcessEnd, ServiceKill
+from memwatch.core.kernel_log import ProcessEnd, ServiceKill, shorten_cgroup
 from memwatch.core.linux.cgroup_kills import CgroupKill
 from memwatch.core.model import OWN_CGROUP, Absent, Device, Process
 from memwatch.core.snapshot import Snapshot

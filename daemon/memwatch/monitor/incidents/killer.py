@@ -8,8 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core import units
-from memwatch.core.kernel_log import OomKill, OomTask, shorten_cgroup
-from memwatch.core.kill_log import KillSource, ProcessEnd, ServiceKill
+from memwatch.core.kernel_log import KillSource, OomKill, OomTask, ProcessEnd, ServiceKill, shorten_cgroup
 from memwatch.core.linux.cgroup_kills import CgroupKill
 from memwatch.core.linux.cgroups import parse_owners
 from memwatch.core.owners import is_qualified

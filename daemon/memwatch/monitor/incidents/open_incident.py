@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct, field
 
 from memwatch.core.events import Event
-from memwatch.core.kernel_log import shorten_cgroup
-from memwatch.core.kill_log import ProcessEnd
+from memwatch.core.kernel_log import ProcessEnd, shorten_cgroup
 from memwatch.core.units import duration
 from memwatch.monitor.incidents.killer import Death, explains, is_member
 from memwatch.monitor.incidents.readings import Frame, Holding

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 
 from memwatch.core.events import MARK, OF_PROGRAMS, Event
-from memwatch.core.kill_log import ProcessEnd, ServiceKill
+from memwatch.core.kernel_log import ProcessEnd, ServiceKill
 from memwatch.core.listing import some_of
 from memwatch.core.model import Absent, Device, PoolKind
 from memwatch.core.pressure.oom_kills import NO_KILLS, NewKills
