@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, tensorrt_llm, tgi, vllm
+from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, tensorrt_llm, vllm
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.kinds import KINDS, EngineKind, find_kind, may_start_engine
 from memwatch.core.engines.records import Cache, Counters
@@ -131,7 +131,7 @@ def test_ollama_with_two_models_names_both_and_their_plans() -> None:
 
 
 def test_tgi_reports_the_tokens_of_its_cache() -> None:
-    found = tgi.parse(Answers(texts.tgi()))
+    found = openai.parse_tgi(Answers(texts.tgi()))
     assert found.cache == Cache("blocks", blocks=131072, block_tokens=1)
     assert (found.requests_running, found.requests_waiting, found.counters.generation_tokens) == (6, 2, 8000)
 

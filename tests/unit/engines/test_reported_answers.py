@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.core.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, tgi, vllm
+from memwatch.core.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, vllm
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.records import Cache, EngineReading
 from memwatch.core.engines.requests import Answers
@@ -171,7 +171,7 @@ MAPPED_TWICE = of_ollama({"name": "gemma4:26b", "size": 28_668_906_700, "size_vr
             id="NVIDIA/TensorRT-LLM#11879",
         ),
         pytest.param(
-            tgi.parse(Answers({"/metrics": b"tgi_batch_max_total_tokens 13793\ntgi_queue_size 2\n"})),
+            openai.parse_tgi(Answers({"/metrics": b"tgi_batch_max_total_tokens 13793\ntgi_queue_size 2\n"})),
             {
                 "kv_cache_ratio": NOT_SUPPORTED,
                 "kv_cache_mean_ratio": NOT_SUPPORTED,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, tensorrt_llm, tgi, vllm
+from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, tensorrt_llm, vllm
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.records import EngineName, EngineReading
 from memwatch.core.engines.requests import Answers, Frequency, Request
@@ -58,7 +58,9 @@ KINDS = (
         lm_studio.parse,
         inner_ports=lm_studio.INNER_PORTS,
     ),
-    EngineKind("tgi", "TGI", tgi.PORT, tgi.REQUESTS, tgi.matches, tgi.parse, ("--port", "-p")),
+    EngineKind(
+        "tgi", "TGI", openai.TGI_PORT, openai.TGI_REQUESTS, openai.matches_tgi, openai.parse_tgi, ("--port", "-p")
+    ),
     EngineKind(
         "tensorrt-llm",
         "TensorRT-LLM",
