@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.cli.http import CommandError
 from memwatch.core.clock import Clock
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import CollectorEntry, Host, ScanOptions

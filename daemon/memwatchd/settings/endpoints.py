@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Struct, field
 
+from memwatch import __version__
 from memwatch.cli.http import Address as PeerAddress
 from memwatch.cli.http import parse_url
 from memwatch.core.collectors.engines import EngineAddress, EngineAddresses
