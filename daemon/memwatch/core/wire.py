@@ -29,6 +29,7 @@ ABSENT, SIMULATED = "absent", "simulated"
 TOO_MANY = 1 << 63
 # Types of values that are the same in JSON: most of them, and cheaper to recognize than all others.
 SAME = frozenset({int, str, float, bool, type(None), Absent})
+REASON_BY_WORD = {one.value: one for one in Absent}
 REASONS: Json = {
     "additionalProperties": {"enum": [one.value for one in Absent], "type": "string"},
     "type": "object",
@@ -243,7 +244,7 @@ class Wire:
             if value is None and may_be_absent:  # an older version gave no reason
                 return Absent.NOT_AVAILABLE
             if may_be_absent and type(value) is dict and type(value.get(ABSENT)) is str:  # see `in_place`
-                return Absent(value[ABSENT])
+                return _reason_from(value[ABSENT])
             for one in builders:
                 with suppress(TypeError, KeyError, ValueError):
                     return one(value)
@@ -309,7 +310,12 @@ class Wire:
 def reasons_in(value: Mapping[str, Any]) -> dict[str, Absent]:
     """Return the reasons in an object, by field."""
     reasons = value.get(ABSENT)
-    return {name: Absent(reason) for name, reason in reasons.items()} if isinstance(reasons, dict) else {}
+    return {name: _reason_from(word) for name, word in reasons.items()} if isinstance(reasons, dict) else {}
+
+
+def _reason_from(word: Any) -> Absent:  # noqa: ANN401
+    """Return a reason. One that only a newer version has: the figure is not available."""
+    return REASON_BY_WORD.get(word, Absent.NOT_AVAILABLE) if type(word) is str else refuse(word, Absent)
 
 
 def refuse(value: Any, kind: Any) -> NoReturn:  # noqa: ANN401

@@ -149,6 +149,16 @@ def test_decoder_refuses_anything_else(found: object, fault: str) -> None:
         WIRE.decode(Whole, found)
 
 
+def test_reason_of_a_newer_version_is_not_available() -> None:
+    """A client refused the whole answer of a newer daemon for one word."""
+    found = {"kind": "fast", "size_bytes": None, ABSENT: {"size_bytes": "on_strike"}}
+
+    assert WIRE.decode(Part, found) == Part("fast", Absent.NOT_AVAILABLE)
+    assert WIRE.decode(Mapping[str, Bytes], {"x": None, ABSENT: {"x": "on_strike"}}) == {"x": Absent.NOT_AVAILABLE}
+    with pytest.raises(TypeError, match="7 is not"):
+        WIRE.decode(Part, {**found, ABSENT: {"size_bytes": 7}})
+
+
 def test_decoded_texts_are_printable() -> None:
     assert WIRE.decode(Whole, {"label": "\x1b[2J", "sizes": {"\n": 1}}) == Whole("\\u001b[2J", sizes={"\\u000a": 1})
 
