@@ -16,9 +16,8 @@ from memwatch.core.neighbour_status import NeighbourState, NeighbourStatus
 from memwatch.core.reading.machine import Additions
 from memwatch.monitor.feature import Feature
 from memwatch.monitor.neighbours.found import FoundMachine, FoundMachines
-from memwatch.monitor.neighbours.last_words import LastWords
 from memwatch.monitor.neighbours.neighbour import Failure, Neighbour
-from memwatch.monitor.neighbours.tick import Tick
+from memwatch.monitor.neighbours.tick import LastWords, Tick
 
 MAX_NEIGHBOURS = 30
 # The word of another machine, true or not, delays the notification about a silent one by this time at most.

@@ -15,8 +15,7 @@ from memwatch.core.neighbour_status import NeighbourState
 from memwatch.core.snapshot import LEVEL_WORDS, LevelOrUnknown
 from memwatch.monitor.neighbours.book import MachineView
 from memwatch.monitor.neighbours.found import FoundMachine
-from memwatch.monitor.neighbours.last_words import LastWords
-from memwatch.monitor.neighbours.tick import Tick
+from memwatch.monitor.neighbours.tick import LastWords, Tick
 
 MachineState = Literal[NeighbourState, "found"]
 LEVELS: tuple[LevelOrUnknown, ...] = (*reversed(LEVEL_WORDS[1:]), "unknown", LEVEL_WORDS[0])

@@ -10,8 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from memwatch.core.neighbour_status import NeighbourState
-from memwatch.monitor.neighbours.last_words import LastWords, tell_last_words
-from memwatch.monitor.neighbours.tick import Tick, decode_all, decode_tick
+from memwatch.monitor.neighbours.tick import LastWords, Tick, decode_all, decode_tick, tell_last_words
 from memwatch.monitor.render import words
 
 # Recent ticks of one neighbour in a bounded amount of memory, compressed in blocks.
