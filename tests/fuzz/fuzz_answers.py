@@ -15,10 +15,12 @@ from memwatch.cli.holders import history_lines
 from memwatch.cli.http import DEFAULT, parse_date
 from memwatch.cli.incidents import event_lines
 from memwatch.cli.status import tree_lines
+from memwatch.core.backends.model import Backends
 from memwatch.core.collectors.containers import MAX_NAME_CHARACTERS, parse_containers
+from memwatch.core.events import Event
 from memwatch.core.linux.files import ParseError
 from memwatch.core.printable import printable
-from memwatch.core.snapshot_json import build_snapshot
+from memwatch.core.snapshot_json import RECORDS, build_snapshot
 from memwatch.library.machine_record import (
     ResponseDecodeError,
     decode_backends,
@@ -34,8 +36,8 @@ HERE = DEFAULT
 LINES: tuple[Callable[[Any], Iterable[str]], ...] = (
     lambda found: tree_lines(build_snapshot(found), 5.0),
     lambda found: tables.device_lines(build_snapshot(found)),
-    event_lines,
-    tables.backend_lines,
+    lambda found: event_lines(RECORDS.decode(tuple[Event, ...], found)),
+    lambda found: tables.backend_lines(RECORDS.decode(Backends, found)),
     tables.check_lines,
     lambda found: tables.release_lines(found, 1.0),
     history_lines,

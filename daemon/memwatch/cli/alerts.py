@@ -42,7 +42,7 @@ def alerts(url: Address | None, as_json: bool) -> int:
     def lines() -> Iterator[str]:
         yield from alert_lines(answer.json, answer.unix)
         found = ask(context.address, "/api/v1/silences")
-        notices = build_notices((RECORDS.decode(Silence, one) for one in found.json), {})
+        notices = build_notices(RECORDS.decode(tuple[Silence, ...], found.json), {})
         yield from notice_lines(notices, found.unix or time.time())
 
     return context.show(answer.json, lines, answer.is_simulated)
@@ -139,9 +139,9 @@ def list_lines(found: list[Json], now: float | None) -> Iterator[str]:
         yield "No silences."
         return
     rows: list[tuple[str, ...]] = [("id", "target", "event", "until", "by", "comment")]
-    for one in found:
-        until = when(one["until_unix"], now or one["created_unix"])
-        rows.append((one["id"], one["target"] or ALL, one["event"] or ALL, until, one["made_by"], one["comment"]))
+    for one in RECORDS.decode(tuple[Silence, ...], found):
+        until = when(one.until_unix, now or one.created_unix)
+        rows.append((one.id, one.target or ALL, one.event or ALL, until, one.made_by, one.comment))
     yield from columns(rows)
     yield from (f"{one['id']}: {one['note']}" for one in found if one["note"])
 

@@ -175,10 +175,12 @@ def backends(url: Address | None, as_json: bool) -> int:
     since that wakes sleeping GPUs: it is marked with a question mark.
     """
     from memwatch.cli import tables
+    from memwatch.core.backends.model import Backends
+    from memwatch.core.snapshot_json import RECORDS
 
     context = build_context(url, as_json)
     found = context.backends().json
-    return context.show(found, lambda: tables.backend_lines(found))
+    return context.show(found, lambda: tables.backend_lines(RECORDS.decode(Backends, found)))
 
 
 @memwatch.command(short_help="Release GPU drivers temporarily.")

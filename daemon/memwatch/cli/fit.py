@@ -24,12 +24,14 @@ from memwatch.cli.context import (
 )
 from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, Address, ask
 from memwatch.cli.machines import Need, Placement, place, placement_lines
-from memwatch.cli.tables import MARKS, Json, certain_headroom, columns, figure, size
+from memwatch.cli.tables import MARKS, Json, columns, known
+from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.snapshot_json import RECORDS
 from memwatch.monitor.render import words as wording
 from memwatch.planning.answer import FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
 from memwatch.planning.diffusion import ImageUse
-from memwatch.planning.fit import CPU
+from memwatch.planning.fit import CPU, FitVerdict
 from memwatch.planning.launch import ALL, ENGINES, select_engines
 from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size, read_subject
 from memwatch.planning.parameters import build, walk_parameters
@@ -205,14 +207,12 @@ def parse_use(options: Mapping[str, object]) -> Use:
 
 def fit_lines(found: Json) -> Iterator[str]:
     moved = _moved(found)
-    beside = f" on a GPU and {size({'moved': moved}, 'moved')} in System RAM" if moved else ""
-    yield f"{found['subject']} needs {size(found, 'bytes')}{beside}"
+    beside = f" on a GPU and {wording.size(moved)} in System RAM" if moved else ""
+    yield f"{found['subject']} needs {wording.size(found['bytes'])}{beside}"
     parts = found.get("parts", {})
     if parts:
-        rows = [(f"  {PARTS[name]}", size({"part": part}, "part")) for name, part in parts.items() if part > 0]
-        rows += [
-            (f"  {PARTS[name]}", f"−{size({'part': -part}, 'part')}") for name, part in parts.items() if part < 0
-        ]
+        rows = [(f"  {PARTS[name]}", wording.size(part)) for name, part in parts.items() if part > 0]
+        rows += [(f"  {PARTS[name]}", f"−{wording.size(-part)}") for name, part in parts.items() if part < 0]
         yield from columns(rows, right=frozenset({1}))
     source = found.get("runtime_source")  # older daemons do not send it
     if source and not source.startswith("typical"):
@@ -220,15 +220,15 @@ def fit_lines(found: Json) -> Iterator[str]:
     if found["note"] and found["note"] not in (found.get("unknown") or ""):
         yield found["note"]
     yield ""
-    for verdict in found["verdicts"]:
-        mark = MARKS[verdict["fits"]]
-        headroom = wording.headroom(certain_headroom(verdict), figure(verdict, "headroom_bytes"))
-        room = f" ({headroom} available)" if verdict["headroom_bytes"] is not None else ""
-        yield f"{mark} {verdict['device']}, {verdict['name']}{room}: {verdict['reason']}"
+    verdicts: tuple[FitVerdict, ...] = RECORDS.decode(tuple[FitVerdict, ...], found["verdicts"])
+    for verdict in verdicts:
+        headroom = wording.headroom(verdict.headroom_certain_bytes, verdict.headroom_bytes)
+        room = "" if isinstance(verdict.headroom_bytes, Absent) else f" ({headroom} available)"
+        yield f"{MARKS[known(verdict.fits)]} {verdict.device}, {verdict.name}{room}: {verdict.reason}"
     yield ""
-    yield _conclusion(found)
+    yield _conclusion(found, verdicts)
     greatest = found.get("greatest")
-    if greatest and (sentence := greatest_sentence(Greatest(**greatest))):
+    if greatest and (sentence := greatest_sentence(RECORDS.decode(Greatest, greatest))):
         yield sentence
     if "machines" in found:
         yield ""
@@ -259,18 +259,18 @@ def launch_lines(found: Json) -> Iterator[str]:
         yield from (f"No launch line for {ENGINES[name].title}: {why}." for name, why in refused.items())
 
 
-def _conclusion(found: Json) -> str:
+def _conclusion(found: Json, verdicts: Sequence[FitVerdict]) -> str:
     if found["best"]:
-        best = next(one for one in found["verdicts"] if one["device"] == found["best"])
-        how = " after reclaim of page cache" if best.get("needs_reclaim") else ""  # older daemons do not send it
+        best = next(one for one in verdicts if one.device == found["best"])
+        how = " after reclaim of page cache" if best.needs_reclaim is True else ""
         return f"Fits{how}: use {found['best']}."
     if split := found.get("split"):
         return f"Fits on {len(split['devices'])} GPUs, {', '.join(split['devices'])}: {split['reason']}."
     if unknown := found.get("unknown"):  # older daemons do not send it
         return f"Not known if it fits: {unknown[0].lower()}{unknown[1:]}"
     if change := found.get("change"):
-        beside = f" and {size(change, 'ram_bytes')} in System RAM" if change["ram_bytes"] else ""
-        needed = size(change, "bytes") + beside
+        beside = f" and {wording.size(change['ram_bytes'])} in System RAM" if change["ram_bytes"] else ""
+        needed = wording.size(change["bytes"]) + beside
         return f"Does not fit right now. It would fit with {change['words']} ({change['flags']}): {needed}."
     return "Does not fit right now."
 

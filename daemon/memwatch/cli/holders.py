@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,6 +16,7 @@ from memwatch.core.engines.records import Engine
 from memwatch.core.model import NAMELESS, Absent, Bytes
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render import words as wording
+from memwatch.monitor.render.summary import by_footprint
 
 Json = dict[str, Any]
 GROUPS = ("process", "container", "pod", "job", "unit", "user")
@@ -35,10 +36,10 @@ def owners(by: str | None, limit: int, url: Address | None, as_json: bool) -> in
     """Show who holds memory: processes summed up by unit, container, pod, job or user."""
     context = build_context(url, as_json)
     if by == "process":
-        answer = ask(context.address, "/api/v1/processes")
-        return context.show(
-            answer.json, lambda: process_lines(answer.json, limit, ask_labels(context.address)), answer.is_simulated
-        )
+        if context.as_json:
+            return context.show(ask(context.address, "/api/v1/processes").json, list)
+        answer = context.ask_snapshot()
+        return context.show(answer, lambda: process_lines(answer.snapshot, limit), answer.is_simulated)
     found = _ask_owners(context.address, by or "unit")
     with check_shape(context.address):
         has_owners = any(one.get("visible", True) for one in found.json["owners"])
@@ -50,12 +51,6 @@ def owners(by: str | None, limit: int, url: Address | None, as_json: bool) -> in
 
 def _ask_owners(address: Address, by: str) -> DaemonResponse:
     return ask(address, f"/api/v1/owners?{urlencode({'by': by})}")
-
-
-def ask_labels(address: Address) -> dict[str, str]:
-    """Return the label of each pool and share by id."""
-    places = [*ask(address, "/api/v1/pools").json, *ask(address, "/api/v1/shares").json]
-    return {place["id"]: place["label"] for place in places}
 
 
 def owner_lines(found: Json, limit: int) -> Iterator[str]:
@@ -75,28 +70,24 @@ def _why_none(found: Json) -> str:
     return f"No process has a {found['by']}; --by process lists them."
 
 
-def process_lines(found: Sequence[Json], limit: int, labels: Json) -> Iterator[str]:
+def process_lines(snapshot: Snapshot, limit: int) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("pid", "name", "footprint", "rss", "GPU memory")]
-    for one in sorted(found, key=lambda one: -_least(one))[:limit]:
-        held = _devices(one["device_bytes"] or {}, labels)
-        name = str(one["name"] or NAMELESS)[:60]
-        rows.append((str(one["pid"]), name, _range(one), known_size(one["rss_bytes"]), held))
+    for one in by_footprint(snapshot.processes)[:limit]:
+        held = {place: None if isinstance(count, Absent) else count for place, count in one.device_bytes.items()}
+        footprint = _size(one.footprint_bytes) if one.footprint_range is None else wording.footprint(one)
+        rows.append(
+            (str(one.pid), one.title[:60], footprint, _size(one.rss_bytes), _devices(held, snapshot.labels))
+        )
     yield from columns(rows, right=frozenset({0, 2, 3})) if len(rows) > 1 else ["The list of processes is empty."]
-    yield from _more(found, limit)
+    yield from _more(snapshot.processes, limit)
 
 
-def _least(process: Json) -> int:
-    """Return the footprint or its lower bound; -1 if unknown."""
-    known = process["footprint_bytes"], process.get("footprint_low_bytes")
-    return next((one for one in known if one is not None), -1)
-
-
-def _more(found: Sequence[Json], limit: int) -> Iterator[str]:
+def _more(found: Sequence[object], limit: int) -> Iterator[str]:
     if len(found) > limit:
         yield f"{len(found) - limit} more; --limit shows them."
 
 
-def _owner_row(owner: Json, labels: Json) -> tuple[str, ...]:
+def _owner_row(owner: Json, labels: Mapping[str, str]) -> tuple[str, ...]:
     held = _devices(owner["device_bytes"] or {}, labels)
     return _owner_name(owner), str(owner["processes"]), _range(owner), known_size(owner["rss_bytes"]), held
 
@@ -113,7 +104,7 @@ def _range(one: Json) -> str:
     return known_size(exact)
 
 
-def _devices(held: Json, labels: Json) -> str:
+def _devices(held: Mapping[str, int | None], labels: Mapping[str, str]) -> str:
     used = {place: count for place, count in held.items() if count != 0}
     if len(used) > MAX_PLACES:
         known = [count for count in used.values() if count is not None]
@@ -121,9 +112,9 @@ def _devices(held: Json, labels: Json) -> str:
     return ", ".join(f"{_place(name, labels)} {known_size(count)}" for name, count in used.items()) or wording.DASH
 
 
-def _place(name: str, labels: Json) -> str:
+def _place(name: str, labels: Mapping[str, str]) -> str:
     gpu, _, instance = name.partition(".mig")
-    return f"GPU {gpu.removeprefix('gpu')} · MIG {instance}" if instance else str(labels.get(name, name))
+    return f"GPU {gpu.removeprefix('gpu')} · MIG {instance}" if instance else labels.get(name, name)
 
 
 @click.command(short_help="Processes that grow.")

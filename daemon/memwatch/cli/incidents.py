@@ -12,9 +12,11 @@ import click
 from memwatch.cli.context import Number, build_context, check_shape, common
 from memwatch.cli.http import Address, CommandError, DaemonResponse, RequestDeclinedError, ask
 from memwatch.cli.tables import clock, columns, known_size, stamp
+from memwatch.core.events import Event
 from memwatch.core.model import NAMELESS
 from memwatch.core.owners import describe_home
 from memwatch.core.printable import printable_lines
+from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.units import size
 from memwatch.monitor.incidents.markdown import render
 from memwatch.monitor.incidents.records import title_of
@@ -179,13 +181,15 @@ def events(limit: int, url: Address | None, as_json: bool) -> int:
     """List recent events, newest last: levels, alerts, OOM kills, failing collectors."""
     context = build_context(url, as_json)
     answer = ask(context.address, f"/api/v1/events?limit={limit}")
-    return context.show(answer.json, lambda: event_lines(answer.json), answer.is_simulated)
+    return context.show(
+        answer.json, lambda: event_lines(RECORDS.decode(tuple[Event, ...], answer.json)), answer.is_simulated
+    )
 
 
-def event_lines(events: Sequence[Json]) -> Iterator[str]:
+def event_lines(events: Sequence[Event]) -> Iterator[str]:
     """Yield events oldest first, so that the newest is next to the prompt. `events` is newest first."""
     if not events:
         yield "No events yet."
         return
-    rows = [(stamp(event["unix"]), event["kind"], event["text"]) for event in reversed(events)]
+    rows = [(stamp(event.unix), event.kind, event.text) for event in reversed(events)]
     yield from columns(rows)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from memwatch.core.model import Absent, Bytes, Device
+from memwatch.core.model import Absent, Device
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render import words as wording
+
+if TYPE_CHECKING:
+    from memwatch.core.backends.model import BackendDevice, Backends
+
+Json = dict[str, Any]
 
 
 def clock(unix: float) -> str:
@@ -27,28 +32,8 @@ def when(unix: float, now: float) -> str:
     return clock(unix) if same_day else stamp(unix)
 
 
-Json = dict[str, Any]
-
-
-def figure(record: Json, name: str) -> Bytes:
-    """Return a size in bytes, or the reason of its absence."""
-    value = record[name]
-    return Absent(record["absent"][name]) if value is None else int(value)
-
-
-def certain_headroom(device: Json) -> Bytes:
-    """Return the headroom that needs no reclaim. Daemons before this version do not report it."""
-    name = "headroom_certain_bytes"
-    return figure(device, name) if name in device else Absent.NOT_AVAILABLE
-
-
 def known_size(count: int | None) -> str:
     return wording.DASH if count is None else wording.size(count)
-
-
-def size(record: Json, name: str) -> str:
-    """Format the size: "44.3 GiB", "— not supported"."""
-    return wording.size(figure(record, name))
 
 
 MARKS: dict[bool | None, str] = {True: "✓", False: "✗", None: "?"}
@@ -97,40 +82,36 @@ def _device_row(device: Device) -> tuple[str, ...]:
     return device.id, device.name, architecture, headroom, device.state.replace("_", " ")
 
 
-def backend_lines(found: Json) -> Iterator[str]:
-    for backend in found["backends"]:
-        yield f"{MARKS[backend['available']]} {backend['label']} — {backend['reason']}"
-        yield from (f"    {_backend_device(device, backend['label'])}" for device in backend["devices"])
+def backend_lines(found: Backends) -> Iterator[str]:
+    for backend in found.backends:
+        yield f"{MARKS[known(backend.available)]} {backend.label} — {backend.reason}"
+        yield from (f"    {_backend_device(device, backend.label)}" for device in backend.devices)
     yield ""
-    label = {one["name"]: one["label"] for one in found["backends"]}[found["recommended"]]
-    yield f"Recommended: {label} — {found['recommended_reason']}"
-    if found["age_seconds"] >= 1:
-        yield f"Last checked {wording.age(found['age_seconds'])}."
+    label = {one.name: one.label for one in found.backends}[found.recommended]
+    yield f"Recommended: {label} — {found.recommended_reason}"
+    if found.age_seconds >= 1:
+        yield f"Last checked {wording.age(found.age_seconds)}."
 
 
-def _backend_device(device: Json, backend: str) -> str:
+def _backend_device(device: BackendDevice, backend: str) -> str:
     """Format a device. A CPU device of OpenCL has no sizes: they would repeat System RAM."""
-    name = f"{device['id']}: {device['name']}" if device["id"] else device["name"]
-    words = [device["note"]] if device["note"] else []
-    if device["kind"] != "cpu" or device["size_bytes"] is not None:
+    name = f"{device.id}: {device.name}" if device.id else device.name
+    words = [device.note] if device.note else []
+    if device.kind != "cpu" or not isinstance(device.size_bytes, Absent):
         words = [_capacity(device, backend), *words]
     return f"{name}: {'; '.join(words)}" if words else name
 
 
-def _capacity(device: Json, backend: str) -> str:
-    can = size(device, "headroom_bytes")
-    known = device["headroom_bytes"] is not None
-    now = f"can allocate {can} now" if known else f"headroom {can}"
-    memory = "System RAM" if device["kind"] == "cpu" else UNIFIED[device["unified"]]
-    return f"{size(device, 'size_bytes')} of {memory}, {now}{_own_rule(device, backend)}"
+def _capacity(device: BackendDevice, backend: str) -> str:
+    can, own = wording.size(device.headroom_bytes), device.own_headroom_bytes
+    now = f"headroom {can}" if isinstance(device.headroom_bytes, Absent) else f"can allocate {can} now"
+    memory = "System RAM" if device.kind == "cpu" else UNIFIED[known(device.unified)]
+    rule = "" if own is None or own == device.headroom_bytes else f", with {backend}: {wording.size(own)}"
+    return f"{wording.size(device.size_bytes)} of {memory}, {now}{rule}"
 
 
-def _own_rule(device: Json, backend: str) -> str:
-    """Format the headroom of this backend if it differs from the device's. Older daemons do not send it."""
-    has_one = device.get("own_headroom_bytes") is not None or "own_headroom_bytes" in device.get("absent", {})
-    if not has_one or device["own_headroom_bytes"] == device["headroom_bytes"]:
-        return ""
-    return f", with {backend}: {size(device, 'own_headroom_bytes')}"
+def known(flag: bool | Absent) -> bool | None:
+    return None if isinstance(flag, Absent) else flag
 
 
 VERDICTS = {"ok": "✓", "hint": "!", "problem": "✗"}

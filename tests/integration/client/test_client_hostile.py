@@ -84,7 +84,7 @@ def hostile_body() -> dict[str, Any]:
         "checks": [{"id": "x", "verdict": "hint", "text": HOSTILE, "remedy": HOSTILE}],
         "bytes": 1,
         "best": None,
-        "verdicts": [{"device": HOSTILE, "name": HOSTILE, "fits": None, "reason": HOSTILE, "headroom_bytes": 1}],
+        "verdicts": [VERDICT],
         "released": [HOSTILE],
         "seconds": 1.0,
         "age_seconds": 5.0,
@@ -96,6 +96,8 @@ def hostile_body() -> dict[str, Any]:
     }
 
 
+VERDICT = {"device": HOSTILE, "name": HOSTILE, "fits": None, "reason": HOSTILE}
+VERDICT |= {"size_bytes": 1, "headroom_bytes": 1, "spare_bytes": 0}
 REASONS = [{"signal": HOSTILE, "text": HOSTILE}]
 SILENCE = {"id": HOSTILE, "event": HOSTILE, "until_unix": 1.0, "created_unix": 0.0}
 SILENCE |= {"comment": HOSTILE, "made_by": HOSTILE}

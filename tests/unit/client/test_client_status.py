@@ -16,7 +16,7 @@ from memwatch.cli.status import render_lines
 from memwatch.cli.tables import clock, stamp, when
 from memwatch.cli.terminal.style import Depth, line_cells, paint, plain
 from memwatch.cli.watch import header_line, sample_line
-from memwatch.core.model import Absent
+from memwatch.core.model import Absent, Process
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import build_snapshot
 from memwatch.monitor.render import words as wording
@@ -178,10 +178,11 @@ def test_owners_are_a_table_with_short_names() -> None:
 
 def test_processes_by_footprint_are_listed_largest_first() -> None:
     """GPU memory counts, a lower bound as well, and shares have their labels."""
-    resident = {"pid": 1, "name": "train.py", "footprint_bytes": 2 * GIB, "rss_bytes": 2 * GIB, "device_bytes": {}}
-    on_gpu = {**resident, "pid": 2, "footprint_bytes": 5 * GIB, "rss_bytes": 0, "device_bytes": {"cuda0": 5 * GIB}}
-    bound = {**resident, "pid": 3, "footprint_bytes": None, "footprint_low_bytes": 3 * GIB}
-    lines = list(process_lines([resident, on_gpu, bound], 2, {"cuda0": "CUDA Pool"}))
+    snapshot, unknown = critical_gb10(), Absent.NOT_AVAILABLE
+    resident = Process(1, 0.0, "train.py", 2 * GIB, 2 * GIB, "rss")
+    on_gpu = replace(resident, pid=2, rss_bytes=0, footprint_bytes=5 * GIB, device_bytes={"cuda0": 5 * GIB})
+    bound = replace(resident, pid=3, footprint_bytes=unknown, footprint_range=(3 * GIB, unknown))
+    lines = list(process_lines(replace(snapshot, processes=(resident, on_gpu, bound)), 2))
 
     assert [line.split()[0] for line in lines] == ["pid", "2", "3", "1"]
     assert lines[1].endswith("CUDA Pool 5.0 GiB")

@@ -17,6 +17,7 @@ from memwatch.cli.terminal.pages import render
 from memwatch.cli.terminal.past import NO_PROCESSES, Recent, nearest_tick, note_of, past_snapshot
 from memwatch.cli.terminal.state import Region, State
 from memwatch.cli.terminal.style import line_cells, plain
+from memwatch.core.events import Event
 from memwatch.core.model import Absent, Pool, PoolKind, Quality, Thresholds
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.core.snapshot_json import build_snapshot
@@ -380,9 +381,9 @@ def test_process_that_returns_memory_is_not_named_as_growing(
 def test_events_are_newest_first_in_the_colour_of_their_level() -> None:
     snapshot = sent(critical_gb10())
     events = [
-        {"unix": snapshot["unix"] - 10, "kind": "oom_kill", "text": "OOM killer: killed train.py"},
-        {"unix": snapshot["unix"] - 20, "kind": "level", "text": "System RAM: high → critical (96.4% used)"},
-        {"unix": snapshot["unix"] + 60, "kind": "level", "text": "later than the moment that is shown"},
+        Event(1, snapshot["unix"] - 10, "oom_kill", "OOM killer: killed train.py"),
+        Event(2, snapshot["unix"] - 20, "level", "System RAM: high → critical (96.4% used)"),
+        Event(3, snapshot["unix"] + 60, "level", "later than the moment that is shown"),
     ]
     frame = draw(snapshot, state=State(page=4), events=events)
     text = text_of(frame)

@@ -23,6 +23,7 @@ from memwatch.cli.terminal.past import RECENT_SECONDS, Recent, nearest_tick, not
 from memwatch.cli.terminal.screen import Screen
 from memwatch.cli.terminal.state import Facts, State, press
 from memwatch.cli.terminal.style import Depth, find_depth, paint
+from memwatch.core.events import Event
 from memwatch.core.snapshot import Snapshot
 
 # A lone Esc is told from the start of a sequence by the time that follows it.
@@ -41,7 +42,7 @@ class Store:
         self.latest: Snapshot | None = None
         self.recent: Recent = Recent()
         self.growth: dict[int, Json] = {}
-        self.events: list[Json] = []
+        self.events: tuple[Event, ...] = ()
         self.charts: dict[str, Trend] = {}
         self.chart_span: tuple[float, float] = (0.0, 0.0)
         self.ticks: list[Json] = []

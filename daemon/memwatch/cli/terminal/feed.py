@@ -15,9 +15,11 @@ from memwatch.cli.http import Address, CommandError, RequestDeclinedError, ask
 from memwatch.cli.terminal.figures import Trend
 from memwatch.cli.terminal.moment import ProcessReading
 from memwatch.cli.terminal.past import RECENT_SECONDS, decode_history, figures_of
+from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Process
 from memwatch.core.printable import printable_parts
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.snapshot_json import RECORDS
 
 if TYPE_CHECKING:
     from memwatch.core.linux.files import Roots
@@ -84,7 +86,7 @@ class Feed:
                 if began >= slow_at:
                     slow_at = began + SLOW_SECONDS
                     self._try("growth", lambda: self._ask(f"/api/v1/growth?limit={MAX_GROWTH}"))
-                    self._try("events", lambda: self._ask(f"/api/v1/events?limit={MAX_EVENTS}"))
+                    self._try("events", self._ask_events)
             self._wait(latest, began + self._interval)
 
     def _wait(self, latest: Snapshot | None, until: float) -> None:
@@ -113,6 +115,12 @@ class Feed:
 
     def _ask(self, path: str) -> Any:  # noqa: ANN401  any JSON
         return printable_parts(ask(self._address, path).json)
+
+    def _ask_events(self) -> tuple[Event, ...]:
+        found: tuple[Event, ...] = RECORDS.decode(
+            tuple[Event, ...], ask(self._address, f"/api/v1/events?limit={MAX_EVENTS}").json
+        )
+        return found
 
     def _try(self, kind: str, work: Callable[[], R]) -> R | None:
         """Put what `work` returns, or its error. Return it, None after an error."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from memwatch.cli.terminal.figures import Trend, chart, short, spark
 from memwatch.cli.terminal.frame import Body, Frame, View, finish, header_of, notice_lines
 from memwatch.cli.terminal.memory_map import Place, marks_of, merge, style_at, whole_of
 from memwatch.cli.terminal.moment import LEVELS, STYLES, labels_of
 from memwatch.cli.terminal.style import Line, Span, clip, pad, wrapped
+from memwatch.core.events import Event
 from memwatch.core.model import Pool, PoolKind
 from memwatch.monitor.render import words as wording
 
@@ -161,7 +161,6 @@ def _axis(view: View, width: int) -> Line:
     return (Span(" " * LABEL), Span("".join(row)[:columns], "muted"))
 
 
-Json = dict[str, Any]
 DAY_SECONDS = 86_400
 
 
@@ -184,30 +183,30 @@ def event_lines(view: View, width: int) -> list[Line]:
     return [_wrapped(one, width, view.now, is_cut=True)[0] for one in _shown(view)]
 
 
-def _shown(view: View) -> list[Json]:
-    return [one for one in view.moment.events if one["unix"] <= view.moment.unix + 1]
+def _shown(view: View) -> list[Event]:
+    return [one for one in view.moment.events if one.unix <= view.moment.unix + 1]
 
 
-def _wrapped(event: Json, width: int, now: float, is_cut: bool = False) -> list[Line]:
+def _wrapped(event: Event, width: int, now: float, is_cut: bool = False) -> list[Line]:
     """Return the lines of an event. `is_cut`: one line, with an ellipsis."""
-    at = time.localtime(event["unix"])
+    at = time.localtime(event.unix)
     today = time.localtime(now)[:3] == at[:3]
     clock = time.strftime("%H:%M:%S" if today else "%m-%d %H:%M:%S", at)
     room = max(10, width - len(clock) - 13)
-    texts = [clip(event["text"], room)] if is_cut else wrapped(event["text"], room)
+    texts = [clip(event.text, room)] if is_cut else wrapped(event.text, room)
     style = style_of(event)
-    first = Span(f" {clock}  ", "muted"), Span(f"{event['kind'][:9]:<9} ", "muted"), Span(texts[0], style)
+    first = Span(f" {clock}  ", "muted"), Span(f"{event.kind[:9]:<9} ", "muted"), Span(texts[0], style)
     return [first, *((Span(" " * (len(clock) + 13)), Span(text, style)) for text in texts[1:])]
 
 
-def style_of(event: Json) -> str:
+def style_of(event: Event) -> str:
     """Return the style of an event: that of the level it reached, or of an OOM kill."""
-    if event["kind"] == "oom_kill":
+    if event.kind == "oom_kill":
         return "bold critical"
-    text = event["text"]
-    if event["kind"] == "level" and "→" in text:
+    text = event.text
+    if event.kind == "level" and "→" in text:
         word = text.partition("→")[2].split()[0] if text.partition("→")[2].split() else ""
         return STYLES.get(word.lower(), "ok" if word == "OK" else "")
-    if event["kind"] == "alert" and "resolved" not in text:
+    if event.kind == "alert" and "resolved" not in text:
         return next((STYLES[level] for level in reversed(LEVELS[1:]) if level in text), "")
     return ""

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from memwatch.cli.terminal.figures import Trend
+from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Share, ShareKind
 from memwatch.core.snapshot import LEVEL_WORDS, LevelWord, Pressure, Snapshot
 from memwatch.monitor.render import words as wording
@@ -41,7 +42,7 @@ class Moment(Struct, frozen=True):
     snapshot: Snapshot
     trends: Mapping[str, Trend] = field(default_factory=dict)
     growth: Mapping[int, Json] = field(default_factory=dict)
-    events: Sequence[Json] = ()
+    events: Sequence[Event] = ()
     charts: Mapping[str, Trend] = field(default_factory=dict)
     chart_span: tuple[float, float] = (0.0, 0.0)
     error: str = ""
