@@ -36,7 +36,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-pure test-process test-stress test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine golden surface roads size mutants screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines alert-laws scale \
-	reference docs verify-types shipped-config test-image test-deploy test-neighbours build deb test-system test-incidents test-arm64 audit fuzz clean lock release \
+	reference docs verify-types test-image test-deploy test-neighbours build deb test-system test-incidents test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
 help:
@@ -63,11 +63,10 @@ help:
 	@echo "make roads        count the files that a reading, a scrape, an alert, a plan and a page pass through"
 	@echo "make size         count lines, modules, comments and docstrings of each package"
 	@echo "make docs         build the site in out/site; fails on broken links and on pages missing in the navigation"
-	@echo "make reference    generate docs/reference from the code"
+	@echo "make reference    generate docs/reference and systemd/memwatchd.toml from the code"
 	@echo "make screenshots  take every page of every demo, light and dark, wide and narrow, to out/screenshots"
 	@echo "make soak         accelerated run: memory and descriptors must stay constant (15 minutes, or HOURS=…)"
 	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
-	@echo "make shipped-config  generate the collector sections of systemd/memwatchd.toml"
 	@echo "make test-image   build deploy/Dockerfile and run it and docker-compose.yml with Podman (root, Debian; 3 minutes)"
 	@echo "make test-deploy  check the Helm chart by Helm's code, and the Ansible role by Ansible and its linter"
 	@echo "make faults       inject faults and write docs/quality/faults.md (10 minutes)"
@@ -158,9 +157,6 @@ roads: $(VENV)/.test
 
 size: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.size
-
-shipped-config: $(VENV)/.test
-	PYTHONPATH=tests $(BIN)/python -m scripts.shipped_configuration
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .

@@ -9,7 +9,7 @@ from pathlib import Path
 from memwatch.core.collectors import load_collectors
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.findings import Findings
-from scripts.shipped_configuration import SHIPPED, with_collectors
+from scripts.shipped_configuration import render
 from support.daemon_process import clean_environment, running_daemon
 
 # Runs the daemon with a collector added to `memwatch.core.collectors`. The first argument is the command.
@@ -84,7 +84,7 @@ def test_section_of_an_unknown_collector_is_refused(tmp_path: Path) -> None:
 
 
 def test_new_collector_gets_a_section_in_the_configuration_file() -> None:
-    text = with_collectors(SHIPPED.read_text(), (*load_collectors(), Magic))
+    text = render((*load_collectors(), Magic))
 
     assert "\n\n[collectors.magic]\n#enabled = true\n\n\n" in text
     assert text.index("[collectors.drm]") < text.index("[collectors.magic]") < text.index("[labels]")

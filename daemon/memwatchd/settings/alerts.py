@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar, cast
 from msgspec import defstruct
 from msgspec.structs import replace
 
+from memwatch.core.doc import Doc
 from memwatch.core.linux.key_owner import KeyOwners, KeyUse
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
 from memwatch.monitor.alerts.rules import DEFAULT_EVENTS, EVENTS, AlertRules
@@ -55,7 +56,7 @@ PROXY_EXAMPLE = '"file:/etc/memwatchd/proxy-url"'
 # `user` is the name of a login here.
 LISTENER_USER = "listener_user"
 ListenerUser = Annotated[
-    str | None, Converter(parse_account), Accepts("the name or the number of a user", '"alertmanager"', shown=False)
+    str | None, Converter(parse_account), Accepts("the name or the number of a user", '"receiver"', shown=False)
 ]
 
 
@@ -84,6 +85,12 @@ def proxy_choice_from(value: object, context: SecretContext) -> ProxyChoice:
     return ProxyChoice(None if value == "none" else proxy_from(value, context))
 
 
+NAME_WORDS = "made of a to z, 0 to 9, - and _"
+ReceiverName = Annotated[
+    str,
+    Converter(parse_table_name),
+    Doc("Name in logs and metrics: a to z, 0 to 9, - and _. Unique among receivers of all kinds."),
+]
 EventName = Annotated[str, Converter(parse_event)]
 
 
@@ -94,17 +101,27 @@ class ReceiverSection(NamedTable, frozen=True, kw_only=True):
     Alertmanager, which Prometheus sends to as well. Other receivers may be programs.
     """
 
-    name: Annotated[str, Converter(parse_table_name), Accepts("made of a to z, 0 to 9, - and _", '"operators"')]
+    name: Annotated[ReceiverName, Accepts(NAME_WORDS, '"operators"')]
     events: Annotated[
         tuple[EventName, ...],
         Converter(parse_nonempty_tuple),
         Accepts(f"a list with any of {', '.join(EVENTS)}", '["pressure.critical"]'),
         ON_RELOAD,
+        Doc(f"Events to send: {', '.join(EVENTS)}. Each receiver also gets the resolved notification."),
     ] = DEFAULT_EVENTS
     targets: Annotated[
-        tuple[str, ...], Converter(parse_tuple), Accepts("an id as in /api/v1/snapshot", '["ram"]')
+        tuple[str, ...],
+        Converter(parse_tuple),
+        Accepts("an id as in /api/v1/snapshot", '["ram"]'),
+        Doc("Ids of pools, shares, devices or collectors to send events of, as in /api/v1/snapshot. [] means all."),
     ] = ()
-    instead_of_prometheus: bool = False
+    instead_of_prometheus: Annotated[
+        bool,
+        Doc(
+            "Prometheus's shipped rules leave out these events while they are delivered here. For a receiver "
+            "that reaches the same people as Prometheus, not for a program."
+        ),
+    ] = False
 
     def behind(self, proxy: ProxyChoice) -> ReceiverSection:  # noqa: ARG002  channels without HTTP use none
         """Return this receiver with the proxy of [alerts], if it uses that."""
@@ -118,14 +135,28 @@ class ReceiverSection(NamedTable, frozen=True, kw_only=True):
 class HttpReceiver(ReceiverSection, frozen=True, kw_only=True):
     """Keys of receivers that memwatchd posts to."""
 
-    timeout: Annotated[Duration, Bounds(seconds(1), seconds(60))] = seconds(15)
-    allow_link_local: bool = False
+    timeout: Annotated[
+        Duration,
+        Bounds(seconds(1), seconds(60)),
+        Doc("Timeout of one attempt, from name lookup to response, {bounds}."),
+    ] = seconds(15)
+    allow_link_local: Annotated[
+        bool, Doc("Allow link-local and cloud metadata addresses (169.254.0.0/16, fe80::/10 and such).")
+    ] = False
     proxy: Annotated[
         ProxyChoice | None,
         ContextConverter(proxy_choice_from),
         Accepts(f'{PROXY_WORDS}, or "none"', PROXY_EXAMPLE, shown=False),
+        Doc('Proxy of this receiver in place of that under [alerts]; "none" for a direct connection.'),
     ] = None
-    listener_user: ListenerUser = None
+    listener_user: Annotated[
+        ListenerUser,
+        Doc(
+            "User of the receiver, or of its proxy, a name in /etc/passwd or a number: on this machine "
+            "nothing is sent to another user who listens there. By default a URL or a login that is a secret "
+            "goes to the first user who was seen there, which the state folder keeps."
+        ),
+    ] = None
 
     def behind(self, proxy: ProxyChoice) -> ReceiverSection:
         return replace(self, proxy=proxy) if self.proxy is None and proxy.proxy is not None else self
@@ -159,10 +190,15 @@ def find_use(endpoint: Endpoint, choice: ProxyChoice | None, table: str, secret:
 
 
 class Webhook(HttpReceiver, frozen=True, kw_only=True):
+    """Webhook receivers. Repeat the table for each; none by default. Requests are signed as Standard Webhooks and
+    retried for a day; redirects are not followed.
+    """
+
     url: Annotated[
         Endpoint,
         Converter(checked_endpoint),
         Accepts("a URL", '"https://example.com/hook"', shown=False),
+        Doc("URL to post to, http:// or https://. Logs show only scheme, host and port."),
     ]
     secret: Annotated[
         Secret,
@@ -171,6 +207,13 @@ class Webhook(HttpReceiver, frozen=True, kw_only=True):
             "file:/PATH, credential:NAME, env:NAME, or whsec_ and the base64 of 24 to 64 bytes",
             '"file:/etc/memwatchd/webhook-secret"',
             shown=False,
+        ),
+        Doc(
+            "Signing key: whsec_ and the base64 of 24 to 64 bytes, from the receiver or from\n"
+            '`echo "whsec_$(openssl rand -base64 32)"`.\n'
+            'Preferably from a file ("file:/PATH") that only memwatchd can read, a credential of the unit '
+            '("credential:NAME" for LoadCredential=NAME:/PATH), or the environment ("env:NAME"). A literal '
+            '"whsec_…" works also. During key rotation, several keys separated by spaces.'
         ),
     ]
 
@@ -181,13 +224,27 @@ class Webhook(HttpReceiver, frozen=True, kw_only=True):
 
 
 class Alertmanager(HttpReceiver, frozen=True, kw_only=True):
-    instead_of_prometheus: bool = True
+    """Alertmanagers. Repeat the table for each member of a cluster; none by default."""
+
+    name: Annotated[ReceiverName, Accepts(NAME_WORDS, '"alertmanager"')]
+    instead_of_prometheus: Annotated[
+        bool, Doc("As for webhooks. Set it to false if Prometheus sends to another Alertmanager.")
+    ] = True
     url: Annotated[
         Endpoint,
         Converter(checked_endpoint),
         Accepts("a URL", '"http://alertmanager.example.com:9093"', shown=False),
+        Doc("Base URL; /api/v2/alerts is appended."),
     ]
-    user: Annotated[str | None, Converter(parse_user), Accepts("a user name", '"memwatchd"')] = None
+    user: Annotated[
+        str | None,
+        Converter(parse_user),
+        Accepts("a user name", '"memwatchd"'),
+        Doc(
+            "Login: user name, and the password from a file, a credential or the environment. Without a user "
+            "the secret is a bearer token. Without https it is sent in plain text."
+        ),
+    ] = None
     secret: Annotated[
         Password | None,
         ContextConverter(password_from),
@@ -197,7 +254,14 @@ class Alertmanager(HttpReceiver, frozen=True, kw_only=True):
             shown=False,
         ),
     ] = None
-    resend: Annotated[Duration, Bounds(seconds(1), seconds(240))] = seconds(60)
+    resend: Annotated[
+        Duration,
+        Bounds(seconds(1), seconds(240)),
+        Doc(
+            "Interval at which firing alerts are sent again, {bounds}. Alertmanager drops them after 5 "
+            "minutes (resolve_timeout)."
+        ),
+    ] = seconds(60)
 
     def __post_init__(self) -> None:
         if self.user is not None and self.secret is None:
@@ -213,6 +277,13 @@ class Alertmanager(HttpReceiver, frozen=True, kw_only=True):
 
 
 class Apprise(ReceiverSection, frozen=True, kw_only=True):
+    """Chat, mail and pagers through the Apprise library (Slack, Discord, Teams, ntfy, PagerDuty, mail, and others).
+    Needs apprise (pip install apprise), which the Debian package and the image include. Apprise opens its own
+    connections; their addresses are not checked, and proxies are those of HTTPS_PROXY, HTTP_PROXY and NO_PROXY in
+    the service's environment. None by default.
+    """
+
+    name: Annotated[ReceiverName, Accepts(NAME_WORDS, '"chat"')]
     url: Annotated[
         AppriseService,
         ContextConverter(service_from),
@@ -221,9 +292,15 @@ class Apprise(ReceiverSection, frozen=True, kw_only=True):
             '"file:/etc/memwatchd/apprise-url"',
             shown=False,
         ),
+        Doc(
+            'Apprise URL of the service (https://github.com/caronc/apprise/wiki), such as "ntfys://topic". '
+            'It contains tokens: preferably "file:/PATH", "credential:NAME" or "env:NAME".'
+        ),
     ]
 
-    listener_user: ListenerUser = None
+    listener_user: Annotated[
+        ListenerUser, Doc("As for webhooks, for a service at localhost or a loopback address.")
+    ] = None
 
     def create_channel(self, owners: KeyOwners) -> Channel:
         service = self.url.target
@@ -248,23 +325,83 @@ AnyReceiver = TypeVar("AnyReceiver", bound=ReceiverSection)
 class Alerts(Section, frozen=True, kw_only=True):
     """Alert rules. The derived section also has a list of receivers for each kind of channel."""
 
-    pending_for: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(5)
-    gpu_pending_for: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(60)
-    collector_pending_for: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(60)
-    forecast_within: Annotated[Duration, Bounds(seconds(1), seconds(86_400))] = seconds(300)
-    resolve_after: Annotated[Duration, Bounds(seconds(0), seconds(86_400))] = seconds(60)
-    keep_firing_for: Annotated[Duration, Bounds(seconds(0), seconds(86_400))] = seconds(120)
-    repeat_every: Annotated[Duration, Bounds(seconds(0), seconds(604_800))] = seconds(14_400)
-    again_after: Annotated[Duration, Bounds(seconds(0), seconds(86_400))] = seconds(300)
+    pending_for: Annotated[
+        Duration,
+        Bounds(seconds(0), seconds(3600)),
+        Doc(
+            "Time that a condition must persist before its alert fires, {bounds}. Urgent conditions fire at "
+            "once: an OOM kill, the last 256 MiB, a livelock, or a target that will be full within 15 "
+            "seconds."
+        ),
+    ] = seconds(5)
+    gpu_pending_for: Annotated[
+        Duration,
+        Bounds(seconds(0), seconds(3600)),
+        Doc("The same for dedicated GPU memory: inference servers fill it on purpose."),
+    ] = seconds(60)
+    collector_pending_for: Annotated[
+        Duration, Bounds(seconds(0), seconds(3600)), Doc("The same for a failing collector (collector.failing).")
+    ] = seconds(60)
+    forecast_within: Annotated[
+        Duration,
+        Bounds(seconds(1), seconds(86_400)),
+        Doc("Time to full at the current rate that triggers pressure.forecast, {bounds}."),
+    ] = seconds(300)
+    resolve_after: Annotated[
+        Duration,
+        Bounds(seconds(0), seconds(86_400)),
+        Doc("Time that a condition must be over before its alert resolves, {bounds} …"),
+    ] = seconds(60)
+    keep_firing_for: Annotated[
+        Duration, Bounds(seconds(0), seconds(86_400)), Doc("… and minimum time that an alert fires, {bounds}.")
+    ] = seconds(120)
+    repeat_every: Annotated[
+        Duration,
+        Bounds(seconds(0), seconds(604_800)),
+        Doc("Interval between repeated notifications of a firing alert, 0s (never) to 7d."),
+    ] = seconds(14_400)
+    again_after: Annotated[
+        Duration,
+        Bounds(seconds(0), seconds(86_400)),
+        Doc("Minimum interval between notifications of a recurring alert that is not urgent, {bounds}."),
+    ] = seconds(300)
     instance: Annotated[
-        str | None, Converter(parse_label_value), Accepts("an instance", '"gpu1.example.com:6360"')
+        str | None,
+        Converter(parse_label_value),
+        Accepts("an instance", '"gpu1.example.com:6360"'),
+        Doc(
+            'Label "instance" in Alertmanager: the one that Prometheus gives this machine\'s metrics. By '
+            "default the address that other machines can reach, with the first of hosts; else the host name "
+            "and the port."
+        ),
     ] = None
-    job: Annotated[str, Converter(parse_label_value), Accepts("the name of a job")] = JOB
+    job: Annotated[
+        str,
+        Converter(parse_label_value),
+        Accepts("the name of a job"),
+        Doc('Label "job" in Alertmanager: the name of Prometheus\'s job.'),
+    ] = JOB
 
     proxy: Annotated[
-        Proxy | None, ContextConverter(proxy_from), Accepts(PROXY_WORDS, PROXY_EXAMPLE, shown=False)
+        Proxy | None,
+        ContextConverter(proxy_from),
+        Accepts(PROXY_WORDS, PROXY_EXAMPLE, shown=False),
+        Doc(
+            "HTTP proxy to webhooks and Alertmanagers: http://[USER:PASSWORD@]HOST:PORT, with %40 for an @ "
+            'in a password. With a password, preferably from a file ("file:/PATH") that only memwatchd can '
+            'read, a credential ("credential:NAME") or the environment ("env:HTTPS_PROXY"); the variable '
+            "alone is not used. It resolves their names. localhost and loopback addresses are reached "
+            "directly."
+        ),
     ] = None
-    listener_user: ListenerUser = None
+    listener_user: Annotated[
+        ListenerUser,
+        Doc(
+            "User of that proxy, a name in /etc/passwd or a number: on this machine no login is sent to "
+            "another user who listens there. By default the first user who was seen there, which the state "
+            "folder keeps."
+        ),
+    ] = None
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -306,7 +443,8 @@ def alerts_section(channels: Mapping[str, type[ReceiverSection]]) -> Alerts:
 
 
 def tables_type(name: str, kind: type[ReceiverSection]) -> object:
-    """Return the type of a key with a list of tables."""
+    """Return the type of a key with a list of tables. The docstring of `kind` is their description."""
     header = f"[[alerts.{name}]]"
     accepts = Accepts(f"a list of tables, each beginning with {header}", header, shown=False)
-    return Annotated[tuple[kind, ...], Converter(parse_tuple), accepts, ON_RELOAD_OF_MACHINE]  # type: ignore[valid-type]
+    about = Doc(" ".join((kind.__doc__ or "").split()))
+    return Annotated[tuple[kind, ...], Converter(parse_tuple), accepts, about, ON_RELOAD_OF_MACHINE]  # type: ignore[valid-type]

@@ -12,6 +12,7 @@ from memwatch import __version__
 from memwatch.cli.http import Address as PeerAddress
 from memwatch.cli.http import parse_url
 from memwatch.core.collectors.engines import EngineAddress, EngineAddresses
+from memwatch.core.doc import Doc
 from memwatch.core.engines.server import Address
 from memwatch.core.linux.key_owner import KeyUse
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
@@ -19,12 +20,12 @@ from memwatch.monitor.neighbours.book import MAX_NEIGHBOURS
 from memwatch.monitor.notify.http_post import Endpoint, Password, parse_password
 from memwatchd.settings.certificates import client_context
 from memwatchd.settings.keys import (
-    AT_START,
+    CertificateFile,
     ContextConverter,
+    KeyFile,
     NamedTable,
     checked_endpoint,
     parse_account,
-    parse_file,
     parse_table_name,
     parse_tuple,
 )
@@ -75,19 +76,43 @@ class Peer(Struct, frozen=True):
 class EngineServer(NamedTable, frozen=True, kw_only=True):
     """One model server."""
 
-    name: Annotated[str, Converter(parse_table_name), Accepts("made of a to z, 0 to 9, - and _", '"chat"')]
-    kind: KindName
-    url: Annotated[Endpoint, Converter(checked_endpoint), Accepts("a URL", '"http://127.0.0.1:8000"', shown=False)]
+    name: Annotated[
+        str,
+        Converter(parse_table_name),
+        Accepts("made of a to z, 0 to 9, - and _", '"chat"'),
+        Doc("Id in metrics and on pages: a to z, 0 to 9, - and _. Unique."),
+    ]
+    kind: Annotated[
+        KindName,
+        Doc(
+            '"vllm", "sglang", "llama.cpp", "ollama", "lm-studio", "tgi", "tensorrt-llm", "triton" (port '
+            '8002) or "openai".'
+        ),
+    ]
+    url: Annotated[
+        Endpoint,
+        Converter(checked_endpoint),
+        Accepts("a URL", '"http://127.0.0.1:8000"', shown=False),
+        Doc("Address; only GET requests are sent, and redirects are not followed."),
+    ]
     token: Annotated[
         Password | None,
         ContextConverter(password_from),
         Accepts(
             "file:/PATH, credential:NAME or env:NAME of a token", '"file:/etc/memwatchd/vllm-token"', shown=False
         ),
+        Doc("Sent as a bearer token."),
     ] = None
 
     user: Annotated[
-        str | None, Converter(parse_account), Accepts("the name or the number of a user", '"vllm"', shown=False)
+        str | None,
+        Converter(parse_account),
+        Accepts("the name or the number of a user", '"vllm"', shown=False),
+        Doc(
+            "User of the server, a name in /etc/passwd or a number: on this machine the token is sent to no "
+            "other user who listens there. By default the first user who was seen there, which the state "
+            "folder keeps."
+        ),
     ] = None
 
     @property
@@ -115,9 +140,6 @@ def engine_addresses(servers: tuple[EngineServer, ...]) -> EngineAddresses:
     return EngineAddresses(tuple(server.address for server in servers))
 
 
-PEM = Accepts("the path of a file", '"/etc/memwatchd/neighbours.pem"')
-
-
 def parse_peer_url(value: object) -> PeerAddress:
     if not isinstance(value, str):
         raise InvalidValueError
@@ -138,23 +160,46 @@ def parse_neighbours(value: object) -> tuple[object, ...]:
 class NeighbourSection(NamedTable, frozen=True, kw_only=True):
     """One machine to follow."""
 
-    name: Annotated[str, Converter(parse_table_name), Accepts("made of a to z, 0 to 9, - and _", '"spark-2"')]
+    name: Annotated[
+        str,
+        Converter(parse_table_name),
+        Accepts("made of a to z, 0 to 9, - and _", '"spark-2"'),
+        Doc("Name on the page: a to z, 0 to 9, - and _. Unique."),
+    ]
     url: Annotated[
         PeerAddress,
         Converter(parse_peer_url),
-        Accepts("http://HOST:PORT, https://HOST:PORT or unix:/PATH", '"http://spark-2.example.com:6360"'),
+        Accepts("http://HOST:PORT, https://HOST:PORT or unix:/PATH", '"https://spark-2.example.com:6360"'),
+        Doc("Address of its memwatchd: http://HOST:PORT, https://HOST:PORT or unix:/PATH."),
     ]
     token: Annotated[
         Password | None,
         ContextConverter(password_from),
         Accepts("file:/PATH, credential:NAME or env:NAME of a token", '"file:/etc/memwatchd/spark-2"', shown=False),
+        Doc(
+            'Its bearer token, from a file ("file:/PATH"), a credential of the unit ("credential:NAME") or '
+            'the environment ("env:NAME"). Without https it is sent in plain text.'
+        ),
     ] = None
     user: Annotated[
-        str | None, Converter(parse_account), Accepts("the name or the number of a user", '"tunnel"', shown=False)
+        str | None,
+        Converter(parse_account),
+        Accepts("the name or the number of a user", '"tunnel"', shown=False),
+        Doc(
+            "With an address of this machine, such as a tunnel: user of the program that listens there, a "
+            "name in /etc/passwd or a number. The token is sent to no other. By default the first user who "
+            "was seen there, which the state folder keeps."
+        ),
     ] = None
-    ca_file: Annotated[str | None, Converter(parse_file), PEM] = None
-    cert_file: Annotated[str | None, Converter(parse_file), PEM] = None
-    key_file: Annotated[str | None, Converter(parse_file), PEM] = None
+    ca_file: Annotated[
+        CertificateFile,
+        Doc("CA of its certificate, with https. By default those of the system."),
+    ] = None
+    cert_file: Annotated[
+        CertificateFile,
+        Doc("Certificate and key that this machine shows there, with https."),
+    ] = None
+    key_file: KeyFile = None
 
     @property
     def files(self) -> tuple[str | None, str | None, str | None]:
@@ -240,25 +285,42 @@ class Otlp(Section, frozen=True, kw_only=True):
         Endpoint | None,
         Converter(parse_otlp_endpoint),
         Accepts("a URL", '"http://127.0.0.1:4318"', shown=False),
+        Doc("Base URL, http:// or https://; /v1/metrics is appended. Logs show only scheme, host and port."),
     ] = None
-    interval: Annotated[Duration, Bounds(seconds(1), seconds(3600))] = seconds(60)
+    interval: Annotated[Duration, Bounds(seconds(1), seconds(3600)), Doc("Time between two pushes, {bounds}.")] = (
+        seconds(60)
+    )
     user: Annotated[
-        str | None, Converter(parse_account), Accepts("the name or the number of a user", '"otelcol"', shown=False)
+        str | None,
+        Converter(parse_account),
+        Accepts("the name or the number of a user", '"otelcol"', shown=False),
+        Doc(
+            "User of the receiver, a name in /etc/passwd or a number: on this machine nothing is sent to "
+            "another user who listens there. By default headers and a URL with a secret go to the first user "
+            "who was seen there, which the state folder keeps."
+        ),
     ] = None
     ca_file: Annotated[
-        str | None, Converter(parse_file), Accepts("the path of a file", '"/etc/memwatchd/tls.pem"')
+        CertificateFile,
+        Doc("CA of the receiver's certificate, with https. By default those of the library certifi."),
     ] = None
-    headers: dict[
-        Annotated[str, Converter(parse_header_name)],
-        Annotated[
-            Password,
-            ContextConverter(header_value_from),
-            Accepts(
-                "a header's value, or file:/PATH, credential:NAME or env:NAME of one",
-                '"file:/etc/memwatchd/otlp-authorization"',
-                shown=False,
-            ),
+    headers: Annotated[
+        dict[
+            Annotated[str, Converter(parse_header_name)],
+            Annotated[
+                Password,
+                ContextConverter(header_value_from),
+                Accepts(
+                    "a header's value, or file:/PATH, credential:NAME or env:NAME of one",
+                    '"file:/etc/memwatchd/otlp-authorization"',
+                    shown=False,
+                ),
+            ],
         ],
+        Doc(
+            'HTTP headers, such as a tenant or a login: a text, "file:/PATH", "credential:NAME" or "env:NAME".',
+            ("authorization", '"file:/etc/memwatchd/otlp-authorization"'),
+        ),
     ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -288,7 +350,7 @@ INSTALL_MDNS = "pip install 'memwatchd[mdns]'"
 class DiscoverySection(Section, frozen=True, kw_only=True):
     """Announce this memwatchd by mDNS, and show others that are not joined."""
 
-    mdns: Annotated[bool, AT_START] = False
+    mdns: bool = False
 
     def __post_init__(self) -> None:
         if self.mdns and find_spec("zeroconf") is None:

@@ -16,6 +16,8 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
 from memwatch.core.options import (
+    Accepts,
+    Converter,
     InvalidValueError,
     Section,
     Size,
@@ -246,6 +248,12 @@ def parse_file(value: object) -> str:
     if isinstance(value, str) and os.path.isabs(value) and "\0" not in value:
         return value
     raise InvalidValueError
+
+
+CertificateFile = Annotated[
+    str | None, Converter(parse_file), Accepts("the path of a file", '"/etc/memwatchd/tls.pem"')
+]
+KeyFile = Annotated[str | None, Converter(parse_file), Accepts("the path of a file", '"/etc/memwatchd/tls.key"')]
 
 
 def parse_user(value: object) -> str:

@@ -11,6 +11,7 @@ from msgspec.structs import astuple, replace
 
 from memwatch.core.collectors import load_collectors
 from memwatch.core.collectors.base import BaseCollector
+from memwatch.core.doc import Doc
 from memwatch.core.model import Thresholds
 from memwatch.core.options import (
     Accepts,
@@ -61,6 +62,11 @@ class State(Section, frozen=True, kw_only=True):
         Path | None,
         Converter(parse_new_folder),
         Accepts("the path of a directory", '"/var/lib/memwatchd"'),
+        Doc(
+            "Directory for state that survives a restart (history, alerts, silences), created with mode 0700 "
+            "if missing. Defaults to StateDirectory= of the unit. Without systemd it is not set, and state "
+            "is kept in memory only."
+        ),
     ] = None
 
 
@@ -70,65 +76,140 @@ class Replay(Section, frozen=True, kw_only=True):
     demo: Annotated[
         Demo | None,
         Accepts(f"one of {', '.join(DEMOS)}", '"dgx-spark"'),
+        Doc(f"A simulated machine: {', '.join(DEMOS)}."),
     ] = None
-    file: Annotated[Path | None, Converter(parse_new_folder), Accepts("the path of a file", '"box.memwatch"')] = (
-        None
+    file: Annotated[
+        Path | None,
+        Converter(parse_new_folder),
+        Accepts("the path of a file", '"box.memwatch"'),
+        Doc("A recording, played in a loop if no demo is set."),
+    ] = None
+    speed: Annotated[float, Bounds(0.1, 100), Doc("Playback speed, {bounds}.")] = 1.0
+    salvage: Annotated[bool, Doc("Play the readable part of a damaged recording. Otherwise it is rejected.")] = (
+        False
     )
-    speed: Annotated[float, Bounds(0.1, 100)] = 1.0
-    salvage: bool = False
 
 
 class Recording(Section, frozen=True, kw_only=True):
-    file: Annotated[Path | None, Converter(parse_new_folder), Accepts("the path of a file", '"box.memwatch"')] = (
-        None
-    )
+    file: Annotated[
+        Path | None,
+        Converter(parse_new_folder),
+        Accepts("the path of a file", '"box.memwatch"'),
+        Doc("File to record to, for replay. Appends to an existing recording."),
+    ] = None
 
 
 class Sampling(Section, frozen=True, kw_only=True):
-    interval: Annotated[Duration, Bounds(seconds(0.1), seconds(60)), ON_RELOAD_OF_MACHINE] = seconds(1)
-    procfs: Annotated[Folder, AT_START] = Path("/proc")
+    interval: Annotated[
+        Duration, Bounds(seconds(0.1), seconds(60)), ON_RELOAD_OF_MACHINE, Doc("Sampling interval, {bounds}.")
+    ] = seconds(1)
+    procfs: Annotated[
+        Folder,
+        AT_START,
+        Doc("Paths of the host's /proc, /sys and /. Set them in a container that mounts these elsewhere."),
+    ] = Path("/proc")
     sysfs: Annotated[Folder, AT_START] = Path("/sys")
     rootfs: Annotated[Folder, AT_START] = Path("/")
-    lock_memory: Annotated[bool, AT_START] = True
+    lock_memory: Annotated[
+        bool,
+        AT_START,
+        Doc("Lock memwatchd's pages in memory where permitted, so that it responds while the machine swaps."),
+    ] = True
 
 
 class History(Section, frozen=True, kw_only=True):
-    length: Annotated[Duration, Bounds(seconds(60), seconds(86_400)), ON_RELOAD] = seconds(3600)
-    medium_length: Annotated[Duration, Bounds(seconds(600), seconds(30 * 86_400)), ON_RELOAD] = seconds(86_400)
-    coarse_length: Annotated[Duration, Bounds(seconds(3600), seconds(366 * 86_400)), ON_RELOAD] = seconds(
-        30 * 86_400
-    )
-    disk_size: Annotated[Size, Converter(parse_size), Bounds(Size(4 << 20), Size(4 << 30)), AT_START] = Size(
-        64 << 20
-    )
-
-
-class Target(Section, frozen=True, kw_only=True):
-    """Overrides for one pool or share."""
-
-    medium_percent: Percent | None = None
-    high_percent: Percent | None = None
-    critical_percent: Percent | None = None
-    limit: Annotated[Size | None, Converter(parse_size), Accepts("a size", '"20GiB"')] = None
-    resident: Annotated[
-        Size | Literal["auto"] | None,
-        Converter(parse_resident),
-        Accepts('a size or "auto"', '"96GiB"'),
-    ] = None
-    min_available: Annotated[Size | None, Converter(parse_size), Accepts("a size", '"64GiB"')] = None
+    length: Annotated[
+        Duration,
+        Bounds(seconds(60), seconds(86_400)),
+        ON_RELOAD,
+        Doc(
+            "Retention at full resolution, {bounds}. A value takes 10 bytes: 100 series for an hour at one "
+            "sample per second take 3.6 MB."
+        ),
+    ] = seconds(3600)
+    medium_length: Annotated[
+        Duration,
+        Bounds(seconds(600), seconds(30 * 86_400)),
+        ON_RELOAD,
+        Doc("Retention at 10 s resolution, with minimum, mean and maximum, {bounds}."),
+    ] = seconds(86_400)
+    coarse_length: Annotated[
+        Duration,
+        Bounds(seconds(3600), seconds(366 * 86_400)),
+        ON_RELOAD,
+        Doc("Retention at 5 min resolution, {bounds}."),
+    ] = seconds(30 * 86_400)
+    disk_size: Annotated[
+        Size,
+        Converter(parse_size),
+        Bounds(Size(4 << 20), Size(4 << 30)),
+        AT_START,
+        Doc("Disk space of the history in the state directory, allocated at start, {bounds}."),
+    ] = Size(64 << 20)
 
 
 PERCENTS = ("medium_percent", "high_percent", "critical_percent")
 MEDIUM, HIGH, CRITICAL = (round(100 * ratio, 1) for ratio in astuple(Thresholds()))
 
 
+class Target(Section, frozen=True, kw_only=True):
+    """Overrides for one pool or share."""
+
+    medium_percent: Annotated[Percent | None, Doc(examples=(MEDIUM,))] = None
+    high_percent: Annotated[Percent | None, Doc(examples=(HIGH,))] = None
+    critical_percent: Annotated[Percent | None, Doc(examples=(CRITICAL,))] = None
+    limit: Annotated[
+        Size | None,
+        Converter(parse_size),
+        Accepts("a size", '"20GiB"'),
+        Doc("Budget: compute pressure as if it were only this large. For a pool or any share."),
+    ] = None
+    resident: Annotated[
+        Size | Literal["auto"] | None,
+        Converter(parse_resident),
+        Accepts('a size or "auto"', '"96GiB"'),
+        Doc(
+            "Resident memory, such as the model that a machine always serves. Levels are computed without "
+            'it. A size, or "auto" for the minimum used in the last 10 minutes.'
+        ),
+    ] = None
+    min_available: Annotated[
+        Size | None,
+        Converter(parse_size),
+        Accepts("a size", '"64GiB"'),
+        Doc(
+            "Send no notification while this much is available and usage is the only reason for the level; "
+            "the level itself does not change. For machines where a few percent is plenty."
+        ),
+    ] = None
+
+
 class Pressure(Section, frozen=True, kw_only=True):
-    medium_percent: Percent = MEDIUM
+    medium_percent: Annotated[
+        Percent,
+        Doc(
+            "Thresholds: percentage of a pool or limited share that is used. OK below medium_percent, "
+            "critical above critical_percent. They must be in ascending order."
+        ),
+    ] = MEDIUM
     high_percent: Percent = HIGH
     critical_percent: Percent = CRITICAL
-    clear_points: Annotated[float, Bounds(0, 20)] = 3
-    clear_after: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(30)
-    targets: dict[str, Target] = field(default_factory=dict)
+    clear_points: Annotated[
+        float,
+        Bounds(0, 20),
+        Doc("A level clears only after usage has been this many percentage points below its threshold, {bounds} …"),
+    ] = 3
+    clear_after: Annotated[Duration, Bounds(seconds(0), seconds(3600)), Doc("… for this long, {bounds}.")] = (
+        seconds(30)
+    )
+    targets: Annotated[
+        dict[str, Target],
+        Doc(
+            "Overrides for one pool or share, by its id in /api/v1/snapshot. Every key is optional. Ids with "
+            'a dot go in quotes: [pressure.targets."gpu0.gtt"].',
+            ("ram",),
+        ),
+    ] = field(default_factory=dict)
 
     def percents_for(self, target: str) -> tuple[float, ...]:
         """Return the medium, high and critical thresholds of a target, in percent."""
@@ -173,13 +254,49 @@ def refuse_disorder(percents: tuple[float, ...], whose: str, keys: tuple[KeyPath
 
 
 class Processes(Section, frozen=True, kw_only=True):
-    top: Annotated[int, Bounds(1, 1000), AT_START] = 50
-    interval: Annotated[Duration, Bounds(seconds(1), seconds(300)), AT_START] = seconds(10)
-    metrics: Annotated[bool, ON_RELOAD] = False
-    owners: Annotated[int, Bounds(0, 50), ON_RELOAD] = 8
-    command_lines: Annotated[bool, AT_START] = False
-    leak_window: Annotated[Duration, Bounds(seconds(60), seconds(604_800)), ON_RELOAD] = seconds(3600)
-    leak_least: Annotated[Size, Converter(parse_size), ON_RELOAD] = Size(64 << 20)
+    top: Annotated[int, Bounds(1, 1000), AT_START, Doc("Number of processes to show, largest first, {bounds}.")] = (
+        50
+    )
+    interval: Annotated[
+        Duration, Bounds(seconds(1), seconds(300)), AT_START, Doc("Interval between process scans, {bounds}.")
+    ] = seconds(10)
+    metrics: Annotated[
+        bool,
+        ON_RELOAD,
+        Doc("Export the memory of each of them (memwatch_process_*_bytes) in /metrics: many short-lived series."),
+    ] = False
+    owners: Annotated[
+        int,
+        Bounds(0, 50),
+        ON_RELOAD,
+        Doc(
+            "Number of owners of each kind (unit, container, pod, job, user) with separate series in "
+            "/metrics, the largest first, {bounds}; 0 exports none. The others are one series."
+        ),
+    ] = 8
+    command_lines: Annotated[
+        bool,
+        AT_START,
+        Doc(
+            "Read the command lines of shown processes, 256 characters each. Values that look like passwords "
+            "and tokens are replaced by ***. They are never in /metrics, nor at an open network address."
+        ),
+    ] = False
+    leak_window: Annotated[
+        Duration,
+        Bounds(seconds(60), seconds(604_800)),
+        ON_RELOAD,
+        Doc("A process that grew steadily for this long is a suspected leak, {bounds}, …"),
+    ] = seconds(3600)
+    leak_least: Annotated[
+        Size,
+        Converter(parse_size),
+        ON_RELOAD,
+        Doc(
+            "… if it grew by at least this much, and by 10% of its size. Creates an event and a hint on the "
+            "page, not an alert."
+        ),
+    ] = Size(64 << 20)
 
     @property
     def leak_rules(self) -> LeakRules:
@@ -200,7 +317,7 @@ class Collectors(Section, frozen=True, kw_only=True):
 
 def collectors_section(kinds: Iterable[type[BaseCollector]]) -> Collectors:
     """Build the section of these collectors, with all defaults."""
-    keys = [(kind.name, kind.options, kind.options()) for kind in kinds]
+    keys = [(kind.name, Annotated[kind.options, Doc(kind.about)], kind.options()) for kind in kinds]
     section = defstruct("Collectors", keys, bases=(Collectors,), module=__name__, frozen=True, kw_only=True)
     return cast("Collectors", section())
 
@@ -214,14 +331,26 @@ LabelValue = Annotated[
 
 
 class Systemd(Section, frozen=True, kw_only=True):
-    pressure_sockets: bool = False
-    socket_dir: Annotated[Path, Converter(parse_new_folder), Accepts("the path of a directory")] = Path(
-        "/run/memwatchd"
-    )
+    pressure_sockets: Annotated[
+        bool,
+        Doc(
+            "Serve systemd's memory pressure protocol: sockets for $MEMORY_PRESSURE_WATCH of other units, "
+            "such as pressure-ram-high.sock. Any local user can connect. Not with replay."
+        ),
+    ] = False
+    socket_dir: Annotated[
+        Path,
+        Converter(parse_new_folder),
+        Accepts("the path of a directory"),
+        Doc("Directory of these sockets, which must exist. Defaults to RuntimeDirectory= of the unit."),
+    ] = Path("/run/memwatchd")
 
 
 class Log(Section, frozen=True, kw_only=True):
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Doc('Least important messages to log: "debug", "info", "warning" or "error".'),
+    ] = "info"
 
 
 class Sections(Section, frozen=True, kw_only=True):
@@ -229,24 +358,73 @@ class Sections(Section, frozen=True, kw_only=True):
 
     web: Web = Web()
     state: Annotated[State, AT_START] = State()
-    replay: Annotated[Replay, AT_START] = Replay()
+    replay: Annotated[
+        Replay,
+        AT_START,
+        Doc(
+            "Data to show in place of this machine. All output is marked as simulated; no webhooks are sent, "
+            "and no history is written."
+        ),
+    ] = Replay()
     recording: Annotated[Recording, AT_START] = Recording()
     sampling: Sampling = Sampling()
     history: History = History()
     pressure: Annotated[Pressure, ON_RELOAD] = Pressure()
     processes: Processes = Processes()
     alerts: Annotated[Alerts, ON_RELOAD] = alerts_section(CHANNELS)
-    collectors: Annotated[Collectors, AT_START] = collectors_section(load_collectors())
-    engines: Annotated[EngineServers, AT_START] = ()
+    collectors: Annotated[
+        Collectors,
+        AT_START,
+        Doc(
+            "Where figures come from. A collector that this machine has no use for switches itself off; set "
+            "enabled = false to do without one that works. The psutil ones are for systems other than Linux."
+        ),
+    ] = collectors_section(load_collectors())
+    engines: Annotated[
+        EngineServers,
+        AT_START,
+        Doc(
+            "Model servers to ask that are not found: in a container's network, on another machine, or with "
+            "an API key. Repeat the table for each; none by default."
+        ),
+    ] = ()
     neighbours: Annotated[
         tuple[NeighbourSection, ...],
         Converter(parse_neighbours),
         Accepts("a list of tables, each beginning with [[neighbours]]", "[[neighbours]]", shown=False),
         ON_RELOAD,
+        Doc(
+            "Other machines to follow, 30 at most: the page /machines, and the event neighbour.silent. "
+            "Repeat the table for each; none by default."
+        ),
     ] = ()
-    discovery: DiscoverySection = DiscoverySection()
-    labels: Annotated[dict[LabelName, LabelValue], Converter(parse_labels), ON_RELOAD] = field(default_factory=dict)
-    otlp: Annotated[Otlp, AT_START] = Otlp()
+    discovery: Annotated[
+        DiscoverySection,
+        AT_START,
+        Doc(
+            "Announce this memwatchd in the local network by mDNS (_memwatch._tcp), if it listens on more "
+            "than loopback, and show others on /machines as found, not joined. Needs the extra mdns. "
+            "Announced names are not verified."
+        ),
+    ] = DiscoverySection()
+    labels: Annotated[
+        dict[LabelName, LabelValue],
+        Converter(parse_labels),
+        ON_RELOAD,
+        Doc(
+            "Labels of one's own, 16 at most, in notifications. Names are those of Prometheus; alertname, "
+            "instance, job, severity and the like are reserved. Give Prometheus's targets the same labels.",
+            ("cluster", '"west"'),
+        ),
+    ] = field(default_factory=dict)
+    otlp: Annotated[
+        Otlp,
+        AT_START,
+        Doc(
+            "Metrics pushed over OTLP/HTTP to an OpenTelemetry Collector or a store, beside those of "
+            "/metrics. Off without an endpoint. Needs the extra otel: pip install 'memwatchd[otel]'."
+        ),
+    ] = Otlp()
     systemd: Annotated[Systemd, AT_START] = Systemd()
     log: Annotated[Log, ON_RELOAD] = Log()
 

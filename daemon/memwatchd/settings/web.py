@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import field
 
+from memwatch.core.doc import Doc
 from memwatch.core.options import Accepts, Bounds, Converter, InvalidValueError, Section
 from memwatch_web.asgi.auth import Login, PasswordHash, Token, parse_token
 from memwatchd.settings.certificates import refuse_bad_tls
@@ -15,7 +16,9 @@ from memwatchd.settings.keys import (
     AT_START,
     ON_READING,
     ON_RELOAD,
+    CertificateFile,
     ContextConverter,
+    KeyFile,
     TakesEffect,
     TcpAddress,
     UnixAddress,
@@ -74,9 +77,6 @@ def is_local(address: TcpAddress | UnixAddress) -> bool:
 
 Address = Annotated[TcpAddress | UnixAddress, Converter(parse_address)]
 HostName = Annotated[str, Converter(parse_allowed_host)]
-CertificateFile = Annotated[
-    str | None, Converter(parse_file), Accepts("the path of a file", '"/etc/memwatchd/tls.pem"')
-]
 # A TLS listener can switch to another certificate; a plain listener cannot switch to TLS.
 WHILE_TLS = TakesEffect("reload", while_set="cert_file")
 HASH_EXAMPLE = '"$2y$10$" and 53 more characters, as htpasswd -nB writes them'
@@ -87,21 +87,43 @@ class Auth(Section, frozen=True, kw_only=True):
         Token | None,
         ContextConverter(token_from),
         Accepts("file:/PATH, credential:NAME or env:NAME of a token", '"file:/etc/memwatchd/token"', shown=False),
+        Doc(
+            'Token for "Authorization: Bearer …", at least 16 characters; `openssl rand -hex 32` makes one. '
+            'From a file ("file:/PATH") that only memwatchd can read, a credential of the unit '
+            '("credential:NAME"), or the environment ("env:NAME").'
+        ),
     ] = None
-    users: dict[
-        Annotated[str, Converter(parse_user)],
-        Annotated[
-            PasswordHash,
-            ContextConverter(password_hash_from),
-            Accepts("a bcrypt hash with a cost of 4 to 16", HASH_EXAMPLE, shown=False),
+    users: Annotated[
+        dict[
+            Annotated[str, Converter(parse_user)],
+            Annotated[
+                PasswordHash,
+                ContextConverter(password_hash_from),
+                Accepts("a bcrypt hash with a cost of 4 to 16", HASH_EXAMPLE, shown=False),
+            ],
         ],
+        Doc(
+            "User names and bcrypt hashes of their passwords, in exporter-toolkit's format; `htpasswd -nBC "
+            "10 NAME` makes one. Needs bcrypt (pip install bcrypt), which the package and the image include.",
+            ("prometheus", '"$2y$10$abcdefghijklmnopqrstuuj7m4XYqbm74SxoBcXyw8to0CQ061DVG"'),
+        ),
     ] = field(default_factory=dict)
 
 
 class Tls(Section, frozen=True, kw_only=True):
-    cert_file: Annotated[CertificateFile, WHILE_TLS] = None
-    key_file: Annotated[CertificateFile, WHILE_TLS] = None
-    client_ca_file: Annotated[CertificateFile, AT_START] = None
+    cert_file: Annotated[
+        CertificateFile,
+        WHILE_TLS,
+        Doc("Certificate chain, server certificate first, and its key without a password."),
+    ] = None
+    key_file: Annotated[KeyFile, WHILE_TLS] = None
+    client_ca_file: Annotated[
+        str | None,
+        Converter(parse_file),
+        Accepts("the path of a file", '"/etc/memwatchd/clients.pem"'),
+        AT_START,
+        Doc("Require client certificates signed by one of these, for /healthz also."),
+    ] = None
 
     def __post_init__(self) -> None:
         refuse_bad_tls(self.cert_file, self.key_file, self.client_ca_file)
@@ -113,23 +135,64 @@ class Web(Section, frozen=True, kw_only=True):
         Converter(parse_nonempty_tuple),
         Accepts("HOST:PORT (port 0 to 65535), [IPv6]:PORT or unix:/PATH", '["127.0.0.1:6360"]'),
         AT_START,
+        Doc(
+            "Listen addresses: HOST:PORT, [IPv6]:PORT or unix:/PATH. Port 0 lets the kernel choose. "
+            "Addresses that other machines can reach need a login ([web.auth], or client_ca_file under "
+            "[web.tls]), or insecure. A socket file needs no login; its owner and group can use it, also for "
+            'changes. The unit\'s default is ["127.0.0.1:6360", "unix:/run/memwatchd/memwatchd.sock"], from '
+            "its RuntimeDirectory=."
+        ),
     ] = (TcpAddress("127.0.0.1", 6360),)
     hosts: Annotated[
         tuple[HostName, ...],
         Converter(parse_tuple),
         Accepts("a host name, a domain like .example.com, or an IP address without a port", '["gpu1.example.com"]'),
         ON_RELOAD,
+        Doc(
+            'Further allowed Host names, without ports, such as "gpu1.example.com", or ".example.com" for a '
+            "domain with all its names. localhost, the names of this machine and of its certificate, and "
+            "numeric addresses are always allowed. Other names get 400, as protection against DNS rebinding, "
+            "except with a right token, password or client certificate."
+        ),
     ] = ()
     url: Annotated[
         str | None,
         Converter(checked_url),
         Accepts("a URL", '"https://gpu1.example.com/memory"', shown=False),
         ON_RELOAD,
+        Doc(
+            "External URL of the dashboard, for the links in notifications: http:// or https://, without "
+            "user name and password. Not set by default: the first address in listen that other machines can "
+            "reach, with the first of hosts."
+        ),
     ] = None
-    max_streams: Annotated[int, Bounds(1, 10_000), ON_RELOAD] = 64
-    insecure: Annotated[bool, ON_READING] = False
-    auth: Annotated[Auth, ON_RELOAD] = Auth()
-    tls: Tls = Tls()
+    max_streams: Annotated[
+        int,
+        Bounds(1, 10_000),
+        ON_RELOAD,
+        Doc(
+            "Maximum number of concurrent streams (open pages, /api/v1/stream), {bounds}. One client gets "
+            "three quarters. Further ones get 503."
+        ),
+    ] = 64
+    insecure: Annotated[
+        bool, ON_READING, Doc("Allow unauthenticated access from other machines. Only for a trusted network.")
+    ] = False
+    auth: Annotated[
+        Auth,
+        ON_RELOAD,
+        Doc(
+            "Login over TCP. Without a token and without users, no login is required to read, and only root "
+            "and the user of memwatchd can make changes. /healthz and /readyz never need one."
+        ),
+    ] = Auth()
+    tls: Annotated[
+        Tls,
+        Doc(
+            "TLS for all TCP addresses, from PEM files. A reload reads the certificate and key again, also "
+            "from other files. To turn TLS on or off: Restart."
+        ),
+    ] = Tls()
 
     @property
     def login(self) -> Login:

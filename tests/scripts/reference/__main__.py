@@ -1,11 +1,11 @@
-"""Write the pages of docs/reference, the template of /runbooks, and names in deploy/otel/collector.yml."""
+"""Write docs/reference, the template of /runbooks, systemd/memwatchd.toml and deploy/otel/collector.yml."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts import otel_collector
+from scripts import otel_collector, shipped_configuration
 from scripts.reference import (
     commands,
     configuration,
@@ -38,6 +38,7 @@ def main() -> None:
     for name, render in PAGES.items():
         write(FOLDER / name, render())
     write(runbooks.TEMPLATE, runbooks.render())
+    write(shipped_configuration.SHIPPED, shipped_configuration.render())
     write(otel_collector.SHIPPED, otel_collector.with_conventions(otel_collector.SHIPPED.read_text()))
 
 

@@ -1,4 +1,4 @@
-"""docs/reference/configuration.md: every key of memwatchd.toml, from the schema and the file that ships."""
+"""docs/reference/configuration.md: every key of memwatchd.toml, from the schema."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import importlib
 import re
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path as FilePath
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from msgspec import NODEFAULT
 
@@ -17,8 +16,7 @@ from memwatchd.settings.keys import Key, is_section, section_keys, setting_text,
 from memwatchd.settings.load import FLAGS, PREFIX, variables
 from memwatchd.settings.schema import Sections
 from scripts.reference.markdown import code, codes, first_sentence, page, prose, table
-
-SHIPPED = FilePath(__file__).parents[3] / "systemd" / "memwatchd.toml"
+from scripts.shipped_configuration import inner_section, is_table, meaning
 
 INTRO = """
 memwatchd reads `/etc/memwatchd/memwatchd.toml`, or the file that `--config` names. Every key is optional unless
@@ -43,53 +41,6 @@ COLLECTORS_INTRO = """
 One table for each collector. A collector whose source this machine lacks turns itself off. `enabled = false`
 turns off one that works. Changes take effect at the next start.
 """
-
-
-# Sentences of comments that columns of the tables say.
-_IN_COLUMNS = r"(?<![,;:] )\b(?:None|Not set|No targets|Required)( by default)?\.|(?<=\. )Restart\."
-
-
-class Comment(NamedTuple):
-    """A comment of the shipped file, and the first key that it stands above."""
-
-    text: str
-    key: str
-
-
-class Shipped(NamedTuple):
-    """The comments of the shipped file: those above tables, and those above keys, by the path of either."""
-
-    tables: dict[str, str]
-    keys: dict[str, Comment]
-
-
-def read_shipped(text: str) -> Shipped:
-    """Parse the shipped file. A comment above several keys without an empty line between them is that of all."""
-    shipped = Shipped({}, {})
-    section = ""
-    above: list[str] = []
-    comment = Comment("", "")
-    for line in text.splitlines():
-        if header := re.fullmatch(r"#?\[+([a-z_.0-9\"]+)\]+", line):
-            section = header[1]
-            shipped.tables[section] = _sentence(above)
-            above, comment = [], Comment("", "")
-        elif key := re.fullmatch(r"#?([a-z_]+) = .*", line):
-            if above or not comment.text:
-                comment = Comment(_sentence(above), key[1])
-            shipped.keys[f"{section}.{key[1]}"] = comment
-            above = []
-        elif line.startswith("# "):
-            above.append(line[2:])
-        elif not line:
-            above, comment = [], Comment("", "")
-    return shipped
-
-
-def _sentence(lines: list[str]) -> str:
-    """Return a comment on one line, without what the columns of the table say."""
-    text = re.sub(r"\s+", " ", " ".join(lines))
-    return re.sub(r"\s+", " ", re.sub(_IN_COLUMNS, "", text)).strip()
 
 
 def type_text(kind: Any, extras: tuple[object, ...]) -> str:
@@ -125,61 +76,57 @@ def default_text(key: Key) -> str:
     return "not set" if text == "not set" else code(text)
 
 
-def key_rows(section: type[Section], path: str, shipped: Shipped) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of a section's own values."""
+def key_rows(section: type[Section], path: str) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of a section's own values. A key without documentation has that of the one before it."""
     flags = {".".join(where): flag for flag, where in FLAGS.items()}
+    documented = ""
     for name, key in section_keys(section).items():
-        if is_section(key.kind) or inner_section(key) or get_origin(key.kind) is dict:
+        if is_table(key):
             continue
-        full = f"{path}.{name}"
-        comment = shipped.keys.get(full, Comment("", name))
-        meaning = comment.text if comment.key == name else f"See `{comment.key}`."
+        full, text = f"{path}.{name}", words_of(key)
+        documented = name if text else documented
+        text = text or (f"See `{documented}`." if documented else "")
         if flag := flags.get(full):
-            meaning += f" Option: `--{flag.replace('_', '-')}`."
+            text += f" Option: `--{flag.replace('_', '-')}`."
         reload = reload_text(tuple(full.split(".")))
-        yield code(name), default_text(key), type_text(key.kind, key.extras), reload, prose(meaning)
+        yield code(name), default_text(key), type_text(key.kind, key.extras), reload, prose(text)
 
 
-def inner_section(key: Key) -> type[Section] | None:
-    """Return the section that a list or a table of tables is made of."""
-    parts = [unwrap(part)[0] for part in get_args(key.kind)]
-    return next((part for part in parts if is_section(part)), None)
+def words_of(key: Key) -> str:
+    return " ".join(meaning(key).split())
 
 
-def sections(section: type[Section], path: str) -> Iterator[tuple[str, str, type[Section] | None, Key | None]]:
-    """Yield heading, path in the shipped file, and class of each table; for a table of other values its key."""
+def sections(section: type[Section], path: str) -> Iterator[tuple[str, type[Section] | None, Key]]:
+    """Yield path, class and key of each table; no class for a table of other values."""
     for name, key in section_keys(section).items():
         full = f"{path}.{name}" if path else name
         if is_section(key.kind):
-            yield full, full, key.kind, None
+            yield full, key.kind, key
             yield from sections(key.kind, full)
         elif inner := inner_section(key):
-            is_list = get_origin(key.kind) is tuple
-            yield full if is_list else f"{full}.NAME", full, inner, None
+            yield full if get_origin(key.kind) is tuple else f"{full}.NAME", inner, key
         elif get_origin(key.kind) is dict:
-            yield full, full, None, key
+            yield full, None, key
 
 
-def section_part(heading: str, path: str, section: type[Section] | None, key: Key | None, shipped: Shipped) -> str:
+def section_part(path: str, section: type[Section] | None, key: Key) -> str:
     """Return one section of the page."""
-    where = next((one for one in shipped.tables if one == path or one.startswith(f"{path}.")), path)
-    intro = prose(shipped.tables.get(where, ""))
     if section:
-        body = table(("key", "default", "value", "reload", "meaning"), key_rows(section, where, shipped))
-    elif key:
+        body = table(("key", "default", "value", "reload", "meaning"), key_rows(section, path))
+    else:
         reload = reload_text(tuple(path.split(".")))
         body = table(("key", "value", "reload"), [("a name", type_text(*unwrap(get_args(key.kind)[1])), reload)])
-    return f"## {heading}\n\n" + "\n\n".join(part for part in (intro, body) if part)
+    return f"## {path}\n\n" + "\n\n".join(part for part in (prose(words_of(key)), body) if part)
 
 
-def collectors_part(section: type[Section], shipped: Shipped) -> str:
+def collectors_part(section: type[Section]) -> str:
     """Return the tables of collectors: all of them, then the keys that only some have."""
     names = section_keys(section)
-    rows = [(code(name), source_of(name), prose(shipped.tables.get(f"collectors.{name}", ""))) for name in names]
+    rows = [(code(name), source_of(name), prose(words_of(key))) for name, key in names.items()]
     further = [
         (code(f"{name}.{row[0].strip('`')}"), *row[1:3], *row[4:])
         for name, key in names.items()
-        for row in key_rows(key.kind, f"collectors.{name}", shipped)
+        for row in key_rows(key.kind, f"collectors.{name}")
         if row[0] != "`enabled`"
     ]
     return "\n\n".join(
@@ -200,13 +147,12 @@ def source_of(collector: str) -> str:
 
 def render() -> str:
     """Return the page."""
-    shipped = read_shipped(SHIPPED.read_text())
     parts = []
-    for heading, path, section, key in sections(Sections, ""):
+    for path, section, key in sections(Sections, ""):
         if path == "collectors" and section:
-            parts.append(collectors_part(section, shipped))
+            parts.append(collectors_part(section))
         elif not path.startswith("collectors."):
-            parts.append(section_part(heading, path, section, key, shipped))
+            parts.append(section_part(path, section, key))
     return page("Configuration", INTRO, *parts, environment_part())
 
 

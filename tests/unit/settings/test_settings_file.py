@@ -12,7 +12,7 @@ from memwatchd.settings.alerts import Webhook
 from memwatchd.settings.diff import describe_changes, find_effect, flat
 from memwatchd.settings.schema import Sections
 from memwatchd.settings.toml import line_numbers
-from scripts.shipped_configuration import SHIPPED, with_collectors
+from scripts.shipped_configuration import SHIPPED, render
 from support.full_settings import full_text, uncommented
 from support.settings_sample import settings_from
 
@@ -60,9 +60,9 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
     assert settings.pressure.percents_for("ram") == settings.pressure.percents_for("")
 
 
-def test_shipped_file_has_the_section_of_every_collector() -> None:
-    """Sections, defaults and comments are those of `COLLECTORS`; `make shipped-config` writes them."""
-    assert SHIPPED.read_text() == with_collectors(SHIPPED.read_text())
+def test_shipped_file_is_that_of_the_declarations() -> None:
+    """Sections, defaults and comments are those of the settings; `make reference` writes them."""
+    assert SHIPPED.read_text() == render()
 
 
 def test_shipped_file_marks_the_keys_that_need_a_restart() -> None:

@@ -45,8 +45,7 @@ class Options(SwitchableOptions, frozen=True, kw_only=True):
         Accepts("unix:/PATH", '"unix:/run/docker.sock"'),
         Doc(
             "Socket of Docker or Podman (unix:/run/podman/podman.sock) to read container names from. Access to "
-            "that socket is equivalent to root, so set it only for a daemon that runs as root anyway. "
-            "Not set by default."
+            "that socket is equivalent to root, so set it only for a daemon that runs as root anyway."
         ),
     ] = None
 
