@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict
 
 from memwatch.core.backends.finder import Finder
-from memwatch.core.processes.process_folder import read_oom_score
-from memwatch.core.processes.pss import PssReader
+from memwatch.core.processes.process_folder import PssReader, read_oom_score
 from memwatch.monitor.doctor.examiner import Examiner
 from memwatch.monitor.history_recorder import HistoryRecorder
 from memwatch.monitor.neighbours.book import NeighbourBook

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from memwatch.core.model import Absent
-from memwatch.core.processes.growth import GrowthTracker
-from memwatch.core.processes.leaks import LeakRules
+from memwatch.core.processes.growth import GrowthTracker, LeakRules
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.pages.processes import (
     ListQueryError,

@@ -14,7 +14,7 @@ from memwatch.core.linux.cgroups import owner_folders, parse_cgroup, parse_mount
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.core.linux.listeners import parse_listeners
 from memwatch.core.linux.tcp_peer import parse_rows
-from memwatch.core.processes.pss import parse_rollup
+from memwatch.core.processes.process_folder import parse_rollup
 
 MAX_COMMAND = 40
 

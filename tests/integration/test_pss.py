@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from memwatch.core.linux.files import ParseError, Roots
 from memwatch.core.model import Absent, Process
-from memwatch.core.processes.pss import PssError, PssReader, parse_rollup
+from memwatch.core.processes.process_folder import PssError, PssReader, parse_rollup
 from memwatch_web.api.services import RateLimiter
 from support.api_schema import check_answer
 from support.daemon_process import QUIET_MACHINE, RunningDaemon, running_daemon

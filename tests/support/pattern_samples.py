@@ -25,7 +25,7 @@ from memwatch.core.model import (
     Vitals,
 )
 from memwatch.core.owners import Owner
-from memwatch.core.processes.leaks import LeakSuspect
+from memwatch.core.processes.growth import LeakSuspect
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import (
     CollectorState,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from memwatch.core.model import Architecture, Device, Pool, Process, Share, Thresholds
-from memwatch.core.pressure.hysteresis import base_level
+from memwatch.core.pressure.judge import base_level
 from memwatch.core.snapshot import Level, Machine, Pressure, Snapshot
 from support.sample_parts import MIB, mig, pressure, process, ratio_of, vram
 from support.sample_snapshots import calm_workstation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from memwatch.core.model import Thresholds
-from memwatch.core.pressure.hysteresis import base_level
+from memwatch.core.pressure.judge import base_level
 from memwatch.core.snapshot import Level
 from support.trace_file import Trace, read_size
 

@@ -17,7 +17,7 @@ from memwatch.core.clock import Moment
 from memwatch.core.findings import Findings
 from memwatch.core.pressure.oom_kills import NewKills
 from memwatch.core.pressure.rules import PressureRules
-from memwatch.core.processes.leaks import LeakRules
+from memwatch.core.processes.growth import LeakRules
 from memwatch.core.processes.unreturned import ReturnChanges
 from memwatch.core.reading.machine import Additions
 from memwatch.core.runtime.failure_log import FailureLog

@@ -27,7 +27,7 @@ from memwatch.core.options import (
     seconds,
 )
 from memwatch.core.pressure.rules import PressureRules, TargetRules
-from memwatch.core.processes.leaks import LeakRules
+from memwatch.core.processes.growth import LeakRules
 from memwatchd.settings.alerts import CHANNELS, Alerts, alerts_section
 from memwatchd.settings.endpoints import (
     DiscoverySection,

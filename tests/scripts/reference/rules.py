@@ -13,6 +13,7 @@ from memwatch.core.model import Thresholds
 from memwatch.core.pressure import oom_kills, signals
 from memwatch.core.pressure.forecast import LASTS_RATIO
 from memwatch.core.pressure.judge import (
+    AUTO_RESIDENT_SECONDS,
     CRITICAL_BYTES,
     CRITICAL_SECONDS,
     CRITICAL_USED,
@@ -21,7 +22,6 @@ from memwatch.core.pressure.judge import (
     LOST_NOTHING_BYTES,
     LOST_RATIO,
 )
-from memwatch.core.pressure.resident import AUTO_RESIDENT_SECONDS
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import SHORT_USED, Level
 from memwatch.monitor.alerts.rules import (

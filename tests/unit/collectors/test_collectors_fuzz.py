@@ -20,7 +20,7 @@ from memwatch.core.linux.cgroup_mounts import find_own_cgroup
 from memwatch.core.linux.cgroups import owner_folders, parse_cgroup, parse_mountinfo, parse_owners
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.core.linux.meminfo import Meminfo, parse_low_watermark
-from memwatch.core.processes.pss import parse_rollup
+from memwatch.core.processes.process_folder import parse_rollup
 from support.machine_folders import NAMES, machine_folder
 
 Parser = Callable[[bytes], Any]

@@ -12,8 +12,7 @@ from memwatch.core.clock import Moment
 from memwatch.core.events import EventLog
 from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.model import Process
-from memwatch.core.processes.growth import GrowthTracker
-from memwatch.core.processes.leaks import LeakRules
+from memwatch.core.processes.growth import GrowthTracker, LeakRules
 from memwatch.monitor.history.disk.last_run import UncleanShutdown
 from memwatch.monitor.incident_observer import IncidentObserver
 from memwatch.monitor.incidents.records import Incident

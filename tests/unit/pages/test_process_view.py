@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from memwatch.core.model import Absent, Process
-from memwatch.core.processes.growth import GrowthTracker
-from memwatch.core.processes.leaks import LeakRules
+from memwatch.core.processes.growth import GrowthTracker, LeakRules
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.pages.processes import ProcessView, build_process_view
 from memwatch_web.pages.renderer import Pages

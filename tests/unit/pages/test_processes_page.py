@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memwatch.core.model import Absent, Process
-from memwatch.core.processes.growth import GrowthTracker
-from memwatch.core.processes.leaks import LeakRules
+from memwatch.core.processes.growth import GrowthTracker, LeakRules
 from memwatch.monitor.render import words as wording
 from memwatch_web.pages.processes import ListView
 from memwatch_web.pages.renderer import Pages

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.core.model import Thresholds
-from memwatch.core.pressure.hysteresis import LevelState, base_level, update_level, use_reason
 from memwatch.core.pressure.inputs import Target
+from memwatch.core.pressure.judge import LevelState, base_level, update_level, use_reason
 from memwatch.core.pressure.rules import PressureRules, TargetRules
 from memwatch.core.snapshot import Level
 

@@ -24,9 +24,8 @@ from memwatch.core.model import (
 )
 from memwatch.core.pressure.forecast import Forecast
 from memwatch.core.pressure.inputs import PressureInputs, Target, build_targets, find_node_pools
-from memwatch.core.pressure.judge import JudgeState, is_near_the_end, judge
+from memwatch.core.pressure.judge import JudgeState, Resident, is_near_the_end, judge
 from memwatch.core.pressure.oom_kills import NewKills
-from memwatch.core.pressure.resident import Resident
 from memwatch.core.pressure.rules import PressureRules, TargetRules
 from memwatch.core.pressure.signals import full_in
 from memwatch.core.snapshot import CgroupPressure, Kernel, Level, Node, Swap

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from memwatch.core.model import Process
-from memwatch.core.processes.growth import GrowthTracker
-from memwatch.core.processes.leaks import LeakRules
+from memwatch.core.processes.growth import GrowthTracker, LeakRules
 
 GIB = 1 << 30
 

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
 from memwatch.core.model import Absent, Process
-from memwatch.core.processes.growth import GrowthTracker
-from memwatch.core.processes.leaks import LeakRules, LeakSuspect, find_suspect
+from memwatch.core.processes.growth import GrowthTracker, LeakRules, LeakSuspect, find_suspect
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.monitor.feature import MonitorRules

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from memwatch.core.events import Event
 from memwatch.core.kernel_log import OomKill
 from memwatch.core.model import Absent
-from memwatch.core.pressure.hysteresis import LevelState, describe_hold
-from memwatch.core.pressure.judge import HeldSignal, add_age
+from memwatch.core.pressure.judge import HeldSignal, LevelState, add_age, describe_hold
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.pressure.signals import Signal
 from memwatch.core.processes.growth import ProcessGrowth

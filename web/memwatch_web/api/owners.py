@@ -10,7 +10,7 @@ from fastapi import Path, Query
 from starlette.responses import Response
 
 from memwatch.core.owners import OWNER_KINDS, OwnerKind
-from memwatch.core.processes.pss import PssError
+from memwatch.core.processes.process_folder import PssError
 from memwatch.monitor.processes import GrowthWatch
 from memwatch.monitor.render.owners_json import OWNERS, Growth, GrowthTimes, MeasuredPss, owners_json
 from memwatch_web.api.dependencies import ApiServices

@@ -14,7 +14,7 @@ from memwatch.core.backends.model import Backends
 from memwatch.core.events import Event, EventLog
 from memwatch.core.model import Absent, Process
 from memwatch.core.printable import printable
-from memwatch.core.processes.pss import Pss
+from memwatch.core.processes.process_folder import Pss
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.doctor.model import Examination

@@ -15,8 +15,7 @@ from memwatch.core.accounting.unattributed import HELD_BY_PROCESSES, describe_ca
 from memwatch.core.allocators import AllocatorReport
 from memwatch.core.model import Absent, Bytes, Process, Words, sum_figures
 from memwatch.core.owners import OwnerKind, OwnerTotal, find_home
-from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth, key_of
-from memwatch.core.processes.leaks import LeakSuspect
+from memwatch.core.processes.growth import GrowthTracker, LeakSuspect, ProcessGrowth, key_of
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render.owners_json import list_totals
 from memwatch.monitor.render.summary import by_footprint

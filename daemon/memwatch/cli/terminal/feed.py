@@ -186,7 +186,7 @@ def _pss_of(address: Address, pid: int) -> tuple[Bytes, str]:
 
 
 def _pss_here(roots: Roots, process: Process) -> tuple[Bytes, str]:
-    from memwatch.core.processes.pss import PssError, PssReader
+    from memwatch.core.processes.process_folder import PssError, PssReader
 
     try:
         return PssReader(roots).read(process).pss_bytes, ""

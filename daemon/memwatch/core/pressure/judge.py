@@ -1,15 +1,19 @@
-"""Pressure of each target, from the signals of a tick and the state of earlier ticks."""
+"""Pressure of each target, from the use of its memory, the signals of a tick and the state of earlier ticks.
+
+The level of use falls with hysteresis. Resident memory is excluded from use: a machine that serves one large model
+is full by design.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from memwatch.core import units
-from memwatch.core.model import Absent, Bytes
+from memwatch.core.model import Absent, Bytes, Thresholds
 from memwatch.core.pressure.activity import (
     AT_REST,
     SPACING_SECONDS,
@@ -22,9 +26,7 @@ from memwatch.core.pressure.activity import (
     with_activity_point,
 )
 from memwatch.core.pressure.forecast import LASTS_RATIO, Forecast, Trend
-from memwatch.core.pressure.hysteresis import LevelState, base_level, update_level, use_reason
 from memwatch.core.pressure.inputs import PressureInputs, Target
-from memwatch.core.pressure.resident import Resident, judged_ratio
 from memwatch.core.pressure.rules import FILLED_ON_PURPOSE, PressureRules
 from memwatch.core.pressure.signals import (
     MIB,
@@ -37,6 +39,9 @@ from memwatch.core.pressure.signals import (
 )
 from memwatch.core.snapshot import Level, MemoryPsi, Pressure, Reason
 
+# `auto`: the lowest usage in this time, once that much time has been observed.
+AUTO_RESIDENT_SECONDS = 600.0
+_SLOTS = 20
 # A forecast is critical on the second consecutive tick that makes it: less than 3.3 s until the machine is lost,
 # and less than 0.65 times as long as it has been falling. A collapse at a steady rate is then critical a third of
 # its time before the end. A load that stops at 90 % of a board with 8 GB is not, nor is a KV cache of 50 GiB that
@@ -48,6 +53,102 @@ CRITICAL_USED, CRITICAL_BYTES = 0.85, 512 * MIB
 LOCKED_RATIO = 0.10
 # From this time on a fall is no single allocation.
 LONG_SECONDS, LONG_USED = 6.0, 0.78
+
+
+class Resident(Struct, frozen=True):
+    """Lowest usage in each of the last time slots, oldest first; a slot is (start, bytes)."""
+
+    slots: tuple[tuple[float, int], ...] = ()
+
+    def with_use(self, now: float, target: Target, wanted: int | Literal["auto"] | None) -> Resident:
+        if wanted != "auto":
+            return self
+        used = target.size_bytes - target.available_bytes
+        length = AUTO_RESIDENT_SECONDS / _SLOTS
+        if not self.slots or now - self.slots[-1][0] >= length:
+            return Resident((*self.slots[-_SLOTS:], (now, used)))
+        start, least = self.slots[-1]
+        return self if used >= least else Resident((*self.slots[:-1], (start, used)))
+
+    def resident_bytes(self, wanted: int | Literal["auto"] | None) -> int:
+        """Return the resident bytes; 0 until `auto` has observed `AUTO_RESIDENT_SECONDS`."""
+        if wanted != "auto":
+            return wanted or 0
+        return min(used for _, used in self.slots) if len(self.slots) > _SLOTS else 0
+
+
+def judged_ratio(target: Target, resident: int) -> float:
+    """Return the used fraction (0 to 1) of the memory that is not resident."""
+    size = target.size_bytes - resident
+    if resident <= 0 or size <= 0:
+        return target.used_ratio
+    return max(0.0, 1.0 - target.available_bytes / size)
+
+
+class LevelState(Struct, frozen=True):
+    """State of a target's level. `calm_since`: for each level, since when usage has been low enough to leave it."""
+
+    level: Level
+    calm_since: Mapping[Level, float] = field(default_factory=dict)
+
+
+def base_level(ratio: float, thresholds: Thresholds) -> Level:
+    """Return the level of usage alone: medium and high from their thresholds, critical above its own."""
+    if ratio > thresholds.critical:
+        return Level.CRITICAL
+    if ratio >= thresholds.high:
+        return Level.HIGH
+    return Level.MEDIUM if ratio >= thresholds.medium else Level.LOW
+
+
+def update_level(
+    before: LevelState | None, ratio: float, now: float, target: str, rules: PressureRules
+) -> LevelState:
+    """Return the level with hysteresis at `now` (monotonic seconds)."""
+    thresholds = rules.thresholds_for(target)
+    base = base_level(ratio, thresholds)
+    if before is None or base >= before.level:
+        return LevelState(base)
+    calm = {
+        level: before.calm_since.get(level, now)
+        for level in Level
+        if base < level <= before.level and ratio < thresholds.entry(level) - rules.clear_margin
+    }
+    level = before.level
+    while level in calm and now - calm[level] >= rules.clear_after_seconds:
+        level = Level(level - 1)
+    return LevelState(level, calm)
+
+
+def use_reason(
+    state: LevelState, ratio: float, now: float, target: Target, rules: PressureRules, resident_bytes: int = 0
+) -> Reason | None:
+    """Return the reason for a level from usage, None for the low level."""
+    level = state.level
+    if level is Level.LOW:
+        return None
+    text = describe_use(ratio, target, resident_bytes)
+    if base_level(ratio, rules.thresholds_for(target.id)) < level:
+        text += f"; {describe_hold(state, now, target.id, rules)}"
+    return Reason("util", text, level)
+
+
+def describe_use(ratio: float, target: Target, resident_bytes: int = 0) -> str:
+    """Name what was judged: a size, a limit, or the memory beside the resident part."""
+    used = f"{ratio * 100:.1f}%"
+    if resident_bytes:
+        rest = units.size(target.size_bytes - resident_bytes)
+        return f"{used} used of the {rest} beside {units.size(resident_bytes)} resident"
+    return f"{used} of its limit of {units.size(target.size_bytes)} used" if target.is_limit else f"{used} used"
+
+
+def describe_hold(state: LevelState, now: float, target: str, rules: PressureRules) -> str:
+    """Explain why a level stays although usage has fallen: "calm for 12 s"."""
+    since = state.calm_since.get(state.level)
+    if since is None:
+        line = (rules.thresholds_for(target).entry(state.level) - rules.clear_margin) * 100
+        return f"{state.level.word} clears after {rules.clear_after_seconds:g} s below {line:.0f}%"
+    return f"calm for {now - since:.0f} s"
 
 
 class HeldSignal(NamedTuple):

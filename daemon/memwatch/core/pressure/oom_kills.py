@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.kernel_log import KernelLog, OomKill
-from memwatch.core.linux.cgroup_kills import CgroupKill, CgroupKills
+from memwatch.core.linux.cgroup_kills import HIDDEN_PATHS, CgroupKill, CgroupKills
 from memwatch.core.model import Absent
-from memwatch.core.pressure.own_kills import OwnKills, claim_own_kills
 from memwatch.core.snapshot import SHORT_USED, Kernel
 
 # Both are read once a second, and the kernel counts a kill before it logs the victim.
@@ -30,6 +30,8 @@ SCOPES = ("machine", "cgroup", "unknown")
 RECLAIM_USED = 0.50
 # Allocations in that time that had to free memory. Machines with a full page cache have one now and then.
 MIN_RECLAIMS = 5
+# A kill is counted at most this long before the log names it.
+CLAIM_SECONDS = 2.5
 
 
 class NewKills(Struct, frozen=True):
@@ -105,6 +107,14 @@ class RamShortage(Struct, frozen=True):
         known = [one.reclaims for one in self.readings if not isinstance(one.reclaims, Absent)]
         rise = sum([max(0, after - before) for before, after in pairwise(known)])
         return most >= RECLAIM_USED and rise >= MIN_RECLAIMS
+
+
+class OwnKills(Struct, frozen=True):
+    """Kills counted at the limit of the own cgroup so far. `left`: those that no named kill is of, since `at`."""
+
+    total: int | None = None
+    left: int = 0
+    at: float = 0.0
 
 
 class OomKillCount(Struct, frozen=True):
@@ -218,3 +228,27 @@ def claim(kills: Sequence[CgroupKill], wanted: int) -> tuple[tuple[CgroupKill, .
 
 def _read_count(kernel: Kernel | None) -> int | Absent:
     return Absent.NOT_AVAILABLE if kernel is None else kernel.oom_kills_total
+
+
+def claim_own_kills(
+    before: OwnKills, total: int | None, named: Iterable[OomKill], path: str, now: float, is_owed: bool
+) -> tuple[OwnKills, tuple[OomKill, ...]]:
+    """Return the new kills that are of the own cgroup, whose `path` is that of its namespace.
+
+    `is_owed`: a kill that the machine counted waits for its name, so that its own count is kept as well.
+    If the path is hidden, the counter decides. It cannot tell kills in several groups apart: none is then its own.
+    """
+    limited = tuple(kill for kill in named if kill.scope == "cgroup")
+    risen = max(0, total - before.total) if total is not None and before.total is not None else 0
+    left = risen + (before.left if is_owed or now - before.at < CLAIM_SECONDS else 0)
+    if path not in HIDDEN_PATHS:
+        own = tuple(kill for kill in limited if is_around(kill.cgroup, path))
+    else:
+        own = limited[:left] if len({kill.cgroup for kill in limited}) == 1 else ()
+    left = max(0, left - len(own))
+    return OwnKills(total, left, now if risen else before.at), own
+
+
+def is_around(cgroup: str, path: str) -> bool:
+    """Return True for the cgroup in `path`, and for one around it."""
+    return cgroup not in HIDDEN_PATHS and PurePosixPath(path).is_relative_to(cgroup)

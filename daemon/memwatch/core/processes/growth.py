@@ -1,21 +1,27 @@
-"""Growth of processes: the size of each over the last hour, the fastest growing, and suspected leaks."""
+"""Growth of processes: the size of each over the last hour, the fastest growing, and suspected leaks.
+
+A suspected leak is steady growth over a whole window.
+"""
 
 from __future__ import annotations
 
 import threading
 from array import array
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from typing import Annotated, NamedTuple
 
 from msgspec import Struct
 
+from memwatch.core import units
 from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Bytes, Process
-from memwatch.core.processes.leaks import LeakRules, LeakSuspect, find_suspect
 
+# A leak's window has six parts. Fractions of its growth: the minimum in the last part, and the maximum in any part.
+PARTS = 6
+STILL_RATIO, JUMP_RATIO = 1 / 24, 0.5
 # Windows reported for every process, and the time between readings of the recent past and of the last hour.
 WINDOWS = (60.0, 600.0, 3600.0)
 SHORT_SECONDS, HOUR_SECONDS = 10.0, 60.0
@@ -26,6 +32,60 @@ UNKNOWN_START = -1.0
 MIN_TRACKS, TRACKS_PER_PROCESS = 100, 2
 # A size that is less by this falls. Reclaim and allocators return some pages of a process that grows.
 MIN_FALL_BYTES = 1 << 20
+
+
+class LeakRules(Struct, frozen=True):
+    """Thresholds of a suspected leak: growth over `window_seconds` by `min_bytes` and by `min_ratio`."""
+
+    window_seconds: float = 3600.0
+    min_bytes: int = 64 << 20
+    min_ratio: float = 0.1
+
+
+class LeakSuspect(Struct, frozen=True):
+    """A process that grew steadily. `evidence` describes the growth in a sentence."""
+
+    process: Process
+    since_boottime: float
+    grown_bytes: int
+    evidence: str
+
+
+def find_suspect(process: Process, readings: Sequence[tuple[float, int]], rules: LeakRules) -> LeakSuspect | None:
+    """Return a suspect if the minimum size rose in each of six parts of the window. `readings`: oldest first.
+
+    The minimum is used because a garbage-collected heap is a sawtooth. Growth in a single step, or growth that
+    levels off, is not a leak.
+    """
+    newest = readings[-1][0]
+    since, part_seconds = newest - rules.window_seconds, rules.window_seconds / PARTS
+    troughs = compute_troughs(readings, since, part_seconds)
+    if readings[0][0] > since + part_seconds / 2 or len(troughs) < PARTS:
+        return None
+    rises = [after - before for before, after in pairwise(troughs)]
+    grown = troughs[-1] - troughs[0]
+    if grown < max(rules.min_bytes, rules.min_ratio * troughs[0]) or min(rises) <= 0:
+        return None
+    if rises[-1] < STILL_RATIO * grown or max(rises) > JUMP_RATIO * grown:
+        return None
+    return LeakSuspect(process, since, grown, describe_growth(troughs, rules.window_seconds))
+
+
+def compute_troughs(readings: Iterable[tuple[float, int]], since: float, part_seconds: float) -> list[int]:
+    """Return the minimum size in each part of the window. A part without a reading is left out."""
+    least: dict[int, int] = {}
+    for at, size in readings:
+        part = min(PARTS - 1, int((at - since) / part_seconds))
+        if at >= since and size <= least.get(part, size):
+            least[part] = size
+    return [least[part] for part in sorted(least)]
+
+
+def describe_growth(troughs: Sequence[int], window_seconds: float) -> str:
+    """Describe the minimum size in each part of the window."""
+    sizes = " → ".join(units.size(size) for size in troughs)
+    grown = units.size(troughs[-1] - troughs[0])
+    return f"grew steadily by {grown} in {units.duration(window_seconds)}: {sizes}"
 
 
 class ProcessKey(NamedTuple):

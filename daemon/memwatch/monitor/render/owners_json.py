@@ -13,9 +13,8 @@ from memwatch.core.accounting.unattributed import unattributed_bytes as compute_
 from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Bytes, Pool, Process, ProcessList, Share
 from memwatch.core.owners import OwnerKind, OwnerTotal, build_totals, find_caps
-from memwatch.core.processes.growth import ProcessGrowth
-from memwatch.core.processes.leaks import LeakSuspect
-from memwatch.core.processes.pss import Pss
+from memwatch.core.processes.growth import LeakSuspect, ProcessGrowth
+from memwatch.core.processes.process_folder import Pss
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.wire import ABSENT, Json, Shape, Wire
 from memwatch.monitor.render.json import relation, unattributed_note
