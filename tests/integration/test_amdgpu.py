@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.collectors.amdgpu import HELD_SECONDS, RESCAN_SECONDS, Collector
-from memwatch.core.collectors.amdgpu_sensors import ERRORS_SECONDS
-from memwatch.core.collectors.amdgpu_sensors import Collector as Sensors
+from memwatch.core.collectors.gpu_sensors import ERRORS_SECONDS
+from memwatch.core.collectors.gpu_sensors import AmdgpuSensorsCollector as Sensors
 from memwatch.core.drivers.amd.records import Region
 from memwatch.core.linux.files import Roots, SourceUnavailable
 from memwatch.core.linux.pci import GpuPids

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.core.collectors.containers import MAX_ANSWER_BYTES, Collector, Options, parse_containers
+from memwatch.core.collectors.containers import MAX_ANSWER_BYTES, Options, RuntimeCollector, parse_containers
 from memwatch.core.linux.files import ParseError, SourceUnavailable
 from memwatchd.settings.schema import Settings
 from memwatchd.wiring import build_host
@@ -59,7 +59,7 @@ def runtime(tmp_path: Path, response: bytes) -> Iterator[tuple[str, list[bytes]]
 def test_container_names_are_listed_by_id(tmp_path: Path) -> None:
     """The first name of each container, without Docker's slash. A container without a name is left out."""
     with runtime(tmp_path, answer(LISTED)) as (address, requests):
-        collector = Collector(address)
+        collector = RuntimeCollector(address)
         findings = collector.collect()
         collector.close()
 
@@ -83,19 +83,19 @@ def test_container_names_are_listed_by_id(tmp_path: Path) -> None:
 )
 def test_invalid_response_is_rejected_with_a_reason(response: bytes, reason: str, tmp_path: Path) -> None:
     with runtime(tmp_path, response) as (address, _), pytest.raises(ParseError, match=reason):
-        Collector(address).collect()
+        RuntimeCollector(address).collect()
 
 
 def test_missing_socket_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(ParseError, match=r"nowhere\.sock: No such file"):
-        Collector(f"unix:{tmp_path}/nowhere.sock").collect()
+        RuntimeCollector(f"unix:{tmp_path}/nowhere.sock").collect()
 
 
 def test_stopped_docker_is_not_started_again(tmp_path: Path) -> None:
     """wtfutil/wtf#2176: a request to the socket starts a stopped Docker. It removes its pid file as it ends."""
     pid_file = tmp_path / "run.pid"
     with runtime(tmp_path, answer(LISTED)) as (address, requests):
-        collector = Collector(address)
+        collector = RuntimeCollector(address)
         pid_file.write_text("4711")
         collector.collect()
         pid_file.unlink()
@@ -120,7 +120,7 @@ def test_no_socket_is_opened_unless_configured(tmp_path: Path) -> None:
     """Existing sockets make no difference."""
     assert build_host(Settings()).options_for(Options).socket is None
     with pytest.raises(SourceUnavailable, match="no container runtime socket is configured"):
-        Collector(None)
+        RuntimeCollector(None)
     assert settings_from(tmp_path, '[collectors.containers]\nsocket = "unix:/run/x.sock"\n')
     (problem,) = problems_from(tmp_path, '[collectors.containers]\nsocket = "/run/x.sock"\n')
     assert "unix:/run/docker.sock" in problem

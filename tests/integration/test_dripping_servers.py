@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from memwatch.cli.http import DaemonUnreachableError, ask, parse_url
-from memwatch.core.collectors.containers import Collector as Containers
+from memwatch.core.collectors.containers import RuntimeCollector as Containers
 from memwatch.core.linux.files import ParseError
 from memwatch.library.daemon_client import Daemon
 from memwatch.monitor.notify.apprise import NOT_ENDED, AppriseChannel, load_service

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.core.collectors.tegrastats import Collector, find_tegrastats
+from memwatch.core.collectors.tegra import TegrastatsCollector, find_tegrastats
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.core.linux.line_buffer import LineBuffer
@@ -32,8 +32,8 @@ HALF_A_PIPE = 1 << 15
 RUN_AND_WAIT = """
 import sys, time
 from memwatch.core.linux.files import Roots
-from memwatch.core.collectors.tegrastats import Collector
-collector = Collector(Roots(), sys.argv[1], 0.1)
+from memwatch.core.collectors.tegra import TegrastatsCollector
+collector = TegrastatsCollector(Roots(), sys.argv[1], 0.1)
 collector.collect()
 print("running", flush=True)
 time.sleep(60)
@@ -41,9 +41,9 @@ time.sleep(60)
 
 
 @contextmanager
-def collecting(tmp_path: Path, interval: float = INTERVAL) -> Iterator[tuple[Tegrastats, Collector]]:
+def collecting(tmp_path: Path, interval: float = INTERVAL) -> Iterator[tuple[Tegrastats, TegrastatsCollector]]:
     simulator = Tegrastats.of(tmp_path, NANO)
-    collector = Collector(ROOTS, str(simulator.program), interval)
+    collector = TegrastatsCollector(ROOTS, str(simulator.program), interval)
     try:
         yield simulator, collector
     finally:
@@ -55,7 +55,7 @@ def blocks_of(findings: Findings) -> int | Absent:
     return findings.tegrastats.largest_free_blocks
 
 
-def collect_or_error(collector: Collector) -> Findings | str:
+def collect_or_error(collector: TegrastatsCollector) -> Findings | str:
     """Return the findings, or the message of the error."""
     try:
         return collector.collect()
@@ -63,7 +63,7 @@ def collect_or_error(collector: Collector) -> Findings | str:
         return str(error)
 
 
-def wait_for_recovery(collector: Collector, seconds: float = 15.0) -> Findings:
+def wait_for_recovery(collector: TegrastatsCollector, seconds: float = 15.0) -> Findings:
     """Return the first findings after an error."""
     until = time.monotonic() + seconds
     while isinstance(found := collect_or_error(collector), str):
@@ -158,7 +158,7 @@ def test_hanging_program_is_killed_after_its_deadline(tmp_path: Path, deaf: bool
     """After five seconds without a line, even if it ignores SIGTERM. Then a new one is started."""
     simulator = Tegrastats.of(tmp_path, NANO)
     simulator.does("hang", deaf=deaf)
-    collector = Collector(ROOTS, str(simulator.program), INTERVAL)
+    collector = TegrastatsCollector(ROOTS, str(simulator.program), INTERVAL)
     started = time.monotonic()
     with pytest.raises(ParseError, match="printed no valid line for 5 s and was killed"):
         collector.collect()
@@ -209,16 +209,16 @@ def test_missing_program_makes_the_collector_unavailable(tmp_path: Path) -> None
     assert find(x86, str(simulator.program), "auto", nowhere) == str(simulator.program)
     assert find(x86, str(tmp_path / "text"), "auto", here) is None
     with pytest.raises(SourceUnavailable, match="no tegrastats on PATH: utilization"):
-        Collector(ROOTS, search_path=nowhere)
+        TegrastatsCollector(ROOTS, search_path=nowhere)
     with pytest.raises(SourceUnavailable, match="no Tegra"):
-        Collector(x86, search_path=here)
+        TegrastatsCollector(x86, search_path=here)
 
 
 def test_invalid_executable_is_an_error(tmp_path: Path) -> None:
     broken = tmp_path / "tegrastats"
     broken.write_bytes(b"\x7fELF, or so it says")
     broken.chmod(0o755)
-    collector = Collector(ROOTS, str(broken), INTERVAL)
+    collector = TegrastatsCollector(ROOTS, str(broken), INTERVAL)
 
     with pytest.raises(ParseError, match="exited with code 1"):
         collector.collect()

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import CollectorEntry, ScanOptions
 from memwatch.core.collectors.base import Host as ReadHost
-from memwatch.core.collectors.psutil_host import NO_COUNTERS, build_pool
+from memwatch.core.collectors.other_systems import NO_COUNTERS, build_pool
 from memwatch.core.drivers.apple import Accelerator, AppleReading, Metal, PressureLevel
 from memwatch.core.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
 from memwatch.core.drivers.tegra.records import Load, TegrastatsReading

@@ -21,7 +21,7 @@ from prometheus_client import generate_latest
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import BaseCollector, Collector, CollectorEntry, Host
 from memwatch.core.collectors.nvml import is_nvidia_here
-from memwatch.core.collectors.tegrastats import Collector as TegrastatsCollector
+from memwatch.core.collectors.tegra import TegrastatsCollector
 from memwatch.core.drivers.tegra.tegrastats import parse_line
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import re
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Literal, get_args, get_origin
 
 from msgspec import NODEFAULT
 
+from memwatch.core.collectors import COLLECTORS
 from memwatch.core.options import Accepts, Bounds, Section, Size
 from memwatchd.settings.diff import find_effect
 from memwatchd.settings.keys import Key, is_section, section_keys, setting_text, unwrap
@@ -141,8 +142,10 @@ def collectors_part(section: type[Section]) -> str:
 
 
 def source_of(collector: str) -> str:
-    """Return the first sentence about a collector, from its module."""
-    return prose(first_sentence(importlib.import_module(f"memwatch.core.collectors.{collector}").__doc__))
+    """Return the first sentence about a collector, from its module, or from its class where it shares a module."""
+    kind = next(one for one in COLLECTORS if one.name == collector).load()
+    source = sys.modules[kind.__module__] if kind.__name__ == "Collector" else kind
+    return prose(first_sentence(source.__doc__))
 
 
 def render() -> str:

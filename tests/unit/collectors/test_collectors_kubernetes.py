@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.accounting.compose import Composer
-from memwatch.core.collectors.kubernetes import FOLDER, Collector
+from memwatch.core.collectors.containers import FOLDER, KubernetesCollector
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots, SourceUnavailable
 
@@ -28,8 +28,8 @@ def link(root: Path, pod: str, container: str, its_id: str = ID, uid: str = UID,
     return path
 
 
-def collector(root: Path) -> Collector:
-    return Collector(Roots(root / "proc", root / "sys", root))
+def collector(root: Path) -> KubernetesCollector:
+    return KubernetesCollector(Roots(root / "proc", root / "sys", root))
 
 
 def test_pods_and_containers_have_names_by_id(root: Path) -> None:

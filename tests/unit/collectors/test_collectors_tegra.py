@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.core.collectors import nvmap, tegra
+from memwatch.core.collectors import tegra
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.core.linux.pci import GpuPids
 from memwatch.core.model import Absent
@@ -28,15 +28,15 @@ def nano(tmp_path: Path) -> Roots:
 
 def test_chip_in_the_settings_replaces_a_hidden_device_tree(nano: Roots) -> None:
     """Settings also override the device tree; without either there is a Tegra whose chip is not known."""
-    named = tegra.Collector(nano, "tegra186").collect().tegra
+    named = tegra.BoardCollector(nano, "tegra186").collect().tegra
     shutil.rmtree(nano.procfs / "device-tree")
-    hidden = tegra.Collector(nano, "tegra210").collect().tegra
+    hidden = tegra.BoardCollector(nano, "tegra210").collect().tegra
 
     assert named is not None
     assert hidden is not None
     assert named.soc == "tegra186"
     assert (hidden.soc, hidden.board, hidden.l4t) == ("tegra210", Absent.NOT_AVAILABLE, "32.7.1")
-    unnamed = tegra.Collector(nano).collect().tegra
+    unnamed = tegra.BoardCollector(nano).collect().tegra
     assert unnamed is not None
     assert unnamed.soc == "tegra"
 
@@ -56,7 +56,7 @@ def test_each_sign_shows_a_tegra_without_a_device_tree(nano: Roots, sign: str) -
         path.parent.mkdir(exist_ok=True)
         path.write_text("# R36 (release), REVISION: 4.3, GCID: 1, BOARD: generic, EABI: aarch64, DATE: x\n")
 
-    found = tegra.Collector(nano).collect().tegra
+    found = tegra.BoardCollector(nano).collect().tegra
 
     assert found is not None
     assert found.soc == "tegra"
@@ -67,7 +67,7 @@ def test_machine_without_any_sign_is_no_tegra(nano: Roots) -> None:
     """Neither the collector of the board nor that of NvMap is available."""
     hide_all_signs(nano)
 
-    for collector in (tegra.Collector, lambda roots: nvmap.Collector(roots, GpuPids())):
+    for collector in (tegra.BoardCollector, lambda roots: tegra.NvmapCollector(roots, GpuPids())):
         with pytest.raises(SourceUnavailable, match="no Tegra"):
             collector(nano)
 
@@ -84,7 +84,7 @@ def test_board_without_a_release_file_is_recognized(nano: Roots) -> None:
     """Automotive systems and containers have none."""
     (nano.rootfs / "etc/nv_tegra_release").unlink()
 
-    found = tegra.Collector(nano).collect().tegra
+    found = tegra.BoardCollector(nano).collect().tegra
 
     assert found is not None
     assert (found.l4t, found.jetpack) == (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
@@ -92,7 +92,7 @@ def test_board_without_a_release_file_is_recognized(nano: Roots) -> None:
 
 def test_memory_is_read_on_every_collection(nano: Roots) -> None:
     """A contradiction is rejected."""
-    collector = tegra.Collector(nano)
+    collector = tegra.BoardCollector(nano)
     meminfo = nano.procfs / "meminfo"
     text = meminfo.read_text()
     before = collector.collect().tegra
@@ -111,7 +111,7 @@ def test_memory_is_read_on_every_collection(nano: Roots) -> None:
 @pytest.mark.measure
 def test_reading_on_a_tick_is_cheap(nano: Roots) -> None:
     """It is read on every tick: below one millisecond on a busy machine (20 µs on an idle one)."""
-    collector = tegra.Collector(nano)
+    collector = tegra.BoardCollector(nano)
     costs = []
     for _ in range(20):
         started = time.process_time()
@@ -131,7 +131,7 @@ def test_small_holders_of_gpu_memory_are_listed(nano: Roots) -> None:
         file.seek(0)
         file.write(rows)
 
-    found = nvmap.Collector(nano, pids).collect().nvmap
+    found = tegra.NvmapCollector(nano, pids).collect().nvmap
 
     assert found is not None
     assert isinstance(found.clients, tuple)
@@ -145,13 +145,13 @@ def test_invalid_table_of_clients_is_rejected(nano: Roots, content: bytes) -> No
     (nano.procfs.parent / CLIENTS).write_bytes(content)
 
     with pytest.raises(ParseError, match="nvmap clients"):
-        nvmap.Collector(nano, GpuPids()).collect()
+        tegra.NvmapCollector(nano, GpuPids()).collect()
 
 
 def test_debugfs_mounted_later_is_read(nano: Roots) -> None:
     """Unmounted debugfs is unavailable; once mounted, its values are read."""
     path = nano.procfs.parent / CLIENTS
-    collector = nvmap.Collector(nano, GpuPids())
+    collector = tegra.NvmapCollector(nano, GpuPids())
     path.rename(path.with_name("away"))
     with pytest.raises(SourceUnavailable, match="is debugfs mounted"):
         collector.collect()

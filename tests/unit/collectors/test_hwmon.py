@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.collectors.hwmon import RESCAN_SECONDS, Collector
+from memwatch.core.collectors.gpu_sensors import RESCAN_SECONDS, HwmonCollector
 from memwatch.core.linux.files import SourceUnavailable
 from memwatch.core.model import Absent, Vitals
 from simulators.amd_machine import PCI, AmdMachine, discrete
@@ -58,7 +58,7 @@ class Machine:
         self.clock = FakeClock()
         for name, text in files.items():
             self.write(f"hwmon/hwmon3/{name}", text)
-        self.collector = Collector(self.machine.roots, self.clock.monotonic)
+        self.collector = HwmonCollector(self.machine.roots, self.clock.monotonic)
 
     def write(self, name: str, text: str | int | bytes) -> None:
         self.machine.write(f"sys/devices/pci0000:00/{PCI}/{name}", text)

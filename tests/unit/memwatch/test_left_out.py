@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 
 from memwatch.cli.peaks import Peaks
 from memwatch.core.accounting.compose import Composer
-from memwatch.core.collectors import cgroup_pressure, dmem, kubernetes
+from memwatch.core.collectors import cgroup_pressure, containers, dmem
 from memwatch.core.drivers.nvml.records import GpuReading, NvmlReading
 from memwatch.core.events import EventLog
 from memwatch.core.findings import Findings
@@ -128,13 +128,13 @@ def test_cgroups_with_gpu_memory_beyond_the_maximum_are_counted(tmp_path: Path) 
 
 
 def test_logs_of_containers_beyond_the_maximum_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / kubernetes.FOLDER
+    folder = tmp_path / containers.FOLDER
     folder.mkdir(parents=True)
     for number in range(5):
         (folder / f"{number}.log").touch()
-    monkeypatch.setattr(kubernetes, "MAX_LINKS", 3)
+    monkeypatch.setattr(containers, "MAX_LINKS", 3)
 
-    assert kubernetes.Collector(Roots(rootfs=tmp_path)).collect().left_out == {"container_logs": 2}
+    assert containers.KubernetesCollector(Roots(rootfs=tmp_path)).collect().left_out == {"container_logs": 2}
 
 
 def test_driver_errors_beyond_the_maximum_are_counted() -> None:

@@ -1,4 +1,4 @@
-"""The collectors: one module each, and one line in `COLLECTORS`."""
+"""The collectors: a class each, and one line in `COLLECTORS`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from memwatch.core.linux.files import Roots
 
 
 class Listed(Struct, frozen=True):
-    """A collector: the module of its name, the snapshot fields that no other collector fills, and its systems.
+    """A collector: the snapshot fields that no other collector fills, its systems, and its module.
 
-    A daemon loads all modules at its start. The library loads those that it needs.
+    The module has the collector's name, unless it has the collectors of one subject. A daemon loads all modules at
+    its start. The library loads those that it needs.
     """
 
     name: str
     sole_fields: tuple[str, ...] = ()
     system: Literal["linux", "darwin", "not linux"] = "linux"
+    module: str = ""
 
     def supports(self, platform: str) -> bool:
         return platform != "linux" if self.system == "not linux" else platform == self.system
 
     def load(self) -> type[BaseCollector]:
-        kind: type[BaseCollector] = import_module(f"{__name__}.{self.name}").Collector
-        return kind
+        module = import_module(f"{__name__}.{self.module or self.name}")
+        kinds = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, BaseCollector)]
+        return next(kind for kind in kinds if kind.name == self.name)
 
 
 # In the order in which they run. Settings, the configuration file and the metrics are derived from this tuple.
@@ -43,25 +46,25 @@ COLLECTORS: tuple[Listed, ...] = (
     Listed("zram", ("zram",)),
     Listed("cgroup"),
     Listed("containers"),
-    Listed("kubernetes"),
+    Listed("kubernetes", module="containers"),
     Listed("cgroup_pressure", ("cgroup_pressure",)),
     Listed("cgroup_kills"),
     Listed("dmem"),
     Listed("machine"),
     Listed("tegra"),
-    Listed("nvmap"),
-    Listed("tegrastats", ("tegrastats",)),
+    Listed("nvmap", module="tegra"),
+    Listed("tegrastats", ("tegrastats",), module="tegra"),
     Listed("nvml"),
     Listed("amdgpu"),
-    Listed("amdgpu_sensors"),
+    Listed("amdgpu_sensors", module="gpu_sensors"),
     Listed("amdsmi"),
     Listed("amd_cli"),
     Listed("drm"),
-    Listed("hwmon"),
+    Listed("hwmon", module="gpu_sensors"),
     Listed("processes"),
     Listed("engines", ("engines",)),
-    Listed("psutil_host", system="not linux"),
-    Listed("psutil_processes", system="not linux"),
+    Listed("psutil_host", system="not linux", module="other_systems"),
+    Listed("psutil_processes", system="not linux", module="other_systems"),
     Listed("apple", system="darwin"),
 )
 

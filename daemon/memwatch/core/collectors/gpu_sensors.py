@@ -1,4 +1,4 @@
-"""Utilization and memory errors of AMD GPUs, read from the GPU's firmware, which may be slow to answer."""
+"""Figures of AMD and Intel GPUs that their firmware answers. It may be slow, so each collector has its thread."""
 
 from __future__ import annotations
 
@@ -12,16 +12,56 @@ from memwatch.core.drivers.amd.records import AmdSensors
 from memwatch.core.drivers.amd.sysfs import parse_bad_pages, parse_errors, parse_ratio
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots, SourceUnavailable
+from memwatch.core.linux.hwmon import GpuSensors, find_sensors
 from memwatch.core.linux.runtime_power import is_awake, may_suspend
 from memwatch.core.model import Absent
+
+# Interval for added and removed GPUs.
+RESCAN_SECONDS = 60.0
+
+
+class HwmonCollector(BaseCollector):
+    """Temperature, power, clocks and throttling of AMD and Intel GPUs. No suspended GPU wakes up.
+
+    Reads in its own thread: the firmware of a busy GPU may take milliseconds to answer.
+    """
+
+    name = "hwmon"
+    signs: tuple[str, ...] = ("sys/class/drm/",)
+    period_seconds: float = 5.0
+    may_block = True
+
+    def __init__(self, roots: Roots, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(roots)
+        self._monotonic = monotonic
+        self._gpus: dict[str, GpuSensors] = {}
+        self._rescan()
+
+    def collect(self) -> Findings:
+        now = self._monotonic()
+        if now >= self._rescan_at or not self._gpus:
+            self._rescan()
+        return Findings(hwmon={pci: gpu.read(now) for pci, gpu in self._gpus.items()})
+
+    def _rescan(self) -> None:
+        self._rescan_at = self._monotonic() + RESCAN_SECONDS
+        found = find_sensors(self._roots.sysfs)
+        kept = {pci: gpu for pci, gpu in self._gpus.items() if pci in found and gpu.files == found[pci].files}
+        self._gpus = found | kept
+        if not found:
+            raise SourceUnavailable("no AMD or Intel GPU with sensors found")
+
 
 ERRORS_SECONDS = 60.0
 # One page is a line of 35 characters; drivers stop at a few thousand pages.
 _MAX_BAD_PAGES_BYTES = 1 << 18
 
 
-class Collector(BaseCollector):
-    """Reads only GPUs that never suspend: reading others would keep them from suspending (Linux 6.12, 7.2)."""
+class AmdgpuSensorsCollector(BaseCollector):
+    """Utilization and memory errors of AMD GPUs, read from the GPU's firmware, which may be slow to answer.
+
+    Reads only GPUs that never suspend: reading others would keep them from suspending (Linux 6.12, 7.2).
+    """
 
     name = "amdgpu_sensors"
     signs: tuple[str, ...] = ("sys/class/drm/",)

@@ -1,18 +1,69 @@
-"""The largest processes on systems without /proc, through psutil."""
+"""System RAM, swap and processes on systems without /proc (macOS, the BSDs and Windows), through psutil."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from heapq import nlargest
+from platform import machine
 from typing import Any
 
-from memwatch.core.collectors.base import BaseCollector, Host, ScanOptions
+from memwatch.core.collectors.base import BaseCollector, Collector, Host, ScanOptions
 from memwatch.core.findings import Findings
-from memwatch.core.linux.files import SourceUnavailable
-from memwatch.core.model import Absent, Process, Words
+from memwatch.core.linux.files import ParseError, SourceUnavailable
+from memwatch.core.model import Absent, Pool, PoolKind, Process, Quality, Words
 from memwatch.core.owners import Owner
 from memwatch.core.printable import printable
-from memwatch.core.snapshot import ProcessScan
+from memwatch.core.snapshot import Kernel, ProcessScan, Swap
+
+# Only Linux counts OOM kills and compaction failures.
+NO_COUNTERS = Kernel(*[Absent.NOT_SUPPORTED] * len(Kernel.__struct_fields__))
+
+
+def build_pool(size: int, available: int, free: int, label: str = "System RAM") -> Pool:
+    if not 0 <= available <= size or not 0 <= free <= size:
+        raise ParseError(f"psutil: available {available} and free {free} do not fit in {size}")
+    return Pool(
+        id="ram",
+        kind=PoolKind.SYSTEM_RAM,
+        label=label,
+        size_bytes=size,
+        used_bytes=size - available,
+        available_bytes=available,
+        source="psutil:virtual_memory",
+        quality=Quality.ESTIMATED,
+        free_bytes=free,
+    )
+
+
+class HostCollector(BaseCollector):
+    """System RAM and swap on systems without /proc (macOS, the BSDs and Windows), through psutil."""
+
+    name = "psutil_host"
+    period_seconds: float = 0.0
+    may_block = False
+
+    def __init__(self, label: str = "System RAM") -> None:
+        try:
+            import psutil
+        except ImportError as error:
+            raise SourceUnavailable(f"psutil cannot be imported: {error}") from error
+        self._psutil = psutil
+        self._label = label
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        # Apple's chips have one memory for CPU and GPU; this is Apple's name for it.
+        unified = (host.platform, machine()) == ("darwin", "arm64")
+        return cls("Unified memory" if unified else "System RAM")
+
+    def collect(self) -> Findings:
+        ram, swap = self._psutil.virtual_memory(), self._psutil.swap_memory()
+        used = min(max(swap.used, 0), swap.total)
+        pool = build_pool(ram.total, ram.available, ram.free, self._label)
+        return Findings(pools=(pool,), swap=Swap(size_bytes=swap.total, used_bytes=used), kernel=NO_COUNTERS)
+
+    def close(self) -> None:
+        pass
 
 
 def build_process(info: Mapping[str, Any]) -> Process:
@@ -46,7 +97,9 @@ def _user(info: Mapping[str, Any]) -> Words:
     return printable(info["username"]) if info["username"] else Absent.NOT_PERMITTED
 
 
-class Collector(BaseCollector):
+class ProcessesCollector(BaseCollector):
+    """The largest processes on systems without /proc, through psutil."""
+
     name = "psutil_processes"
     may_block = True
 
