@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from memwatch.core.drivers.nvml.fields import throttle_reasons
 from memwatch.core.drivers.nvml.records import GpuReading
-from memwatch.core.drivers.nvml.vital_fields import throttle_reasons
 from memwatch.core.model import Absent, Vitals
 from simulators.nvml_child import running_child
 from simulators.nvml_machine import NOT_IN_OLD_DRIVERS, Simulator

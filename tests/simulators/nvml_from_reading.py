@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from memwatch.core.drivers.nvml.vital_fields import THROTTLE_REASONS
+from memwatch.core.drivers.nvml.fields import THROTTLE_REASONS
 from memwatch.core.linux.pci import pci_numbers
 from simulators.nvml_state import (
     Bar1,

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memwatch.core.drivers.nvml.errors import HANDLE_GONE, Code, NvmlError, absent_reason, build_failure
-from memwatch.core.drivers.nvml.query import Query
+from memwatch.core.drivers.nvml.errors import HANDLE_GONE, Code, NvmlError, Query, absent_reason, build_failure
 from memwatch.core.model import Absent
 from memwatch.core.runtime.backoff import Backoff
 

@@ -10,10 +10,9 @@ from functools import partial
 from msgspec.structs import replace
 
 from memwatch.core.drivers.nvml import binding
-from memwatch.core.drivers.nvml.errors import LIBRARY_WIDE, Code, NvmlError, absent_reason, build_failure
+from memwatch.core.drivers.nvml.errors import LIBRARY_WIDE, Code, NvmlError, Query, absent_reason, build_failure
 from memwatch.core.drivers.nvml.events import WAIT_SECONDS, Events
 from memwatch.core.drivers.nvml.gpu import Gpu, StaticInfo, UnreachableGpu
-from memwatch.core.drivers.nvml.query import Query
 from memwatch.core.drivers.nvml.records import GpuReading, MissingGpu, NvmlFailure, NvmlReading
 from memwatch.core.drivers.nvml.runtime_suspend import Address, RuntimeSuspend, SleepingGpu, pci_text
 from memwatch.core.drivers.nvml.validation import AnswerValidator, Limits

@@ -1,8 +1,10 @@
-"""NVML return codes, and the reason each gives for a missing value."""
+"""NVML return codes, the reason each gives for a missing value, and queries that act on them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
+from typing import Generic, TypeVar
 
 from memwatch.core.drivers.nvml.records import NvmlFailure
 from memwatch.core.model import Absent
@@ -95,3 +97,47 @@ def build_failure(code: int) -> NvmlFailure:
     """Return the failure for a code that concerns the library as a whole."""
     reason, text = _FAILURES.get(code, ("failed", "NVML failed"))
     return NvmlFailure(reason, f"{text} ({name_of(code)})", code)
+
+
+T = TypeVar("T")
+
+
+class Query(Generic[T]):
+    """A value and the calls (`forms`) that can return it, each with its name, newest first.
+
+    An unsupported call is not repeated. `codes` holds the return code of each call that failed; the entry is
+    removed when the call works again. Codes in `fatal` do not concern the value alone: they are raised.
+    """
+
+    def __init__(
+        self,
+        codes: dict[str, int],
+        *forms: tuple[str, Callable[[], T]],
+        fatal: frozenset[Code] = GPU_WIDE,
+    ) -> None:
+        self._codes = codes
+        self._forms = list(forms)
+        self._fatal = fatal
+
+    def ask(self) -> T | Absent:
+        while self._forms:
+            name, form = self._forms[0]
+            try:
+                answer = form()
+            except NvmlError as rejected:
+                self._codes[name] = rejected.code
+                if rejected.code in self._fatal:
+                    raise
+                if rejected.code not in OTHER_FORM:
+                    return self._without(rejected.code)
+                del self._forms[0]
+            else:
+                if name in self._codes:
+                    del self._codes[name]
+                return answer
+        return Absent.NOT_SUPPORTED
+
+    def _without(self, code: int) -> Absent:
+        if code == Code.NOT_SUPPORTED:
+            self._forms.clear()
+        return absent_reason(code)
