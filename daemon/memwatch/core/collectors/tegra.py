@@ -15,6 +15,7 @@ from memwatch.core.doc import Doc
 from memwatch.core.drivers.tegra.board import AUTO, SOME_TEGRA, TegraOptions, detect_soc, find_sign, parse_release
 from memwatch.core.drivers.tegra.nvmap import KERNEL_PID, parse_clients, parse_meminfo
 from memwatch.core.drivers.tegra.records import NvMapReading, TegraReading, TegrastatsReading
+from memwatch.core.drivers.tegra.tegrastats import MAX_LINE_BYTES, parse_line
 from memwatch.core.findings import Findings
 from memwatch.core.helper.codec import DecodeError
 from memwatch.core.linux.device_tree import device_tree
