@@ -12,8 +12,7 @@ from memwatch.build_info import REVISION, __version__
 from memwatch.core.clock import SystemClock
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import KeyOwners
-from memwatch.core.linux.memory_events import MemoryEvents
-from memwatch.core.linux.own_pressure import OwnPressure
+from memwatch.core.linux.memory_events import MemoryEvents, OwnPressure
 from memwatch.core.linux.process_ends import ProcessEnds
 from memwatch.core.linux.process_files import Passwd
 from memwatch.core.linux.psi_trigger import PsiTrigger

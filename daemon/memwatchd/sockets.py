@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.core.runtime.failure_log import FailureLog
+from memwatch.core.runtime.worker import FailureLog
 from memwatchd.settings.keys import TcpAddress, UnixAddress
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from memwatch.core.linux.key_owner import MAX_OWNERS, KnownOwners
-from memwatch.core.runtime.path_walk import is_writable_by_others, walk
+from memwatch.core.runtime.programs import is_writable_by_others, walk
 
 log: logging.Logger = logging.getLogger(__name__)
 

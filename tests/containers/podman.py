@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.core.linux.capabilities import has_capability
+from memwatch.core.linux.process_files import has_capability
 
 CAP_SYS_RESOURCE = 24
 MAX_SECONDS = 600.0

@@ -10,8 +10,7 @@ from memwatch.core.collectors import cgroup, cgroup_pressure, drm, meminfo, numa
 from memwatch.core.drivers.tegra import nvmap
 from memwatch.core.helper.codec import DecodeError
 from memwatch.core.linux.files import ParseError
-from memwatch.core.linux.meminfo import Meminfo, parse_low_watermark
-from memwatch.core.linux.meminfo_checks import UNREAD
+from memwatch.core.linux.meminfo import UNREAD, Meminfo, parse_low_watermark
 from memwatch.core.model import Absent, Pool, Quality
 from memwatch.core.snapshot import Swap
 from memwatch.library import host

@@ -15,7 +15,7 @@ from msgspec import Struct
 from memwatch.core.collectors.amdsmi import CHILD, Collector, parse_reading
 from memwatch.core.drivers.amd.smi_child import NO_DRIVER
 from memwatch.core.findings import Findings
-from memwatch.core.helper.python_child import python_child
+from memwatch.core.helper.process import python_child
 from memwatch.core.helper.supervisor import Helper
 from memwatch.core.linux.files import ParseError, SourceUnavailable
 from simulators.amd_machine import GIB, PCI, AmdMachine, discrete

@@ -15,7 +15,7 @@ from memwatch.core.backends.finder import CHILD, ask_opencl
 from memwatch.core.backends.model import OpenclResult
 from memwatch.core.backends.opencl_child import kind_of
 from memwatch.core.helper.codec import from_line
-from memwatch.core.helper.python_child import import_path, python_child
+from memwatch.core.helper.process import import_path, python_child
 from memwatch.core.model import Absent
 from simulators import opencl_binding
 from simulators.opencl_binding import binding

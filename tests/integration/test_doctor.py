@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.collectors.kmsg import explain_denial
-from memwatch.core.linux.capabilities import parse_effective
 from memwatch.core.linux.files import Roots
+from memwatch.core.linux.process_files import parse_effective
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import CollectorStatus, ProcessScan
 from memwatch.monitor.doctor.checks import find_remedy, run_checks

@@ -9,8 +9,13 @@ from msgspec.structs import replace
 
 from memwatch.cli.holders import engine_lines
 from memwatch.core.collectors.engines import Collector
-from memwatch.core.linux.engine_processes import LISTED_TURNS, MAX_MEMBERS, MAX_PER_ACCOUNT
-from memwatch.core.linux.engine_slots import COMPARED_TURNS, MAX_ENGINES
+from memwatch.core.linux.engine_processes import (
+    COMPARED_TURNS,
+    LISTED_TURNS,
+    MAX_ENGINES,
+    MAX_MEMBERS,
+    MAX_PER_ACCOUNT,
+)
 from memwatch.core.model import Absent
 from memwatch.monitor.render.json import snapshot_json
 from memwatch_web.metrics.families import engine_families

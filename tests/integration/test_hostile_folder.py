@@ -147,7 +147,7 @@ def test_every_child_is_tested() -> None:
 
 def test_empty_entry_of_pythonpath_does_not_reach_a_child(tmp_path: Path) -> None:
     """It means the working directory. An absolute entry that names that folder does reach the child."""
-    show = "from memwatch.core.helper.python_child import python_child as p; print(p('x')[p('x').index('x') + 2:])"
+    show = "from memwatch.core.helper.process import python_child as p; print(p('x')[p('x').index('x') + 2:])"
     (tmp_path / "show.py").write_text(show)
     before = clean_environment().get("PYTHONPATH", "") or str(DAEMON)
     (tmp_path / "here").mkdir()

@@ -172,7 +172,6 @@ def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) 
         "memwatch.core.linux.dmem",
         "memwatch.core.owners",
         "memwatch.core.doc",
-        "memwatch.core.linux.cgroup_scopes",
         "memwatch.core.linux.files",
         "memwatch.core.linux.pci",
         "memwatch.core.linux.runtime_power",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.core.linux.own_pressure import OwnPressure
+from memwatch.core.linux.memory_events import OwnPressure
 from memwatch.core.linux.wakeups import Wakeups
 from support.daemon_process import open_files, running_daemon
 from support.thrashing import PRESSURE, thrashing

@@ -16,7 +16,7 @@ import pytest
 from memwatch.core.collectors.tegra import TegrastatsCollector, find_tegrastats
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.core.linux.line_buffer import LineBuffer
+from memwatch.core.linux.line_program import LineBuffer
 from memwatch.core.model import Absent
 from simulators.tegra_machine import Tegrastats, is_alive, wait_until_gone
 from support.machine_folders import machine_folder

@@ -12,7 +12,7 @@ from msgspec import to_builtins
 from memwatch.cli.context import EXIT_OK, Number, build_context, common
 from memwatch.cli.http import Address, CommandError
 from memwatch.cli.tables import columns
-from memwatch.core.runtime.file_remedies import remedy_to_read
+from memwatch.core.runtime.own_files import remedy_to_read
 from memwatch.library.allocator_snapshot import SnapshotSummary, read_snapshot
 from memwatch.library.pickle_reader import PickleRefusedError
 from memwatch.monitor.render import words as wording

@@ -26,7 +26,7 @@ from memwatch.core.linux.files import Roots, read_once
 from memwatch.core.linux.user_files import folder_to_write
 from memwatch.core.reading.identity import read_identity
 from memwatch.core.reading.machine import DirectReading
-from memwatch.core.runtime.file_remedies import remedy_to_write
+from memwatch.core.runtime.own_files import remedy_to_write
 from memwatch.core.snapshot import UNKNOWN_BOOT
 from memwatch.core.units import size
 from memwatch.monitor.doctor.versions import InstalledVersions, find_version, read_versions

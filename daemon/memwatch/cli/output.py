@@ -12,7 +12,7 @@ from pathlib import Path
 from memwatch.cli.http import CommandError
 from memwatch.cli.terminal.style import Depth, Line, find_depth, paint, plain
 from memwatch.core.printable import printable
-from memwatch.core.runtime.file_remedies import remedy_to_write
+from memwatch.core.runtime.own_files import remedy_to_write
 
 # A pipe has no width. Tables of tools fit a usual terminal.
 PIPE_WIDTH = 100

@@ -13,7 +13,7 @@ import click
 
 from memwatch.cli.context import build_context, check_shape, common, seconds_within
 from memwatch.cli.http import Address, CommandError, DaemonResponse, DaemonUnreachableError, ask
-from memwatch.core.runtime.file_remedies import remedy_to_write
+from memwatch.core.runtime.own_files import remedy_to_write
 from memwatch.core.snapshot_json import MAX_INTERVAL, MIN_INTERVAL
 from memwatch.monitor.recording.file_format import RecordingError, RecordingFile
 from memwatch.monitor.recording.redact import Redactor

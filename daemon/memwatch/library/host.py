@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.core.linux.meminfo import GPU_POOL, Meminfo, compute_available, gpu_pool_kib
-from memwatch.core.linux.meminfo_checks import check
+from memwatch.core.linux.meminfo import GPU_POOL, Meminfo, check, compute_available, gpu_pool_kib
 from memwatch.core.model import Absent, Bytes, Quality
 from memwatch.core.processes.allocator_reports import parse_start_ticks
 from memwatch.library.daemon_client import read_roots

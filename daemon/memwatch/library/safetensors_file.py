@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.core.runtime.file_remedies import remedy_to_read
+from memwatch.core.runtime.own_files import remedy_to_read
 from memwatch.core.runtime.regular_file import open_descriptor
 from memwatch.planning.safetensors import checked_bytes, list_entries, read_header
 from memwatch.planning.sizes import InvalidInputError, quote

@@ -20,8 +20,7 @@ from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import LeakRules
 from memwatch.core.processes.unreturned import ReturnChanges
 from memwatch.core.reading.machine import Additions
-from memwatch.core.runtime.failure_log import FailureLog
-from memwatch.core.runtime.worker import ThreadState
+from memwatch.core.runtime.worker import FailureLog, ThreadState
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.alerts.rules import AlertRules
 from memwatch.monitor.history.tier import TierSpec

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.linux.user_files import as_owner
-from memwatch.core.runtime.file_remedies import remedy_to_read
+from memwatch.core.runtime.own_files import remedy_to_read
 from memwatch.planning import diffusion, gguf, safetensors
 from memwatch.planning.config_keys import UnknownFamilyError
 from memwatch.planning.diffusion import Pipeline

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from memwatch.core.engines.records import MAX_BYTES, Cache, ModelQuery, ModelSizes, ServedBy
 from memwatch.core.helper.bootstrap import bootstrap, die_with_parent, offer_to_oom_killer, write_all
-from memwatch.core.linux.capabilities import parse_effective
 from memwatch.core.linux.cgroups import parse_mountinfo
 from memwatch.core.linux.files import ParseError, read_once
 from memwatch.core.linux.model_files import find_home, find_model
@@ -29,6 +28,7 @@ from memwatch.core.linux.process_files import (
     STATUS_BYTES,
     Credentials,
     parse_credentials,
+    parse_effective,
     parse_stat,
     read_at,
 )
@@ -99,7 +99,7 @@ class ServedModels:
 
 def read_served_model(query: ModelQuery) -> ServedModel:
     # The child does not need them, nor logging and subprocess, which they import.
-    from memwatch.core.helper.python_child import python_child
+    from memwatch.core.helper.process import python_child
     from memwatch.core.helper.supervisor import Helper, HelperError
 
     environ = {name: os.environ[name] for name in KEPT if name in os.environ}

@@ -22,8 +22,7 @@ from requests.adapters import BaseAdapter
 from requests.structures import CaseInsensitiveDict
 
 from memwatch.core.http import Admit
-from memwatch.core.runtime.failure_log import FailureLog
-from memwatch.core.runtime.worker import Worker
+from memwatch.core.runtime.worker import FailureLog, Worker
 from memwatch.monitor.feature import Feature
 from memwatch.monitor.notify.http_post import DEFAULT_PORTS, Endpoint, Poster, PostResult
 

@@ -26,7 +26,7 @@ from memwatch.core.options import (
     parse_size,
     parse_socket,
 )
-from memwatch.core.runtime.file_remedies import remedy_to_read
+from memwatch.core.runtime.own_files import remedy_to_read
 from memwatch.monitor.notify.http_post import Endpoint, parse_endpoint
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch.build_info import __version__
-from memwatch.core.runtime.failure_log import FailureLog
+from memwatch.core.runtime.worker import FailureLog
 from memwatchd.sockets import Listener, read_peer
 
 # Varlink messages (varlink.org): JSON objects that end with a NUL byte. Pure functions.

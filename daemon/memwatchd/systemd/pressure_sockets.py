@@ -22,7 +22,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from memwatch.core.listing import some_of
-from memwatch.core.runtime.failure_log import FailureLog
+from memwatch.core.runtime.worker import FailureLog
 from memwatch.core.snapshot import Level, Snapshot
 from memwatchd.sockets import Listener, Peer, listen_on_file, read_peer
 

@@ -13,8 +13,8 @@ from memwatch.core.collectors.numa import parse_node
 from memwatch.core.collectors.zram import parse_mm_stat
 from memwatch.core.findings import Findings
 from memwatch.core.linux.cgroup_limits import CgroupLimit, limiting_cgroup
+from memwatch.core.linux.container_kind import LXCFS
 from memwatch.core.linux.files import ParseError
-from memwatch.core.linux.lxcfs import LXCFS
 from memwatch.core.model import Absent, Process, Quality, Share, ShareKind
 from memwatch.core.snapshot import CHARGED, GPU_CHARGING, Machine, Node, ProcessScan
 from support.generated.figures import MIB, Figures

@@ -8,8 +8,7 @@ import pytest
 
 from memwatch.core.collectors.meminfo import Collector, build_pool, build_swap
 from memwatch.core.linux.files import Roots
-from memwatch.core.linux.meminfo import Meminfo
-from memwatch.core.linux.meminfo_checks import check
+from memwatch.core.linux.meminfo import Meminfo, check
 from memwatch.core.model import Absent, Quality
 from support.fakes import GIB
 

@@ -10,8 +10,7 @@ import pytest
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.kinds import KIND_BY_NAME
 from memwatch.core.linux.accounts import Accounts, IdRange, parse_subuid
-from memwatch.core.linux.engine_processes import ServerProcess
-from memwatch.core.linux.engine_slots import MAX_ENGINES, share_slots
+from memwatch.core.linux.engine_processes import MAX_ENGINES, ServerProcess, share_slots
 
 ANA, BEN, EVE = 1000, 1001, 1002
 

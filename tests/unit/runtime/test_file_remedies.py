@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from memwatch.core.runtime.file_remedies import remedy_to_read, remedy_to_write
+from memwatch.core.runtime.own_files import remedy_to_read, remedy_to_write
 
 
 @pytest.mark.parametrize(

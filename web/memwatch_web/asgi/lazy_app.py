@@ -21,8 +21,8 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from memwatch.core.runtime.failure_log import FailureLog
 from memwatch.core.runtime.heap import trim_heap
+from memwatch.core.runtime.worker import FailureLog
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.render.json import JSON_TYPE, answer_bytes
 from memwatch_web.asgi.health import health_response, readiness_response

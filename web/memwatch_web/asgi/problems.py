@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from memwatch.core.printable import printable
-from memwatch.core.runtime.failure_log import FailureLog
+from memwatch.core.runtime.worker import FailureLog
 from memwatch.monitor.render.json import answer_bytes
 from memwatch_web.asgi.routes import LIVE, STATIC
 

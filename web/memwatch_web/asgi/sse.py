@@ -13,7 +13,7 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from memwatch.core.runtime.failure_log import FailureLog
+from memwatch.core.runtime.worker import FailureLog
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.caller import CLIENT
 from memwatch_web.asgi.render_cache import RenderCache

@@ -12,8 +12,7 @@ import time
 
 from msgspec import Struct
 
-from memwatch.core.helper.process import Child
-from memwatch.core.helper.python_child import python_child
+from memwatch.core.helper.process import Child, python_child
 
 CHILD = "memwatch.core.backends.cuda_context_child"
 # Opening a context takes 0.2 to 3 s on a machine with eight GPUs.

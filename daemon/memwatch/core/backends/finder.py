@@ -332,7 +332,7 @@ RULES: Mapping[str, Callable[[ProbeResults, Snapshot], Backend]] = {
 def ask_opencl(argv: Sequence[str] | None = None, deadline_seconds: float = DEADLINE_SECONDS) -> OpenclResult:
     """Query OpenCL in a short-lived child process, `CHILD` by default. A hang or a crash becomes a failure."""
     # For programs that only judge a snapshot: these import subprocess.
-    from memwatch.core.helper.python_child import python_child
+    from memwatch.core.helper.process import python_child
     from memwatch.core.helper.supervisor import Helper, HelperError
 
     helper = Helper(argv or python_child(CHILD), deadline_seconds, pause_seconds=0.0)

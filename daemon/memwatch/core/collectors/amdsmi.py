@@ -15,7 +15,7 @@ from memwatch.core.drivers.amd import amdgpu_cards as cards
 from memwatch.core.drivers.amd.smi import SmiFailure, SmiReading, rocm_folder
 from memwatch.core.findings import Findings
 from memwatch.core.helper.codec import DecodeError, from_line
-from memwatch.core.helper.python_child import import_path, python_child
+from memwatch.core.helper.process import import_path, python_child
 from memwatch.core.helper.supervisor import Helper, HelperError
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.core.linux.pci import AMD, pci_vendors

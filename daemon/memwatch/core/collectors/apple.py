@@ -21,7 +21,7 @@ from memwatch.core.drivers.apple import (
     parse_wired_limit,
 )
 from memwatch.core.findings import Findings
-from memwatch.core.helper.python_child import python_child
+from memwatch.core.helper.process import python_child
 from memwatch.core.linux.files import ParseError, SourceUnavailable
 from memwatch.core.model import Absent, Words
 from memwatch.core.snapshot import Machine

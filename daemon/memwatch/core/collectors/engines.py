@@ -23,8 +23,7 @@ from memwatch.core.engines.server import KEY, Address, EngineServer, SizeModel
 from memwatch.core.findings import Findings
 from memwatch.core.http import Resolve
 from memwatch.core.linux.accounts import Accounts
-from memwatch.core.linux.engine_processes import EngineProcesses, ServerProcess
-from memwatch.core.linux.engine_slots import EngineSlots, find_listeners
+from memwatch.core.linux.engine_processes import EngineProcesses, EngineSlots, ServerProcess, find_listeners
 from memwatch.core.linux.files import Roots, SourceUnavailable
 from memwatch.core.linux.key_owner import KeyOwner, KeyUse, KnownOwners
 from memwatch.core.linux.listeners import ListenerTables

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.findings import Findings
-from memwatch.core.linux.capabilities import CAP_SYSLOG, has_capability
 from memwatch.core.linux.files import NOT_PERMITTED, ParseError, Roots, SourceUnavailable, read_once
 from memwatch.core.linux.kmsg_parser import KernelLogTracker, may_matter, parse_record
-from memwatch.core.linux.line_buffer import LineBuffer
+from memwatch.core.linux.line_program import LineBuffer
+from memwatch.core.linux.process_files import CAP_SYSLOG, has_capability
 from memwatch.core.linux.wakeups import Wake
 
 # The kernel makes records of up to 8 KiB and refuses a smaller buffer (EINVAL).

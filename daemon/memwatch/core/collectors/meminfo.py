@@ -11,18 +11,20 @@ from msgspec.structs import replace
 
 from memwatch.core.collectors.base import BaseCollector, Host
 from memwatch.core.findings import Findings
+from memwatch.core.linux.container_kind import LXCFS, is_container_limited
 from memwatch.core.linux.files import KeptFile, ParseError, Roots, kept_file, names_in, read_once
-from memwatch.core.linux.lxcfs import LXCFS, is_container_limited
 from memwatch.core.linux.meminfo import (
     BALLOON,
+    FILE_PAGES,
     GPU_POOL,
     KERNEL,
+    Checked,
     Meminfo,
+    check,
     compute_available,
     gpu_pool_kib,
     parse_low_watermark,
 )
-from memwatch.core.linux.meminfo_checks import FILE_PAGES, Checked, check
 from memwatch.core.model import Absent, Bytes, Content, Pool, PoolKind, Quality
 from memwatch.core.snapshot import Swap, ZfsCache
 

@@ -15,7 +15,7 @@ from memwatch.core.doc import Doc
 from memwatch.core.drivers.nvml.records import NvmlFailure, NvmlReading
 from memwatch.core.findings import Findings
 from memwatch.core.helper.codec import DecodeError, from_line
-from memwatch.core.helper.python_child import python_child
+from memwatch.core.helper.process import python_child
 from memwatch.core.helper.supervisor import Helper, HelperError
 from memwatch.core.linux.device_tree import device_tree
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, inode_of, read_once

@@ -15,7 +15,6 @@ from memwatch.core.findings import Findings
 from memwatch.core.linux.cgroup_mounts import CgroupUsage
 from memwatch.core.linux.cgroups import in_container, sees_all_processes
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, read_once
-from memwatch.core.linux.pid_lists import PidLists, holds_gpu
 from memwatch.core.linux.process_files import (
     STAT_BYTES,
     Passwd,
@@ -30,7 +29,7 @@ from memwatch.core.linux.process_files import (
 )
 from memwatch.core.linux.process_owners import SHOWN_TURNS, OwnerReader, sum_owners
 from memwatch.core.linux.process_table import ProcessEntry, ProcessTable
-from memwatch.core.linux.process_visibility import describe_hidden
+from memwatch.core.linux.process_visibility import PidLists, describe_hidden, holds_gpu
 from memwatch.core.model import Absent, Process, Words
 from memwatch.core.owners import plain_name
 from memwatch.core.printable import decode

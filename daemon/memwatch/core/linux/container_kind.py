@@ -1,12 +1,24 @@
-"""Kind of the container that this machine is. Not a collector."""
+"""Kind of the container that this machine is, and lxcfs, which replaces /proc/meminfo there. Not a collector."""
 
 from __future__ import annotations
 
 import os
 import re
 
-from memwatch.core.linux.cgroups import is_on_lxcfs
+from memwatch.core.linux.cgroups import is_on_lxcfs, parse_mountinfo
 from memwatch.core.linux.files import Roots, read_once
+
+
+def is_container_limited(roots: Roots) -> bool:
+    """Return True if lxcfs is mounted over /proc/meminfo, as in LXC containers: it shows the container's limits."""
+    places = ("/proc/meminfo", str(roots.procfs / "meminfo"))
+    mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
+    return any(mount.point in places and mount.kind.startswith("fuse") for mount in mounts)
+
+
+# Prefix of System RAM's source if /proc/meminfo is provided by lxcfs and not by the kernel.
+LXCFS = "lxcfs:"
+
 
 _NAMES = {"docker": "Docker", "lxc": "LXC", "lxc-libvirt": "LXC", "oci": "OCI", "podman": "Podman"}
 _WORD = re.compile(rb"[a-z][a-z0-9-]{0,31}")

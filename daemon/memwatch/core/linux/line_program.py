@@ -1,4 +1,4 @@
-"""Program that prints lines for as long as it runs, restarted after a backoff."""
+"""Programs that print lines for as long as they run, restarted after a backoff."""
 
 from __future__ import annotations
 
@@ -9,8 +9,35 @@ from typing import NoReturn
 
 from memwatch.core.helper.process import Child, bind_to_parent
 from memwatch.core.linux.files import ParseError
-from memwatch.core.linux.line_buffer import LineBuffer
 from memwatch.core.runtime.backoff import Backoff
+
+
+class LineBuffer:
+    """Buffers the beginning of a line until it is complete. Lines longer than `max_bytes` are dropped.
+
+    `cut` counts the dropped lines.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.cut: int = 0
+        self._max_bytes = max_bytes
+        self._rest = b""
+        self._skipping = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that are now complete, each with its newline."""
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        lines = [line + b"\n" for line in whole]
+        if self._skipping and lines:
+            lines.pop(0)
+            self._skipping = False
+        kept = [line for line in lines if len(line) <= self._max_bytes]
+        self.cut += len(lines) - len(kept)
+        if len(self._rest) >= self._max_bytes:
+            self.cut += not self._skipping
+            self._rest, self._skipping = b"", True
+        return kept
+
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -1,16 +1,186 @@
-"""Lines of /proc/meminfo, and the memory that is available by them."""
+"""Lines of /proc/meminfo, those that the same reading refutes, and the memory that is available by them.
+
+A refuted line is left out by itself: the others stay in use.
+"""
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from memwatch.core.linux.files import ParseError
-from memwatch.core.linux.meminfo_checks import ANONYMOUS, COUNTED, FILE_PAGES, UNREAD
 from memwatch.core.model import Quality
+
+# No machine has an exbibyte of memory.
+MAX_KIB = 1 << 50
+# A line that is there, without a number that can be read.
+UNREAD = 1 << 70
+# Kernel counters are kept per CPU and lag a little behind each other.
+MIN_EXCESS_KIB, MIN_EXCESS_RATIO = 65_536, 0.02
+# The kernel keeps a part of free memory for itself, which no administrator sets to a quarter of the machine.
+MAX_RESERVE_RATIO = 0.25
+
+FILE_PAGES = ("Active(file)", "Inactive(file)")
+ANONYMOUS = ("Active(anon)", "Inactive(anon)")
+# A page on these lists is counted in one of these lines. Shared memory is cached, and on the anonymous lists.
+COUNTED = ("Cached", "Buffers", "SwapCached", "AnonPages", "Shmem")
+# Parts that never overlap. Old lxcfs prints the slab and the lists of the host beside a container's other lines.
+DISJOINT = ("MemFree", "Cached", "Buffers")
+SLAB = ("SReclaimable", "KReclaimable")
+# Lines that are no part of the machine's memory, or are no size.
+BESIDE = frozenset(
+    {
+        "SwapTotal",
+        "SwapFree",
+        "Zswapped",
+        "Balloon",
+        "HugePages_Total",
+        "HugePages_Free",
+        "HugePages_Rsvd",
+        "Hugepagesize",
+    }
+)
+
+
+class Checked(NamedTuple):
+    """Lines in KiB without those that cannot be true, and a sentence for each of these by its name.
+
+    `file_pages_excess`: KiB of file pages on the kernel's lists that are in no cache.
+    """
+
+    kib: Mapping[str, int]
+    refuted: Mapping[str, str]
+    file_pages_excess: int = 0
+
+
+def check(kib: Mapping[str, int]) -> Checked:
+    """Return the lines that agree with each other. A correct reading is returned as it is."""
+    refuted = {} if _is_plain(kib) else dict(_refuted(kib))
+    rest = kib if not refuted else _without(kib, refuted)
+    if foreign := _find_foreign_lines(rest):
+        refuted |= foreign
+        rest = _without(rest, foreign)
+    excess = _file_pages_excess(rest)
+    beyond = f"file pages on the kernel's lists exceed its caches by {excess} kB"
+    if excess and (_is_free_only(rest) or not _exceeds_parts(rest, excess)):
+        refuted |= dict.fromkeys(FILE_PAGES, beyond)
+        excess = 0
+    elif excess:
+        refuted["MemAvailable"] = beyond
+    elif _is_without_slab(rest):
+        refuted["MemAvailable"] = f"MemAvailable leaves out reclaimable slab of {rest['SReclaimable']} kB"
+    elif refuted.keys().isdisjoint(FILE_PAGES) and _is_less_than_parts(rest):
+        refuted["MemAvailable"] = (
+            f"MemAvailable {rest['MemAvailable']} kB is less than MemFree {rest.get('MemFree', 0)} kB "
+            "and half of the caches leave"
+        )
+    elif not refuted:
+        return Checked(rest, refuted)
+    if not refuted.keys().isdisjoint(FILE_PAGES) and (left_out := _find_cache_left_out(rest)):
+        sentence = f"MemAvailable is MemFree, and leaves out a page cache of {left_out} kB"
+        refuted |= {key: sentence for key in ("MemAvailable", *SLAB) if key in rest}
+    return Checked(_without(kib, refuted), refuted, excess)
+
+
+def _without(kib: Mapping[str, int], refuted: Mapping[str, str]) -> dict[str, int]:
+    return {key: value for key, value in kib.items() if key not in refuted}
+
+
+def _is_plain(kib: Mapping[str, int]) -> bool:
+    """Check in one pass what holds on most machines: nothing exceeds the memory or the swap."""
+    size, swap = kib.get("MemTotal", 0), kib.get("SwapTotal", 0)
+    return max(kib.values(), default=0) <= size <= MAX_KIB and kib.get("SwapFree", 0) <= swap
+
+
+def _refuted(kib: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    size, swap = kib.get("MemTotal", 0), kib.get("SwapTotal", 0)
+    for key, value in kib.items():
+        if value == UNREAD:
+            yield key, f"{key} has no number that can be read"
+        elif value > MAX_KIB:
+            yield key, f"{key} {value} kB is more than any machine has"
+        elif key not in BESIDE and 0 < size < value and size <= MAX_KIB:
+            yield key, f"{key} {value} kB is more than MemTotal {size} kB"
+    if swap < kib.get("SwapFree", 0) < UNREAD:
+        yield "SwapFree", f"SwapFree {kib['SwapFree']} kB is more than SwapTotal {swap} kB"
+
+
+def _find_foreign_lines(kib: Mapping[str, int]) -> dict[str, str]:
+    """Return lines of the host in a container: slab and lists that free memory leaves no room for (lxcfs#120)."""
+    size, slab = kib.get("MemTotal", 0), max(kib.get(key, 0) for key in SLAB)
+    most = size + max(MIN_EXCESS_KIB, int(MIN_EXCESS_RATIO * size))
+    found: dict[str, str] = {}
+    if size and slab and sum([kib.get(key, 0) for key in DISJOINT]) + slab > most:
+        sentence = f"reclaimable slab {slab} kB, free memory and the page cache exceed MemTotal {size} kB"
+        found |= {key: sentence for key in SLAB if key in kib}
+    if size and _is_free_only(kib) and kib["MemFree"] + sum([kib.get(key, 0) for key in FILE_PAGES]) > most:
+        sentence = f"file pages on the kernel's lists and free memory exceed MemTotal {size} kB"
+        found |= {key: sentence for key in FILE_PAGES if key in kib}
+    return found
+
+
+def _exceeds_parts(kib: Mapping[str, int], excess: int) -> bool:
+    """Check if more is said to be available than free memory and caches without the excess. True without a figure.
+
+    In containers of old lxcfs the lists are those of the host, and MemAvailable is right (lxc/lxcfs#84).
+    """
+    parts = ("MemFree", "SReclaimable", *FILE_PAGES)
+    most = sum([kib.get(key, 0) for key in parts]) - excess
+    return kib.get("MemAvailable", most + 1) > most
+
+
+def _is_less_than_parts(kib: Mapping[str, int]) -> bool:
+    """Check if free memory and caches exceed what is available by more than the kernel may keep.
+
+    It counts at least half of the caches (Linux commit 34e431b0). Some kernels print 0 (giampaolo/psutil#2052).
+    """
+    available = kib.get("MemAvailable")
+    if available is None:
+        return False
+    caches = sum([kib.get(key, 0) for key in (*FILE_PAGES, "SReclaimable")])
+    return kib.get("MemFree", 0) + caches // 2 - available > MAX_RESERVE_RATIO * kib.get("MemTotal", 0)
+
+
+def _is_free_only(kib: Mapping[str, int]) -> bool:
+    """Check for a MemAvailable that is exactly MemFree, as old lxcfs prints. A kernel subtracts its reserves."""
+    return "MemAvailable" in kib and kib["MemAvailable"] == kib.get("MemFree")
+
+
+def _find_cache_left_out(kib: Mapping[str, int]) -> int:
+    """Return the KiB of page cache beside such a MemAvailable; 0 if it is little (lxcfs#115)."""
+    cache = kib.get("Cached", 0) + kib.get("Buffers", 0) - kib.get("Shmem", 0)
+    is_much = cache > max(MIN_EXCESS_KIB, MIN_EXCESS_RATIO * kib.get("MemTotal", 0))
+    return cache if is_much and _is_free_only(kib) else 0
+
+
+def _is_without_slab(kib: Mapping[str, int]) -> bool:
+    """Check for exactly free memory and file pages, as lxcfs prints for a container (lxcfs#670)."""
+    try:
+        parts = sum([kib[key] for key in ("MemFree", *FILE_PAGES)])
+        return kib["MemAvailable"] == parts and kib["SReclaimable"] > 0
+    except KeyError:
+        return False
+
+
+def _file_pages_excess(kib: Mapping[str, int]) -> int:
+    """Return the KiB by which lists of file pages exceed the caches; 0 if that is little, or a line is missing.
+
+    Their counters leak in some kernels (oracle/oracle-linux#218), and MemAvailable contains them. Anonymous pages
+    that a program gave back with MADV_FREE are on the lists of file pages as well: they are no excess.
+    """
+    try:
+        cached, buffers, swap_cached, anonymous, shared = [kib[key] for key in COUNTED]
+        files = sum([kib[key] for key in FILE_PAGES])
+        given_back = anonymous + shared + swap_cached - sum([kib[key] for key in ANONYMOUS])
+    except KeyError:  # kernels before 2.6.28, and imitations of /proc
+        return 0
+    excess = files - max(0, cached + buffers - shared) - max(0, given_back)
+    is_known = cached > 0 and "MemTotal" in kib
+    return excess if is_known and excess > max(MIN_EXCESS_KIB, MIN_EXCESS_RATIO * kib["MemTotal"]) else 0
+
 
 # Pages that a hypervisor took back (Linux 6.16). Most drivers subtract them from MemTotal, some do not.
 BALLOON = "Balloon"

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from memwatch.core.linux.capabilities import parse_effective
 from memwatch.core.linux.cgroups import OwnerNames, owner_folders, parse_cgroup, parse_owners
 from memwatch.core.linux.files import ParseError
 from memwatch.core.model import Absent, Words
@@ -240,3 +239,23 @@ def read_at(folder: int, name: str, size: int) -> bytes | None:
         return None
     finally:
         os.close(file)
+
+
+CAP_SYSLOG = 34
+
+
+def has_capability(number: int, status: Path = Path("/proc/self/status")) -> bool:
+    """Return True if this process has the capability now. False if the kernel does not tell."""
+    try:
+        return bool(parse_effective(status.read_bytes()) >> number & 1)
+    except OSError:
+        return False
+
+
+def parse_effective(status: bytes) -> int:
+    """Parse the mask of effective capabilities in /proc/<pid>/status. 0 if there is none."""
+    _, _, rest = status.partition(b"\nCapEff:")
+    try:
+        return int(rest.split(maxsplit=1)[0], 16)
+    except (IndexError, ValueError):
+        return 0

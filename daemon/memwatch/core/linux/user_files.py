@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from memwatch.core.runtime.path_walk import is_writable_by_others, walk
+from memwatch.core.runtime.programs import is_writable_by_others, walk
 from memwatch.core.runtime.regular_file import READ, NotRegularError, open_descriptor, open_in_root
 
 # As many links as the kernel follows (path_resolution(7)), and entries of a folder that are looked at.

@@ -1,4 +1,7 @@
-"""Open files without following a link that another user prepared, and without writing to a file of another user."""
+"""Open files of the daemon: no link that another user prepared is followed, and no file of another user written.
+
+An error has the remedy for its cause.
+"""
 
 from __future__ import annotations
 
@@ -59,3 +62,28 @@ def free_name(path: Path) -> Path:
         number += 1
         free = path.with_name(f"{path.name}.{number}")
     return free
+
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def remedy_to_read(error: OSError, reader: str = "this user") -> str:
+    """Return what to do if a file cannot be read by `reader`."""
+    if isinstance(error, FileNotFoundError):
+        return "check the name"
+    if isinstance(error, IsADirectoryError):
+        return "name a file in it"
+    if isinstance(error, PermissionError):
+        return f"let {reader} read it"
+    return "check the disk, or name another file"
+
+
+def remedy_to_write(error: OSError) -> str:
+    """Return what to do if a file cannot be created or written."""
+    if isinstance(error, FileNotFoundError):
+        return "name a file in a folder that exists"
+    if isinstance(error, IsADirectoryError):
+        return "name a file in it"
+    if error.errno in NO_SPACE:
+        return "free some space, or name a file on another disk"
+    return "name a file in a folder that this user may write to"

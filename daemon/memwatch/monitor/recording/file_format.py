@@ -18,8 +18,7 @@ from msgspec import Struct
 
 from memwatch.build_info import __version__
 from memwatch.core.linux.user_files import folder_to_write
-from memwatch.core.runtime.file_remedies import remedy_to_read, remedy_to_write
-from memwatch.core.runtime.own_files import ForeignFileError, open_own
+from memwatch.core.runtime.own_files import ForeignFileError, open_own, remedy_to_read, remedy_to_write
 from memwatch.core.runtime.regular_file import open_regular
 
 FORMAT = 1
