@@ -17,7 +17,7 @@ SIMULATED = "Simulated data: replayed from a recording, not measured on this mac
 # For a carve-out.
 NOT_JUDGED = "no pressure level (the GPU also uses system RAM)"
 LEVEL_LABELS: Mapping[str, str] = {level.word: level.label for level in Level}
-# Why a level is held, as `pressure.hysteresis.describe_hold` writes it.
+# Why a level is held, as `pressure.judge.describe_hold` writes it.
 HELD = re.compile(r"; (?:calm for \d+ s|\w+ clears (?P<way>after [\d.]+ s below \d+%))")
 DAY_SECONDS = 86_400
 # A smaller difference between the two bounds of a headroom is not worth a second figure: it is a percent of the
