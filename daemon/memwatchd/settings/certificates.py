@@ -108,7 +108,7 @@ def certificate_names(cert_file: str, key_file: str | None) -> tuple[str, ...]:
 
 
 def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, Any]:
-    """Return the server's certificate after a handshake in memory. Raises SSLError."""
+    """Return the server's certificate after a handshake in memory. Raises ssl.SSLError."""
     import ssl
 
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -40,7 +40,7 @@ class AllocatorReports:
         self._lock = threading.Lock()
 
     def put(self, pid: int, start_ticks: int, claims: Sequence[AllocatorReport], now: float) -> None:
-        """Replace the report of a process. Raises Refused."""
+        """Replace the report of a process. Raises ReportRejectedError."""
         if self._start_ticks(pid) != start_ticks:
             raise ReportRejectedError(
                 f"no process {pid} that started at tick {start_ticks} exists; "

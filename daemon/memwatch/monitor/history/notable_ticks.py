@@ -155,7 +155,7 @@ def pack(tick: Tick) -> bytes:
 
 
 def unpack(data: bytes) -> Tick:
-    """Decode a tick from `pack`. Raises Garbled for anything else."""
+    """Decode a tick from `pack`. Raises DecodeError for anything else."""
     inflater = zlib.decompressobj()
     try:
         line = inflater.decompress(data, MAX_UNPACKED_BYTES)

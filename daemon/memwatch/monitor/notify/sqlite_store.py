@@ -128,7 +128,7 @@ class OutboxStore:
     """One open file. Opening and loading raise sqlite3.Error or OSError on disk errors."""
 
     def __init__(self, file: Path) -> None:
-        """Open or create the file. Also raises Unusable."""
+        """Open or create the file. Also raises IncompatibleStoreError."""
         self._unread: dict[str, list[int]] = {}
         refuse_strange(file)
         os.close(open_own(file, os.O_RDWR, FILE_MODE))
@@ -160,7 +160,7 @@ class OutboxStore:
         return kept
 
     def write(self, batch: Batch) -> None:
-        """Write and sync a batch in one transaction. Raises Refused if nothing was written."""
+        """Write and sync a batch in one transaction. Raises StoreWriteError if nothing was written."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             if batch.everything:

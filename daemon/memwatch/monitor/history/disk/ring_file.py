@@ -88,7 +88,7 @@ class RingFile:
         self._fd = _open(path)
 
     def read(self) -> RingContents:
-        """Read all intact records. Raises Unusable if another version wrote the file."""
+        """Read all intact records. Raises IncompatibleFileError if another version wrote the file."""
         size = os.fstat(self._fd).st_size
         found = list(_scan_blocks(self._fd, -(-size // BLOCK)))
         whole = sorted((one for one in found if one.record), key=lambda one: one.seq)
