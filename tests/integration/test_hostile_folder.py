@@ -31,8 +31,8 @@ from support.waiting import MAX_WAIT_SECONDS, wait_until
 DAEMON = Path(nvml.__file__).parents[3]
 # Modules that only print command lines.
 PRINTS = ("memwatchd/install.py", "memwatch/planning/engines/")
-# Modules that start a Python process. All but the first two start `python_child` only.
-STARTS_PYTHON = {"memwatch/core/helper/process.py", "memwatch/core/helper/python_child.py"}
+# The module that starts a Python process, by `python_child`.
+STARTS_PYTHON = {"memwatch/core/helper/process.py"}
 READ_METAL = """
 import sys
 from memwatch.core.collectors.apple import TOOLS, Collector

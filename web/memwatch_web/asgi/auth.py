@@ -14,12 +14,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from starlette.types import Scope
 
 from memwatch_web.asgi.caller import CLIENT, CallerLookup, is_from_here
 from memwatch_web.asgi.threads import BoundedThread, QueueFullError
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 log = logging.getLogger(__name__)
 

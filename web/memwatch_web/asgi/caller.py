@@ -5,12 +5,15 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from starlette.types import Scope
 
 from memwatch.core.linux.tcp_peer import TcpEnd, find_peer_uid
 from memwatch_web.asgi.threads import BoundedThread
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 # Scope key: the client of a connection, such as its network address. Clients share the streams.
 CLIENT = "memwatch.cli"
