@@ -20,8 +20,6 @@ from memwatch.core.redaction import redact_text
 
 Identity = tuple[str, ...]
 
-# One thing in the whole answer.
-SERVER: Identity = ()
 # vLLM: an engine core, with its own KV cache. Each replica (data parallel) is one.
 VLLM_CORE: Identity = ("model_name", "engine")
 # SGLang: the ranks of a replica run the same requests, and count the tokens of the same cache.
