@@ -158,7 +158,7 @@ def room(built: dashboard.Dashboard) -> None:
     text = "Pools of all machines, stacked to the total."
     built.with_panel(stacked(lines("Headroom of the fleet", text, size)))
     identity = f"memwatch_device_info{J}"
-    enough = f"memwatch_device_headroom_bytes{J} >= $need * 1024 * 1024 * 1024"
+    enough = f"memwatch_device_headroom_after_reclaim_bytes{J} >= $need * 1024 * 1024 * 1024"
     fits = named(f"({enough}) * on (job, instance, device) group_left (name, architecture) {identity}")
     names = {
         "hostname": "machine",
@@ -168,7 +168,7 @@ def room(built: dashboard.Dashboard) -> None:
         "Value": "can allocate",
         "instance": "address",
     }
-    text = "Devices that can allocate the selected size, largest headroom first. Unified machines share memory."
+    text = "Devices with room for the selected size after reclaim of page cache. Unified machines share memory."
     panel = rows("Where it fits", text, {"": fits}, names, 12, FITS, ("can allocate",))
     built.with_panel(column(panel, "can allocate", unit="bytes"))
 

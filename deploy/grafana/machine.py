@@ -99,8 +99,11 @@ def now(built: dashboard.Dashboard) -> None:
     built.with_panel(figure("Used", "Fraction of each pool that is used.", used, "percentunit", steps=USE))
     left = {"{{pool}}": f"memwatch_pool_available_bytes{M}"}
     built.with_panel(figure("Available", "Memory that can be allocated without swapping.", left, spark=True))
-    headroom = {"{{device}}": f"memwatch_device_headroom_bytes{M}"}
-    text = "Minimum of the memory left in all pools and limits that the device allocates from. Do not sum."
+    headroom = {
+        "{{device}} now": f"memwatch_device_headroom_bytes{M}",
+        "{{device}} after reclaim": f"memwatch_device_headroom_after_reclaim_bytes{M}",
+    }
+    text = "What a device can allocate now, and once the kernel has reclaimed page cache. Do not sum."
     built.with_panel(figure("GPU headroom", text, headroom, only=GPU))
     full = {"{{target}}": f"memwatch_time_to_full_seconds{M}"}
     steps = ((None, RED), (900, ORANGE), (3600, GREEN))
@@ -133,7 +136,8 @@ def inside(built: dashboard.Dashboard) -> None:
     text = "Available contains page cache, free does not. Unattributed is used memory without a known owner."
     built.with_panel(lines("System RAM", text, queries))
     queries = {
-        "{{device}} can allocate": f"memwatch_device_headroom_bytes{M}",
+        "{{device}} can allocate now": f"memwatch_device_headroom_bytes{M}",
+        "{{device}} after reclaim": f"memwatch_device_headroom_after_reclaim_bytes{M}",
         "{{device}} {{api}} reports free": f"memwatch_device_api_free_bytes{M}",
     }
     text = "On unified machines CUDA reports only MemFree as free; page cache can be reclaimed."
@@ -205,10 +209,10 @@ def peaks(built: dashboard.Dashboard) -> None:
     text = "Lowest available memory of all ticks, also between two scrapes."
     built.with_panel(dashed(lines("Lowest available", text, queries), "at the scrape$"))
     queries = {
-        "{{device}} lowest": f"min_over_time(memwatch_device_headroom_bytes_min{M}{window})",
-        "{{device}} at the scrape": f"memwatch_device_headroom_bytes{M}",
+        "{{device}} lowest": f"min_over_time(memwatch_device_headroom_after_reclaim_bytes_min{M}{window})",
+        "{{device}} at the scrape": f"memwatch_device_headroom_after_reclaim_bytes{M}",
     }
-    text = "Lowest headroom of all ticks, also between two scrapes."
+    text = "Lowest headroom after reclaim of all ticks, also between two scrapes."
     built.with_panel(dashed(lines("Lowest headroom", text, queries, only=GPU), "at the scrape$"))
     passed = f'rate(memwatch_pressure_seconds_total{M[:-1]},level!="low"}}{window})'
     queries = {"{{level}}": f"max by (level) ({passed})"}

@@ -80,7 +80,7 @@ def test_api_returns_parts_and_change(daemon: RunningDaemon) -> None:
 
     assert sum(found["parts"].values()) == found["bytes"]
     assert found["change"]["words"] == "4-bit weights"
-    assert found["change"]["bytes"] < found["verdicts"][0]["headroom_bytes"]
+    assert found["change"]["bytes"] < found["verdicts"][0]["headroom_after_reclaim_bytes"]
     assert (plain["parts"], plain["change"]) == ({}, None)
 
 

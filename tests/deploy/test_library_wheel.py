@@ -109,7 +109,7 @@ def test_nvidia_gpus_are_read_with_the_extra(programs: Path, tmp_path: Path, ins
     (nvml,) = [one for one in found["collectors"] if one["name"] == "nvml"]
     if installed:
         assert nvml["state"] == "ok"
-        assert [type(gpu["headroom_bytes"]) for gpu in found["devices"]] == [int]
+        assert [type(gpu["headroom_after_reclaim_bytes"]) for gpu in found["devices"]] == [int]
     else:
         assert nvml["error"] == "nvidia-ml-py is not installed: pip install nvidia-ml-py"
 

@@ -193,7 +193,7 @@ def test_series_of_a_lost_gpu_end_at_once(tmp_path: Path) -> None:
         for gone in (
             'memwatch_pool_used_bytes{pool="gpu0"}',
             'memwatch_pressure{target="gpu0"}',
-            'memwatch_device_headroom_bytes{device="gpu0"}',
+            'memwatch_device_headroom_after_reclaim_bytes{device="gpu0"}',
         ):
             assert server.query(gone) == []
         assert len(server.query('memwatch_pool_used_bytes{kind="vram"}')) == 7

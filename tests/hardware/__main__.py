@@ -117,7 +117,7 @@ def wait_for_device(daemon: RunningDaemon, pci: str | None, vendor: str, seconds
     """Return the device once its figures are there. Raises `NotListedError`."""
 
     def is_ready(found: Any) -> bool:
-        return (find_device(found, pci, vendor) or {}).get("headroom_bytes") is not None
+        return (find_device(found, pci, vendor) or {}).get("headroom_after_reclaim_bytes") is not None
 
     with suppress(AssertionError):  # a device without headroom is tested as well
         daemon.wait_for("/api/v1/snapshot", is_ready, seconds)

@@ -88,8 +88,8 @@ def read_figures(snapshot: Any, place: GpuPlace, pid: int) -> Figures:
     return {
         MEMORY: sum_figures(used),
         PROCESS: process_bytes(snapshot, device, place, pid),
-        HEADROOM: figure_in(device, "headroom_bytes"),
-        CERTAIN: figure_in(device, "headroom_certain_bytes"),
+        HEADROOM: figure_in(device, "headroom_after_reclaim_bytes"),
+        CERTAIN: figure_in(device, "headroom_bytes"),
         RAM: figure_in(parts["ram"], "used_bytes") if "ram" in parts else NO_FIGURE,
     }
 

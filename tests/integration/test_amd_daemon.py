@@ -84,7 +84,7 @@ def test_strix_halo_carve_out_and_gtt_are_added_once(tmp_path: Path) -> None:
     assert 'memwatch_pressure_level{target="gpu0"}' not in metrics
     assert only(snapshot["devices"])["architecture"] == "unified"
     # Free carve-out plus available System RAM, which is less than the rest of the GTT limit.
-    assert only(snapshot["devices"])["headroom_bytes"] == 57 * MIB + pools["ram"]["available_bytes"]
+    assert only(snapshot["devices"])["headroom_after_reclaim_bytes"] == 57 * MIB + pools["ram"]["available_bytes"]
 
 
 def test_gtt_limit_above_system_ram_is_capped(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_discrete_card_gtt_counts_as_system_ram(tmp_path: Path) -> None:
     assert pools["ram"]["contents"]["devices_bytes"] == 3 * GIB
     assert pools["ram"]["unattributed_bytes"] == GIB
     device = only(snapshot["devices"])
-    assert (device["allocates_from"], device["headroom_bytes"]) == (["gpu0"], GIB)
+    assert (device["allocates_from"], device["headroom_after_reclaim_bytes"]) == (["gpu0"], GIB)
 
 
 def test_four_mi300a_are_four_gpus(tmp_path: Path) -> None:
@@ -348,5 +348,5 @@ def test_unplugged_card_is_missing_and_others_keep_their_ids(tmp_path: Path) -> 
         machine.plug("0000:03:00.0", card=1)
         daemon.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["ok", "ok"])
 
-    assert [one["headroom_bytes"] for one in without] == [None, 8 * GIB]
+    assert [one["headroom_after_reclaim_bytes"] for one in without] == [None, 8 * GIB]
     assert [pool["id"] for pool in pools] == ["ram", "gpu1"]

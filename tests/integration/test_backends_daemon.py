@@ -40,7 +40,7 @@ def test_backends_of_this_machine_match_the_contract(tmp_path: Path) -> None:
     (cpu,) = backend(answer.json, "cpu")["devices"]
     opencl = backend(answer.json, "opencl")
     assert cpu["size_bytes"] == ram["size_bytes"]
-    assert cpu["headroom_bytes"] > 0
+    assert cpu["headroom_after_reclaim_bytes"] > 0
     assert opencl["available"] is True
     assert POCL in opencl["reason"]
     assert {device["kind"] for device in opencl["devices"] if POCL in device["note"]} == {"cpu"}
@@ -80,7 +80,7 @@ def test_cuda_needs_its_library(library: bool, available: bool, recommended: str
     assert (cuda["available"], answer["recommended"]) == (available, recommended)
     assert cuda["devices"][0]["id"] == "gpu0"
     assert cuda["devices"][0]["unified"] is True
-    assert cuda["devices"][0]["headroom_bytes"] == device["headroom_bytes"]
+    assert cuda["devices"][0]["headroom_after_reclaim_bytes"] == device["headroom_after_reclaim_bytes"]
     assert backend(answer, "opencl")["devices"] == []
 
 
@@ -100,7 +100,7 @@ def test_rocm_headroom_on_an_apu_is_reported_separately(tmp_path: Path) -> None:
 
     (gpu,) = backend(answer, "rocm")["devices"]
     assert backend(answer, "rocm")["reason"].endswith("for programs that may open /dev/kfd: group root")
-    assert (gpu["headroom_bytes"] >> 20, gpu["own_headroom_bytes"] >> 20) == (49879, 26624)
+    assert (gpu["headroom_after_reclaim_bytes"] >> 20, gpu["own_headroom_bytes"] >> 20) == (49879, 26624)
     assert (
         "    gpu0: AMD Radeon 8060S (Strix Halo): 127.0 GiB of unified memory, can allocate 48.7 GiB now, "
         "with ROCm: 26.0 GiB\n"

@@ -151,7 +151,7 @@ def test_stalled_collector_is_a_problem() -> None:
 
 def test_lost_gpu_is_a_problem_and_unknown_headroom_is_reported() -> None:
     snapshot = discrete_gpu()
-    device = replace(snapshot.devices[0], state="needs_reset", headroom_bytes=Absent.STALE)
+    device = replace(snapshot.devices[0], state="needs_reset", headroom_after_reclaim_bytes=Absent.STALE)
 
     checks = by_id(list(run_checks(replace(snapshot, devices=(device,)))))
 

@@ -20,7 +20,7 @@ MAX_SECONDS = 7.0
 
 
 def names(devices: Any) -> list[str]:
-    return [device["name"] for device in devices if device["headroom_bytes"] is not None]
+    return [device["name"] for device in devices if device["headroom_after_reclaim_bytes"] is not None]
 
 
 def seconds_until_found(daemon: RunningDaemon, name: str) -> float:

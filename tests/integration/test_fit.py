@@ -78,7 +78,7 @@ def test_verdict_says_if_page_cache_has_to_be_reclaimed(daemon: RunningDaemon) -
 
     for found, needs, fits in ((at_once, False, True), (later, True, True), (never, False, False)):
         assert [(one["needs_reclaim"], one["fits"]) for one in found["verdicts"]] == [(needs, fits)] * 2
-    assert [one["headroom_certain_bytes"] >> 30 for one in later["verdicts"]] == [13, 13]
+    assert [one["headroom_bytes"] >> 30 for one in later["verdicts"]] == [13, 13]
     assert later["verdicts"][0]["reason"].endswith("; only 13.4 GiB is free before reclaim")
     assert "(13.4 – 44.3 GiB available)" in printed
     assert printed.endswith("Fits: use gpu0.\n")
@@ -164,7 +164,9 @@ def apu(limit: int | Absent = Absent.NOT_SUPPORTED) -> Snapshot:
     base = many_owners()
     share = replace(base.shares[0], device="gpu0", limit_bytes=limit)
     places = ("gpu0.gtt",)
-    device = Device("gpu0", "AMD", "Radeon", Architecture.UNIFIED, allocates_from=places, headroom_bytes=GIB)
+    device = Device(
+        "gpu0", "AMD", "Radeon", Architecture.UNIFIED, allocates_from=places, headroom_after_reclaim_bytes=GIB
+    )
     leak = Process(79, UNIX, "leak", 9 * GIB, 9 * GIB, "rss")
     ram = system_ram(16 * GIB, GIB, 10 * GIB, 0, 0, 4 * GIB)
     return replace(base, pools=(ram,), shares=(share,), devices=(device,), processes=(base.processes[0], leak))
@@ -192,7 +194,7 @@ def test_freeing_memory_is_suggested_only_if_it_is_enough() -> None:
 def test_fit_is_unknown_when_headroom_is_unknown() -> None:
     """The verdict is absent with the same reason."""
     snapshot = discrete_gpu()
-    device = replace(snapshot.devices[0], headroom_bytes=Absent.NOT_PERMITTED)
+    device = replace(snapshot.devices[0], headroom_after_reclaim_bytes=Absent.NOT_PERMITTED)
 
     found = compute_fit(GIB, replace(snapshot, devices=(device,))).verdicts[0]
 
@@ -203,7 +205,7 @@ def test_fit_is_unknown_when_headroom_is_unknown() -> None:
 def test_need_of_reclaim_is_unknown_when_free_memory_is_unknown() -> None:
     """The upper bound decides, and the reason of MemFree is given."""
     snapshot = critical_gb10()
-    device = replace(snapshot.devices[0], headroom_certain_bytes=Absent.NOT_AVAILABLE)
+    device = replace(snapshot.devices[0], headroom_bytes=Absent.NOT_AVAILABLE)
 
     found = compute_fit(GIB, replace(snapshot, devices=(device,))).verdicts[0]
 

@@ -116,7 +116,7 @@ def test_dmem_partition_seen_from_inside_is_a_limit(tmp_path: Path) -> None:
 
     assert [pool["id"] for pool in snapshot["pools"]] == ["ram"]
     assert list(limits_in(snapshot)) == ["gpu0.limit"]
-    assert snapshot["devices"][0]["headroom_bytes"] == 5 * GIB
+    assert snapshot["devices"][0]["headroom_after_reclaim_bytes"] == 5 * GIB
 
 
 def test_host_and_container_do_not_count_a_card_twice(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ EIGHT = sample_nvml.EIGHT_H100
 FIGURES = """
 import json, sys, memwatch
 found = [memwatch.memory_info(name) for name in sys.argv[1:] or ("cuda:0", "cuda:1", 1, "gpu0")]
-print(json.dumps([one and [one.pool, one.total_bytes, one.headroom_bytes] for one in found]))
+print(json.dumps([one and [one.pool, one.total_bytes, one.headroom_after_reclaim_bytes] for one in found]))
 """
 
 
@@ -140,13 +140,14 @@ def test_figures_without_a_daemon_stay_current(tmp_path: Path) -> None:
     code = f"""
 import memwatch, os, time
 state = {str(simulator.folder / "state")!r}
-before = memwatch.memory_info("cuda:0").headroom_bytes
+before = memwatch.memory_info("cuda:0").headroom_after_reclaim_bytes
 os.replace(state + ".later", state)
 until = time.monotonic() + {MAX_WAIT_SECONDS}
-while memwatch.memory_info("cuda:0").headroom_bytes == before and time.monotonic() < until:
+while memwatch.memory_info("cuda:0").headroom_after_reclaim_bytes == before and time.monotonic() < until:
     time.sleep(0.05)
 now = memwatch.machine()
-print(before, memwatch.memory_info("cuda:0").headroom_bytes, now.devices[1].headroom_bytes, now.from_daemon)
+here, other = memwatch.memory_info("cuda:0"), now.devices[1]
+print(before, here.headroom_after_reclaim_bytes, other.headroom_after_reclaim_bytes, now.from_daemon)
 """
     later = EIGHT.with_gpu(0, memory=nvml_parts.mib(81559, 1000))
     (simulator.folder / "state.later").write_text(state_file(later))
@@ -258,13 +259,13 @@ def test_forked_child_reads_the_machine_itself(eight: tuple[RunningDaemon, Simul
     code = """
 import json, memwatch, os, time, warnings
 warnings.simplefilter("ignore", DeprecationWarning)
-first = memwatch.memory_info("cuda:0").headroom_bytes
+first = memwatch.memory_info("cuda:0").headroom_after_reclaim_bytes
 pid = os.fork()
 if pid == 0:
     memwatch.library.machine.machine_cache.forget()
-    os._exit(0 if memwatch.memory_info("cuda:0").headroom_bytes == first else 1)
+    os._exit(0 if memwatch.memory_info("cuda:0").headroom_after_reclaim_bytes == first else 1)
 status = os.waitpid(pid, 0)[1]
-print(json.dumps([status, memwatch.memory_info("cuda:0").headroom_bytes == first]))
+print(json.dumps([status, memwatch.memory_info("cuda:0").headroom_after_reclaim_bytes == first]))
 """
     assert run_json(code, **environment(eight[1])) == [0, True]
 

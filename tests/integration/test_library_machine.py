@@ -69,7 +69,7 @@ gpu = memwatch.memory_info("cuda:0")
 print(json.dumps({
     "pool": gpu.pool, "label": gpu.label, "total": gpu.total_bytes, "unified": gpu.unified,
     "figures": [one if isinstance(one, int) else one.value for one in
-                (gpu.used_bytes, gpu.available_bytes, gpu.headroom_bytes, gpu.headroom_certain_bytes)],
+                (gpu.used_bytes, gpu.available_bytes, gpu.headroom_after_reclaim_bytes, gpu.headroom_bytes)],
     "size": memwatch.get_device_memory_bytes(0), "sum": sum(pool.size_bytes for pool in memwatch.machine().pools),
 }))
 """
@@ -127,7 +127,7 @@ def test_values_without_a_daemon_become_stale(spark: tuple[RunningDaemon, Simula
     assert (later.ram.available_bytes, later.ram.used_bytes) == (GIB, ram.size_bytes - GIB)
     assert later.shares[0].used_bytes is Absent.STALE
     assert later.ram.free_bytes == GIB // 2
-    assert later.devices[0].headroom_bytes is later.devices[0].headroom_certain_bytes is Absent.STALE
+    assert later.devices[0].headroom_after_reclaim_bytes is later.devices[0].headroom_bytes is Absent.STALE
     assert later.architecture == "unified"
     assert coherent.ram is not None
     assert coherent.ram.used_bytes is Absent.STALE
@@ -211,7 +211,7 @@ def test_first_backend_with_headroom_is_selected_or_all_are_listed() -> None:
 
     def backend(name: str, available: bool | Absent, *rooms: int | Absent) -> Backend:
         kind = "cpu" if name == "cpu" else "gpu"
-        devices = tuple(BackendDevice(None, f"{name} device", kind, room, room, False) for room in rooms)  # type: ignore[arg-type]
+        devices = tuple(BackendDevice(None, f"{name} device", kind, room, room, room, False) for room in rooms)  # type: ignore[arg-type]
         return Backend(name, name.upper(), available, "no driver is here", devices)
 
     found = Backends(

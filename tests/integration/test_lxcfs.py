@@ -53,7 +53,7 @@ def test_lxc_container_reports_both_scopes(tmp_path: Path) -> None:
     )
     assert (shares["gpu0.gtt"]["used_bytes"], shares["gpu0.gtt"]["limit_bytes"]) == (60 * GIB, 96 * GIB)
     assert shares["gpu0.gtt"]["note"] is None
-    assert device["headroom_bytes"] == 412 * MIB + 36 * GIB
+    assert device["headroom_after_reclaim_bytes"] == 412 * MIB + 36 * GIB
     assert {one["target"]: one["level"] for one in snapshot["pressure"]} == {
         "ram": "medium",
         "cgroup": "low",
@@ -68,7 +68,7 @@ def test_gtt_above_system_ram_is_inconsistent(tmp_path: Path) -> None:
     (ram, _), (share,), (device,) = snapshot["pools"], snapshot["shares"], snapshot["devices"]
     assert (ram["size_bytes"], ram["overlap"], ram["source"]) == (8 * GIB, False, "lxcfs:MemAvailable")
     assert {share["absent"][name] for name in ("used_bytes", "limit_bytes")} == {"inconsistent"}
-    assert device["absent"]["headroom_bytes"] == "inconsistent"
+    assert device["absent"]["headroom_after_reclaim_bytes"] == "inconsistent"
     assert {one["level"] for one in snapshot["pressure"]} == {"low"}
 
 

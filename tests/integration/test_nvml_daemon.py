@@ -178,7 +178,7 @@ def test_lost_gpu_is_listed_as_lost_and_the_others_are_still_read(tmp_path: Path
 
     assert Counter(device["state"] for device in devices) == {"ok": 7, "lost": 1}
     lost = next(device for device in devices if device["state"] == "lost")
-    assert lost["headroom_bytes"] is None
+    assert lost["headroom_after_reclaim_bytes"] is None
     assert lost["id"] not in {pool["id"] for pool in pools}
     assert len(pools) == 8
 

@@ -292,12 +292,12 @@ def test_daemon_shows_a_sleeping_gpu_and_does_not_wake_it(tmp_path: Path) -> Non
         metrics = daemon.get("/metrics").text
         page = daemon.get("/devices").text
 
-    assert (device["state"], device["headroom_bytes"], device["busy_ratio"]) == ("ok", None, None)
-    assert {device["absent"][name] for name in ("headroom_bytes", "busy_ratio", "temperature_celsius")} == {
-        "suspended"
-    }
+    assert (device["state"], device["headroom_after_reclaim_bytes"], device["busy_ratio"]) == ("ok", None, None)
+    assert {
+        device["absent"][name] for name in ("headroom_after_reclaim_bytes", "busy_ratio", "temperature_celsius")
+    } == {"suspended"}
     assert device["details"]["power"] == "suspended"
     assert "Suspended since" in page
     assert 'memwatch_device_up{device="gpu0"} 1' in metrics
-    assert 'memwatch_device_headroom_bytes{device="gpu0"}' not in metrics
+    assert 'memwatch_device_headroom_after_reclaim_bytes{device="gpu0"}' not in metrics
     assert (laptop.calls, laptop.status()) == (0, "suspended")

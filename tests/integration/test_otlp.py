@@ -65,7 +65,7 @@ def test_push_of_a_gpu_with_unified_memory_has_no_memory_of_the_gpu_alone(tmp_pa
         push = first_push(site)
 
     assert "hw.gpu.memory.limit" not in push.metrics
-    assert push.points("memwatch_device_headroom_bytes")
+    assert push.points("memwatch_device_headroom_after_reclaim_bytes")
     assert push.points("system.memory.limit")
 
 

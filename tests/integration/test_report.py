@@ -210,7 +210,10 @@ def pools(snapshot: Any) -> list[Any]:
             [share["id"], share["within"], share["used_bytes"], share["limit_bytes"]]
             for share in snapshot["shares"]
         ),
-        *([one["id"], one["name"], one["architecture"], one["headroom_bytes"]] for one in snapshot["devices"]),
+        *(
+            [one["id"], one["name"], one["architecture"], one["headroom_after_reclaim_bytes"]]
+            for one in snapshot["devices"]
+        ),
     ]
 
 

@@ -21,7 +21,7 @@ RTX = Device(
     pci="00000000:01:00.0",
     driver="580.95.05",
     allocates_from=("gpu0",),
-    headroom_bytes=20 * GIB,
+    headroom_after_reclaim_bytes=20 * GIB,
 )
 APU = Device(
     "gpu1",
@@ -30,7 +30,7 @@ APU = Device(
     Architecture.UNIFIED,
     pci="0000:c4:00.0",
     allocates_from=("gpu1", "gpu1.gtt"),
-    headroom_bytes=60 * GIB,
+    headroom_after_reclaim_bytes=60 * GIB,
 )
 NVML_OK = CollectorStatus("nvml", "ok")
 

@@ -66,7 +66,7 @@ PASSING: Mapping[str, Condition] = {
     ),
     "Empty while no alert fires.": lambda machine: machine.has_alert,
     "Empty while no device can allocate that much.": at_the_end(
-        lambda seen: any((one["headroom_bytes"] or 0) >= 1 << 30 for one in seen["devices"])
+        lambda seen: any((one["headroom_after_reclaim_bytes"] or 0) >= 1 << 30 for one in seen["devices"])
     ),
     "Empty while all GPUs respond.": at_the_end(
         lambda seen: any(one["state"] not in ("ok", "stalled") for one in seen["devices"])

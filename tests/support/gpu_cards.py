@@ -20,7 +20,7 @@ def cards(count: int, size: int = 80 * GIB, ram_bytes: int | None = None) -> Sna
     if ram_bytes is not None:
         ram = replace(ram, available_bytes=ram_bytes, used_bytes=ram.size_bytes - ram_bytes)
     devices: list[Device] = [
-        replace(base.devices[0], id=f"gpu{at}", allocates_from=(pool.id,), headroom_bytes=size)
+        replace(base.devices[0], id=f"gpu{at}", allocates_from=(pool.id,), headroom_after_reclaim_bytes=size)
         for at, pool in enumerate(pools)
     ]
     return replace(base, pools=(ram, *pools), devices=tuple(devices), processes=())

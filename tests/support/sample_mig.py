@@ -40,8 +40,8 @@ def eight_by_seven() -> Snapshot:
                 "NVIDIA H100 80GB HBM3",
                 Architecture.DISCRETE,
                 allocates_from=places,
+                headroom_after_reclaim_bytes=limit - min(used),
                 headroom_bytes=limit - min(used),
-                headroom_certain_bytes=limit - min(used),
                 busy_ratio=0.97,
             )
         )

@@ -38,7 +38,7 @@ def _then(name: str, value: float, second: int) -> float:
         rise = 1.0
     if name.endswith(".level"):
         return float(min(value, Level.LOW if rise < 0.75 else Level.MEDIUM if rise < 0.9 else Level.CRITICAL))
-    if name.endswith((".available_bytes", ".headroom_bytes", ".free_bytes")):
+    if name.endswith((".available_bytes", ".headroom_after_reclaim_bytes", ".free_bytes")):
         return value * (3 - 2 * rise)
     return value * rise if name.endswith(("_bytes", ".ratio")) else value
 

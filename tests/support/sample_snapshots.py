@@ -107,8 +107,8 @@ def critical_gb10() -> Snapshot:
                 uuid="GPU-5d2c8a7e-1b1f-4e54-9c57-0a2d6f3b9e11",
                 driver="580.95.05",
                 allocates_from=("ram",),
-                headroom_bytes=ram.available_bytes,
-                headroom_certain_bytes=ram.free_bytes,
+                headroom_after_reclaim_bytes=ram.available_bytes,
+                headroom_bytes=ram.free_bytes,
                 evidence=("NVML answers NOT_SUPPORTED for memory info", "the device is integrated (GB10)"),
                 process_list="complete",
                 api_free_bytes={"cuda": ram.free_bytes},
@@ -171,8 +171,8 @@ def discrete_gpu() -> Snapshot:
             pci=f"0000:0{index + 1}:00.0",
             driver="580.95.05",
             allocates_from=(card.id,),
+            headroom_after_reclaim_bytes=card.available_bytes,
             headroom_bytes=card.available_bytes,
-            headroom_certain_bytes=card.available_bytes,
         )
         for index, card in enumerate(cards)
     )
@@ -210,8 +210,8 @@ def mig_server() -> Snapshot:
         "NVIDIA A100 80GB",
         Architecture.DISCRETE,
         allocates_from=("gpu0.mig1", "gpu0.mig2"),
+        headroom_after_reclaim_bytes=8_053_063_680,
         headroom_bytes=8_053_063_680,
-        headroom_certain_bytes=8_053_063_680,
     )
     return replace(
         base,
@@ -255,7 +255,12 @@ def partition() -> Snapshot:
         note=None,
     )
     card = Device(
-        "gpu0", "NVIDIA", "NVIDIA L40S", Architecture.DISCRETE, allocates_from=(limit.id,), headroom_bytes=5 * GIB
+        "gpu0",
+        "NVIDIA",
+        "NVIDIA L40S",
+        Architecture.DISCRETE,
+        allocates_from=(limit.id,),
+        headroom_after_reclaim_bytes=5 * GIB,
     )
     verdicts = (pressure(limit.id, Level.MEDIUM, 0.75), pressure(inner.id, Level.MEDIUM, 0.75))
     return replace(base, shares=(*base.shares, limit, inner), devices=(card,), pressure=(*base.pressure, *verdicts))

@@ -41,8 +41,8 @@ DEVICE_FIELDS = (
     "name",
     "architecture",
     "allocates_from",
+    "headroom_after_reclaim_bytes",
     "headroom_bytes",
-    "headroom_certain_bytes",
     "notes",
 )
 PRESSURE_FIELDS = ("target", "level", "ratio", "reasons", "seconds_to_full")

@@ -222,8 +222,8 @@ def fit_lines(found: Json) -> Iterator[str]:
     yield ""
     verdicts: tuple[FitVerdict, ...] = RECORDS.decode(tuple[FitVerdict, ...], found["verdicts"])
     for verdict in verdicts:
-        headroom = wording.headroom(verdict.headroom_certain_bytes, verdict.headroom_bytes)
-        room = "" if isinstance(verdict.headroom_bytes, Absent) else f" ({headroom} available)"
+        headroom = wording.headroom(verdict.headroom_bytes, verdict.headroom_after_reclaim_bytes)
+        room = "" if isinstance(verdict.headroom_after_reclaim_bytes, Absent) else f" ({headroom} available)"
         yield f"{MARKS[known(verdict.fits)]} {verdict.device}, {verdict.name}{room}: {verdict.reason}"
     yield ""
     yield _conclusion(found, verdicts)

@@ -108,7 +108,7 @@ def free_bytes(place: Pool | Device | Share | None) -> tuple[int | None, int | N
     if place is None:
         return None, None
     if isinstance(place, Device):
-        left, certain = place.headroom_bytes, place.headroom_certain_bytes
+        left, certain = place.headroom_after_reclaim_bytes, place.headroom_bytes
     elif isinstance(place, Share):
         left = certain = place.left_bytes
     else:

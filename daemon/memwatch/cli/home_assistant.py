@@ -75,6 +75,8 @@ def sensors_of(snapshot: Snapshot) -> Iterator[Sensor]:
     for device in snapshot.devices:
         name = f"{device.id} can allocate"
         yield Sensor(f"{to_id(device.id)}_headroom", name, in_gib(device.headroom_bytes), SIZE)
+        after, most = f"{name} after reclaim", in_gib(device.headroom_after_reclaim_bytes)
+        yield Sensor(f"{to_id(device.id)}_headroom_after_reclaim", after, most, SIZE)
 
 
 def in_gib(size: Bytes) -> float | None:

@@ -103,9 +103,9 @@ def _row(one: Json) -> tuple[str, ...]:
     tick = one["last_tick"]
     if tick is None:
         return one["name"], one["state"], wording.DASH, "" if one["state"] == "found" else "never", one["text"]
-    headroom = tick["headroom_bytes"]
+    now, most = tick["headroom_bytes"], tick["headroom_after_reclaim_bytes"]
     state = wording.level(tick["level"]) if one["state"] == "up" else one["state"]
-    room = wording.DASH if headroom is None else wording.size(headroom)
+    room = wording.DASH if most is None else wording.headroom(most if now is None else now, most)
     return one["name"], state, room, wording.age(one["age_seconds"]), one["text"]
 
 
@@ -136,7 +136,7 @@ class Placement(Struct, frozen=True):
     fits: bool | None
     reason: str
     device: str | None = None
-    headroom_bytes: int | None = None
+    headroom_after_reclaim_bytes: int | None = None
     short_bytes: int | None = None
     moved: tuple[Mover, ...] = ()
 
@@ -152,7 +152,7 @@ def place(need: Need, machines: Sequence[Json], fits_here: bool | None) -> list[
     if need.is_least:
         placed = [replace(one, fits=None, reason=f"{one.reason}, at least") if one.fits else one for one in placed]
     rank = {True: 0, None: 1, False: 2}
-    return sorted(placed, key=lambda one: (rank[one.fits], -(one.headroom_bytes or 0), one.name))
+    return sorted(placed, key=lambda one: (rank[one.fits], -(one.headroom_after_reclaim_bytes or 0), one.name))
 
 
 def placement_lines(placed: Sequence[Placement]) -> Iterator[str]:
@@ -169,7 +169,7 @@ def _place(need: Need, machine: Json, known: bool | None) -> Placement:
     if tick is None or machine["state"] != "up":
         age = f"; its last figures are {wording.duration(machine['age_seconds'])} old" if tick else ""
         return Placement(name, None, f"unknown: it is {machine['state']}{age}")
-    room, device = tick["headroom_bytes"], tick["headroom_of"] or None
+    room, device = tick["headroom_after_reclaim_bytes"], tick["headroom_of"] or None
     if known:
         return Placement(name, True, "fits, see above", device, room)
     if room is None:

@@ -82,7 +82,7 @@ def labels_of(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     devices = snapshot.devices
     yield "gpu.count", str(len(devices))
     sizes = {one.id: find_capacity(snapshot, one.id) for one in devices}
-    known = [(size, one.headroom_bytes) for one in devices if (size := sizes[one.id])]
+    known = [(size, one.headroom_after_reclaim_bytes) for one in devices if (size := sizes[one.id])]
     if known:
         yield "gpu.memory", str(max(size for size, _ in known) // MIB)
     rooms = [round_down(room, size) for size, room in known if isinstance(room, int)]

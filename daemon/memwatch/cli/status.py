@@ -409,7 +409,7 @@ def device_lines(device: Device) -> Iterator[str]:
 
 def device_line(device: Device) -> str:
     state = "" if device.state == "ok" else f", {device.state.replace('_', ' ')}"
-    can = wording.can_allocate(device.headroom_certain_bytes, device.headroom_bytes)
+    can = wording.can_allocate(device.headroom_bytes, device.headroom_after_reclaim_bytes)
     return f"{device.id}: {device.name} ({wording.architecture(device.architecture.value)}{state}): {can}"
 
 

@@ -72,13 +72,13 @@ def device_lines(snapshot: Snapshot) -> Iterator[str]:
         if known := wording.vitals(device.vitals):
             yield f"      {known}"
         yield from (f"      {note}" for note in device.notes)
-    if any(wording.needs_reclaim(device.headroom_certain_bytes, device.headroom_bytes) for device in devices):
+    if any(wording.needs_reclaim(device.headroom_bytes, device.headroom_after_reclaim_bytes) for device in devices):
         yield RANGE
 
 
 def _device_row(device: Device) -> tuple[str, ...]:
     architecture = wording.architecture(device.architecture.value)
-    headroom = wording.headroom(device.headroom_certain_bytes, device.headroom_bytes)
+    headroom = wording.headroom(device.headroom_bytes, device.headroom_after_reclaim_bytes)
     return device.id, device.name, architecture, headroom, device.state.replace("_", " ")
 
 
@@ -103,11 +103,11 @@ def _backend_device(device: BackendDevice, backend: str) -> str:
 
 
 def _capacity(device: BackendDevice, backend: str) -> str:
-    can, own = wording.size(device.headroom_bytes), device.own_headroom_bytes
-    now = f"headroom {can}" if isinstance(device.headroom_bytes, Absent) else f"can allocate {can} now"
+    most, own = device.headroom_after_reclaim_bytes, device.own_headroom_bytes
+    can = wording.can_allocate(device.headroom_bytes, most)
     memory = "System RAM" if device.kind == "cpu" else UNIFIED[known(device.unified)]
-    rule = "" if own is None or own == device.headroom_bytes else f", with {backend}: {wording.size(own)}"
-    return f"{wording.size(device.size_bytes)} of {memory}, {now}{rule}"
+    rule = "" if own is None or own == most else f", with {backend}: {wording.size(own)}"
+    return f"{wording.size(device.size_bytes)} of {memory}, {can}{rule}"
 
 
 def known(flag: bool | Absent) -> bool | None:

@@ -144,8 +144,8 @@ def stale_device(device: Device) -> Device:
 def absent_device(device: Device, why: Absent) -> Device:
     return replace(
         device,
+        headroom_after_reclaim_bytes=why,
         headroom_bytes=why,
-        headroom_certain_bytes=why,
         process_list=why,
         api_free_bytes={},
         busy_ratio=why,

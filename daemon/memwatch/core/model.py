@@ -296,10 +296,10 @@ class Device(Struct, frozen=True):
     driver: Words = Absent.NOT_READ
     allocates_from: tuple[str, ...] = ()
     headroom_bytes: Annotated[
-        Bytes, Doc("Memory that can be allocated now, page cache that the kernel reclaims for it included.")
+        Bytes, Doc("Memory that can be allocated now: what is free without reclaim of page cache.")
     ] = Absent.NOT_AVAILABLE
-    headroom_certain_bytes: Annotated[
-        Bytes, Doc("Part of the headroom that is free without reclaim; equal to it for VRAM and huge pages.")
+    headroom_after_reclaim_bytes: Annotated[
+        Bytes, Doc("Memory that can be allocated once the kernel has reclaimed page cache; the same for VRAM.")
     ] = Absent.NOT_AVAILABLE
     state: str = "ok"
     evidence: tuple[str, ...] = ()
@@ -335,7 +335,7 @@ class Device(Struct, frozen=True):
     notes: Annotated[tuple[str, ...], Doc("Additional information, in sentences.")] = ()
 
     def __post_init__(self) -> None:
-        refuse_negative(self, ("headroom_bytes", "headroom_certain_bytes"), "device", self.id)
+        refuse_negative(self, ("headroom_after_reclaim_bytes", "headroom_bytes"), "device", self.id)
 
     @property
     def vitals(self) -> Vitals:

@@ -25,6 +25,7 @@ RENAMED = {
     "squeezed": "cgroup_pressure",
     "free_4mib_bytes": "free_large_blocks_bytes",
 }
+CERTAIN = "headroom_certain_bytes"
 RENAMED_COLLECTORS = {"memory": "meminfo", "squeezed": "cgroup_pressure"}
 
 
@@ -69,12 +70,26 @@ def _with_current_names(found: dict[str, Any]) -> dict[str, Any]:
     return {
         **_renamed(found),
         "monotonic": found.get("unix"),
+        "devices": with_both_headrooms(found.get("devices", ())),
         "nodes": [_renamed(node) for node in found.get("nodes", ())],
         "collectors": [
             {**status, "name": RENAMED_COLLECTORS.get(status["name"], status["name"])}
             for status in found.get("collectors", ())
         ],
     }
+
+
+def with_both_headrooms(devices: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return devices with both ends of the headroom by their names.
+
+    In early development versions the larger one was `headroom_bytes`, and the other, if any,
+    `headroom_certain_bytes`.
+    """
+    after = "headroom_after_reclaim_bytes"
+    return [
+        one if after in one else {**one, after: one.get("headroom_bytes"), "headroom_bytes": one.get(CERTAIN)}
+        for one in devices
+    ]
 
 
 def _renamed(record: dict[str, Any]) -> dict[str, Any]:

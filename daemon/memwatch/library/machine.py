@@ -170,7 +170,7 @@ def with_current_ram(found: Machine, ram: Ram | Absent) -> Machine:
         pools=tuple(_with_current_figures(pool, ram) or stale_pool(pool) for pool in found.pools),
         shares=tuple(stale_share(share) for share in found.shares),
         devices=tuple(
-            replace(device, headroom_bytes=Absent.STALE, headroom_certain_bytes=Absent.STALE)
+            replace(device, headroom_after_reclaim_bytes=Absent.STALE, headroom_bytes=Absent.STALE)
             for device in found.devices
         ),
     )
@@ -258,8 +258,8 @@ def _memory_info(device: object) -> MemoryInfo | None:
     total, (used, available, free) = _size_of(place), _now(place, here, target)
     room, certain = available, certain_part(available, free)
     if target is not None and not target.instance and not unified and _is_current(here):
-        room, certain = target.device.headroom_bytes, target.device.headroom_certain_bytes
-    return MemoryInfo(place.id, place.label, total, used, available, room, unified, certain)
+        room, certain = target.device.headroom_after_reclaim_bytes, target.device.headroom_bytes
+    return MemoryInfo(place.id, place.label, total, used, available, certain, room, unified)
 
 
 def _log_unknown(device: Device | None) -> None:

@@ -21,7 +21,7 @@ from memwatch.core.linux.files import Roots, read_once
 from memwatch.core.model import Absent, Bytes, Device, Pool, Share, find_system_ram
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
-from memwatch.core.snapshot_json import RECORDS
+from memwatch.core.snapshot_json import RECORDS, with_both_headrooms
 from memwatch.library.daemon_client import Json, read_roots
 from memwatch.library.device_selection import find_target
 from memwatch.library.program_safety import importing
@@ -43,7 +43,7 @@ def decode_shares(found: Json) -> tuple[Share, ...]:
 
 
 def decode_devices(found: Json) -> tuple[Device, ...]:
-    return _decode(tuple[Device, ...], found, "Device")
+    return _decode(tuple[Device, ...], with_both_headrooms(found), "Device")
 
 
 def decode_leases(found: Json) -> tuple[Lease, ...]:
@@ -156,8 +156,8 @@ class MemoryInfo(Struct, frozen=True):
     """Memory of one pool, and the headroom of a device that allocates from it.
 
     Inside a GPU memory partition the size of the card is not known: `pool` and `total_bytes` are the limit's. On a
-    unified machine the GPU's pool is System RAM, so the two must not be added. `headroom_certain_bytes` is the part
-    of the headroom that is free before the kernel reclaims page cache.
+    unified machine the GPU's pool is System RAM, so the two must not be added. `headroom_bytes` is what can
+    be allocated now, and `headroom_after_reclaim_bytes` what can be once the kernel has reclaimed page cache.
     """
 
     pool: str
@@ -166,8 +166,8 @@ class MemoryInfo(Struct, frozen=True):
     used_bytes: Bytes
     available_bytes: Bytes
     headroom_bytes: Bytes
+    headroom_after_reclaim_bytes: Bytes
     unified: bool
-    headroom_certain_bytes: Bytes = Absent.NOT_AVAILABLE
 
 
 def decode_machine(found: Json) -> Machine:

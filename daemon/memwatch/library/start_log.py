@@ -72,12 +72,17 @@ def _list_gpus(here: Machine) -> Iterator[str]:
     for device in here.devices:
         if device.id not in hidden:
             called = "/".join(names.get(device.id, ())) or device.id
-            yield f"  {called} = {device.name}: {_size(device.headroom_bytes)} headroom{_place_of(device, here)}"
+            yield f"  {called} = {device.name}: {_headroom_of(device)}{_place_of(device, here)}"
             yield from _list_shares(device.id, here, "    ")  # limits of a memory partition
     if hidden:
         yield f"  {len(hidden)} of {len(here.devices)} GPUs are hidden by {next(iter(hidden.values()))}"
     if not here.devices:
         yield "  no GPU"
+
+
+def _headroom_of(device: Device) -> str:
+    now, most = _size(device.headroom_bytes), _size(device.headroom_after_reclaim_bytes)
+    return f"{now} headroom" if now == most else f"{now} headroom, {most} after reclaim of page cache"
 
 
 def _place_of(device: Device, here: Machine) -> str:

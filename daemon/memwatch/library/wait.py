@@ -94,7 +94,7 @@ def _check(device: object, need: int, whole: int, certain: bool) -> Room:
 def _left_of(found: MemoryInfo | None, limit: CgroupLimit | None, certain: bool) -> Bytes:
     if found is None:
         return Absent.NOT_AVAILABLE
-    left = found.headroom_certain_bytes if certain else found.headroom_bytes
+    left = found.headroom_bytes if certain else found.headroom_after_reclaim_bytes
     return left if isinstance(left, Absent) or limit is None else min(left, limit.left_bytes)
 
 
@@ -108,5 +108,7 @@ def leased_bytes(device: object) -> int:
     if is_cpu(device):
         before, after = (one.ram.available_bytes if one.ram else 0 for one in (here, beside))
     else:
-        before, after = (one.headroom_bytes if one else 0 for one in (here.device(device), beside.device(device)))
+        before, after = (
+            one.headroom_after_reclaim_bytes if one else 0 for one in (here.device(device), beside.device(device))
+        )
     return before - after if isinstance(before, int) and isinstance(after, int) else 0

@@ -59,7 +59,7 @@ class RecentExtremes:
                 second.used[pool.id] = used
             _keep_least(second.available, pool.id, pool.available_bytes)
         for device in snapshot.devices:
-            _keep_least(second.headroom, device.id, device.headroom_bytes)
+            _keep_least(second.headroom, device.id, device.headroom_after_reclaim_bytes)
 
     def extremes(self, now: float) -> Extremes:
         """Return the extremes of the minute before `now` (monotonic). Thread-safe."""

@@ -376,14 +376,14 @@ class LeaseBook(Feature):
         if total is None:
             targets = ", ".join(list_targets(snapshot)) or "none: this machine has no data yet"
             raise LeaseRefusedError(f"target is {request.target[:80]!r}; use one of {targets}")
-        if isinstance(total.whole, int) and request.bytes > total.whole:
+        if isinstance(total.size_bytes, int) and request.bytes > total.size_bytes:
             raise LeaseRefusedError(
-                f"{units.size(request.bytes)} exceed the total of {request.target}, {units.size(total.whole)}; "
-                "lease less"
+                f"{units.size(request.bytes)} exceed the total of {request.target}, "
+                f"{units.size(total.size_bytes)}; lease less"
             )
         beside = with_leases_used(snapshot, self._leases())
         room = find_room(beside, request.target) or total
-        left = room.certain if request.certain else room.left
+        left = room.headroom_bytes if request.certain else room.headroom_after_reclaim_bytes
         if isinstance(left, Absent):
             why = left.value.replace("_", " ")
             raise LeaseRefusedError(

@@ -204,10 +204,10 @@ def _name_leases(verdict: FitVerdict, snapshot: Snapshot, leases: Sequence[Lease
     """Add the leases that lower the headroom of a verdict to its reason."""
     ram = find_system_ram(snapshot.pools)
     room = find_room(snapshot, ram.id if verdict.device == CPU and ram else verdict.device)
-    left = verdict.headroom_bytes
-    if room is None or not isinstance(room.left, int) or not isinstance(left, int) or left >= room.left:
+    left, alone = verdict.headroom_after_reclaim_bytes, room.headroom_after_reclaim_bytes if room else None
+    if not isinstance(alone, int) or not isinstance(left, int) or left >= alone:
         return verdict
-    leased = room.left - left
+    leased = alone - left
     names = [f"{one.name} ({one.pid})" for one in leases if _lowers(one, verdict, snapshot)]
     reason = f"{verdict.reason}; {size(leased)} is leased to {some_of(names, NAMED_LEASES)}"
     return replace(verdict, reason=reason, leased_bytes=leased)

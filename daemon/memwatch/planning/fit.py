@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.backends.devices import certain_part, compute_capacity, describe_state, read_system_ram
+from memwatch.core.backends.devices import compute_capacity, describe_state, read_system_ram
 from memwatch.core.doc import Doc
 from memwatch.core.model import PERHAPS_IN_RSS, Absent, Bytes, Device, Process, find_system_ram
 from memwatch.core.snapshot import Snapshot
@@ -45,8 +45,8 @@ class Demand(Struct, frozen=True):
 class FitVerdict(Struct, frozen=True):
     """Result for one device or the CPU. `spare_bytes`: bytes left over, negative if short. `reason`: a sentence.
 
-    `headroom_bytes` decides. `needs_reclaim` is True if it fits only after the kernel has reclaimed page cache:
-    `headroom_certain_bytes`, what is free already, is less than the need. `need_bytes`: bytes from this device;
+    `headroom_after_reclaim_bytes` decides. `needs_reclaim` is True if it fits only after the kernel has reclaimed
+    page cache: `headroom_bytes`, what is free already, is less than the need. `need_bytes`: bytes from this device;
     `ram_need_bytes`: bytes that the plan moves to System RAM, which on unified memory are part of the former.
     `leased_bytes`: bytes that leases of others take from the headroom.
     """
@@ -55,12 +55,10 @@ class FitVerdict(Struct, frozen=True):
     name: str
     fits: bool | Absent
     size_bytes: Annotated[Bytes, Doc("Maximum memory that it can use.")]
-    headroom_bytes: Annotated[Bytes, Doc("Memory that can be allocated now.")]
+    headroom_after_reclaim_bytes: Annotated[Bytes, Doc("Memory that can be allocated after reclaim of page cache.")]
     spare_bytes: Annotated[Bytes, Doc("Bytes to spare; negative: bytes missing.")]
     reason: str
-    headroom_certain_bytes: Annotated[Bytes, Doc("Part of the headroom that is free without reclaim.")] = (
-        Absent.NOT_AVAILABLE
-    )
+    headroom_bytes: Annotated[Bytes, Doc("Part of it that is free now, without reclaim.")] = Absent.NOT_AVAILABLE
     needs_reclaim: Annotated[
         bool | Absent,
         Doc("True if it fits only after the kernel has reclaimed page cache; null if that is unknown."),
@@ -154,8 +152,10 @@ def _spare(verdict: FitVerdict) -> int:
 
 def find_split(splits: Iterable[tuple[int, str, Demand]], snapshot: Snapshot, reserve: int) -> Split | None:
     """Return the first of `splits` that has room on the GPUs with the most headroom and memory of their own."""
-    whole = read_system_ram(snapshot)[1]
-    own = [(device.headroom_bytes, device.id) for device in snapshot.devices if _is_own(device, snapshot)]
+    whole = read_system_ram(snapshot).headroom_after_reclaim_bytes
+    own = [
+        (device.headroom_after_reclaim_bytes, device.id) for device in snapshot.devices if _is_own(device, snapshot)
+    ]
     known = [(room, name) for room, name in own if isinstance(room, int)]
     rooms = sorted(known, key=lambda one: (-one[0], one[1]))
     for count, how, demand in splits:
@@ -195,9 +195,11 @@ def has_context(device: Device) -> bool:
 
 
 def _on_device(demand: Demand, device: Device, snapshot: Snapshot, reserve: int) -> FitVerdict:
-    whole, certain = compute_capacity(device, snapshot), device.headroom_certain_bytes
+    whole, certain = compute_capacity(device, snapshot), device.headroom_bytes
     need = demand.device_bytes + demand.runtime_bytes * has_context(device)
-    blank = FitVerdict(device.id, device.name, False, whole, device.headroom_bytes, 0, "", certain, need_bytes=need)
+    blank = FitVerdict(
+        device.id, device.name, False, whole, device.headroom_after_reclaim_bytes, 0, "", certain, need_bytes=need
+    )
     if device.state != "ok":
         reason = f"{device.id} {describe_state(device)}"
         return replace(blank, spare_bytes=Absent.NOT_AVAILABLE, reason=reason)
@@ -250,14 +252,13 @@ def _in_system_ram(need: int, snapshot: Snapshot, reserve: int) -> FitVerdict:
     if ram is None:
         reason = "no data for System RAM"
         return FitVerdict(CPU, "CPU", Absent.NOT_AVAILABLE, *(Absent.NOT_AVAILABLE,) * 3, reason)
-    whole, room = read_system_ram(snapshot)
-    certain = certain_part(room, ram.free_bytes)
+    whole, certain, room = read_system_ram(snapshot)
     blank = FitVerdict(CPU, ram.label, False, whole, room, 0, "", certain, need_bytes=need)
     return _judge(need, blank, _holders(snapshot, {ram.id}), reserve)
 
 
 def _judge(need: int, blank: FitVerdict, holders: Sequence[Holder], reserve: int) -> FitVerdict:
-    room, whole = blank.headroom_bytes, blank.size_bytes
+    room, whole = blank.headroom_after_reclaim_bytes, blank.size_bytes
     if isinstance(room, Absent):
         why = f"its headroom is not known ({room.value.replace('_', ' ')})"
         return replace(blank, fits=room, spare_bytes=room, reason=why)
@@ -267,7 +268,7 @@ def _judge(need: int, blank: FitVerdict, holders: Sequence[Holder], reserve: int
         tight = isinstance(whole, int) and whole > 0 and spare < whole * (1 - CRITICAL_RATIO)
         warning = f", which is critical: less than {1 - CRITICAL_RATIO:.0%} of {size(whole)}" if tight else ""  # type: ignore[arg-type]
         reclaim = _needs_reclaim(need, blank)
-        how = f"; only {size(blank.headroom_certain_bytes)} is free before reclaim" if reclaim is True else ""  # type: ignore[arg-type]
+        how = f"; only {size(blank.headroom_bytes)} is free before reclaim" if reclaim is True else ""  # type: ignore[arg-type]
         reason = f"leaves {size(spare)}{beside}{warning}{how}"
         return replace(blank, fits=True, spare_bytes=spare, reason=reason, needs_reclaim=reclaim)
     if isinstance(whole, int) and need + reserve > whole:
@@ -278,7 +279,7 @@ def _judge(need: int, blank: FitVerdict, holders: Sequence[Holder], reserve: int
 
 
 def _needs_reclaim(need: int, verdict: FitVerdict) -> bool | Absent:
-    certain = verdict.headroom_certain_bytes
+    certain = verdict.headroom_bytes
     return certain if isinstance(certain, Absent) else need > certain
 
 

@@ -97,7 +97,7 @@ def hostile_body() -> dict[str, Any]:
 
 
 VERDICT: dict[str, Any] = {"device": HOSTILE, "name": HOSTILE, "fits": None, "reason": HOSTILE}
-VERDICT |= {"size_bytes": 1, "headroom_bytes": 1, "spare_bytes": 0}
+VERDICT |= {"size_bytes": 1, "headroom_after_reclaim_bytes": 1, "spare_bytes": 0}
 REASONS = [{"signal": HOSTILE, "text": HOSTILE}]
 SILENCE = {"id": HOSTILE, "event": HOSTILE, "until_unix": 1.0, "created_unix": 0.0}
 SILENCE |= {"comment": HOSTILE, "made_by": HOSTILE}

@@ -85,7 +85,7 @@ def test_library_counts_only_free_memory_if_asked() -> None:
     code = (
         "import json, memwatch; info = memwatch.memory_info(); "
         "waits = [memwatch.wait_for(40 << 30, timeout=0.02, interval=0.01, certain=one) for one in (False, True)]; "
-        "print(json.dumps([waits, info.headroom_certain_bytes >> 30, info.headroom_bytes >> 30]))"
+        "print(json.dumps([waits, info.headroom_bytes >> 30, info.headroom_after_reclaim_bytes >> 30]))"
     )
 
     assert run_json(code, **roots_environment("gb10")) == [[True, False], 13, 44]

@@ -252,4 +252,4 @@ def test_gpu_memory_of_a_program_ends_its_lease(tmp_path: Path) -> None:
     assert granted["held"] == {"gpu0": 4 * GIB}
     assert (before["leased_bytes"], after["leased_bytes"]) == (4 * GIB, 0)
     # The bytes were counted once before and once after.
-    assert before["headroom_bytes"] == after["headroom_bytes"]
+    assert before["headroom_after_reclaim_bytes"] == after["headroom_after_reclaim_bytes"]

@@ -247,7 +247,7 @@ def share_complaints(snapshot: Snapshot, places: Places) -> Iterator[str]:
 def headroom_complaints(snapshot: Snapshot, places: Places) -> Iterator[str]:
     """Certain headroom ≤ headroom ≤ memory that the pools have available, or free huge pages."""
     for device in snapshot.devices:
-        most, certain = device.headroom_bytes, device.headroom_certain_bytes
+        most, certain = device.headroom_after_reclaim_bytes, device.headroom_bytes
         if isinstance(certain, int) and not isinstance(most, int):
             yield f"{device.id}: a certain headroom of {certain}, and none at all"
         if isinstance(certain, int) and isinstance(most, int) and certain > most:
@@ -373,8 +373,8 @@ METRICS: Mapping[str, Callable[[Snapshot], Iterable[tuple[str, Bytes]]]] = {
         if share.kind is ShareKind.CGROUP and isinstance(share.limit_bytes, int)
     ],
     "share_limit_bytes": lambda one: [(share.id, share.limit_bytes) for share in one.shares],
-    "device_headroom_bytes": lambda one: [(device.id, device.headroom_bytes) for device in one.devices],
-    "device_headroom_certain_bytes": lambda one: [
-        (device.id, device.headroom_certain_bytes) for device in one.devices
+    "device_headroom_after_reclaim_bytes": lambda one: [
+        (device.id, device.headroom_after_reclaim_bytes) for device in one.devices
     ],
+    "device_headroom_bytes": lambda one: [(device.id, device.headroom_bytes) for device in one.devices],
 }

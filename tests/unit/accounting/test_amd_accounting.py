@@ -185,7 +185,7 @@ def test_stale_driver_keeps_sizes_and_drops_use() -> None:
     assert whole.pools[1].size_bytes == 24 * GIB
     assert whole.pools[1].used_bytes is Absent.STALE
     assert whole.shares[0].used_bytes is Absent.STALE
-    assert device.headroom_bytes is Absent.STALE
+    assert device.headroom_after_reclaim_bytes is Absent.STALE
     assert device.api_free_bytes == {}
 
 
@@ -221,7 +221,7 @@ def test_inconsistent_use_keeps_the_size_of_the_pool() -> None:
     whole, device = only(findings_of(gpu_of(CARD, Absent.INCONSISTENT)))
 
     assert whole.pools[1].used_bytes is whole.pools[1].available_bytes is Absent.INCONSISTENT
-    assert device.headroom_bytes is Absent.INCONSISTENT
+    assert device.headroom_after_reclaim_bytes is Absent.INCONSISTENT
 
 
 def test_small_bar_adds_a_note() -> None:

@@ -188,7 +188,7 @@ def test_limit_of_the_own_container_bounds_the_certain_headroom() -> None:
     )
 
     (device,) = found.devices
-    assert (device.headroom_bytes, device.headroom_certain_bytes) == (7 * GIB, 7 * GIB)
+    assert (device.headroom_after_reclaim_bytes, device.headroom_bytes) == (7 * GIB, 7 * GIB)
 
 
 def test_charged_container_bounds_the_certain_headroom() -> None:
@@ -202,7 +202,7 @@ def test_charged_container_bounds_the_certain_headroom() -> None:
     machine = Machine("test", in_container=True, details={GPU_CHARGING: CHARGED})
     (device,) = compose(Findings(amdgpu=reading, shares=(limit,)), machine=machine).devices
 
-    assert (device.headroom_bytes, device.headroom_certain_bytes) == (2 * GIB, 2 * GIB)
+    assert (device.headroom_after_reclaim_bytes, device.headroom_bytes) == (2 * GIB, 2 * GIB)
 
 
 # Places exist, and nothing unknown is 0.
@@ -220,7 +220,7 @@ def test_instances_of_unknown_size_are_no_pool_of_0_bytes() -> None:
     assert [pool.id for pool in found.pools] == ["ram"]
     assert {share.within for share in found.shares} == {"gpu0"}
     assert [process.device_bytes for process in found.processes] == [{"gpu0.mig2": GIB}, {}]
-    assert found.devices[0].headroom_bytes == 18000 << 20
+    assert found.devices[0].headroom_after_reclaim_bytes == 18000 << 20
 
 
 def test_process_on_a_card_of_which_nothing_is_used_does_not_hold_0_bytes() -> None:

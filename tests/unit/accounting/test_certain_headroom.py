@@ -21,7 +21,7 @@ FIGURES = st.integers(0, SIZE)
 
 
 def bounds_of(device: Device) -> tuple[Bytes, Bytes]:
-    return device.headroom_certain_bytes, device.headroom_bytes
+    return device.headroom_bytes, device.headroom_after_reclaim_bytes
 
 
 def test_gb10_can_allocate_free_memory_at_once_and_page_cache_after_reclaim() -> None:
@@ -150,7 +150,9 @@ def test_certain_headroom_never_exceeds_the_headroom(data: st.DataObject) -> Non
         "x",
         Architecture.UNIFIED,
         allocates_from=tuple(data.draw(st.lists(places, min_size=1, max_size=4, unique=True))),
-        headroom_bytes=data.draw(st.sampled_from([Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE, Absent.STALE])),
+        headroom_after_reclaim_bytes=data.draw(
+            st.sampled_from([Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE, Absent.STALE])
+        ),
     )
 
     certain, most = bounds_of(HeadroomCalculator(found, shares).with_headroom(device))

@@ -80,7 +80,7 @@ def test_an_integrated_gpu_is_inside_system_ram() -> None:
     assert (share.quality, share.limit_bytes) == (Quality.DERIVED, Absent.NOT_SUPPORTED)
     assert device.architecture is Architecture.UNIFIED
     assert device.allocates_from == ("ram",)
-    assert device.headroom_bytes == 24 * GIB
+    assert device.headroom_after_reclaim_bytes == 24 * GIB
     assert device.process_list == "complete"
     assert device.evidence == (
         "the driver is xe",
@@ -242,7 +242,7 @@ def test_discrete_card_with_a_counter_is_a_pool() -> None:
     assert (share.within, share.used_bytes) == ("ram", GIB)
     assert device.architecture is Architecture.DISCRETE
     assert device.allocates_from == ("gpu0",)
-    assert device.headroom_bytes == 6 * GIB
+    assert device.headroom_after_reclaim_bytes == 6 * GIB
     assert held(found) == {100: {"gpu0": 8 * GIB, "gpu0.buffers": GIB}, 200: {"gpu0": GIB}}
 
 
@@ -262,7 +262,7 @@ def test_discrete_card_of_unknown_size_has_no_pool() -> None:
     device, share = one(found)
     assert [pool.id for pool in found.pools] == ["ram"]
     assert device.architecture is Architecture.DISCRETE
-    assert device.headroom_bytes is Absent.NOT_SUPPORTED
+    assert device.headroom_after_reclaim_bytes is Absent.NOT_SUPPORTED
     assert any("size of its memory" in note for note in device.notes)
     assert share.used_bytes == GIB
 
@@ -279,7 +279,7 @@ def test_discrete_card_of_unknown_use_keeps_its_size() -> None:
     assert pool.size_bytes == 16 * GIB
     assert (pool.used_bytes, pool.available_bytes) == (Absent.NOT_PERMITTED, Absent.NOT_PERMITTED)
     assert pool.unattributed_bytes is Absent.NOT_PERMITTED
-    assert found.devices[0].headroom_bytes is Absent.NOT_PERMITTED
+    assert found.devices[0].headroom_after_reclaim_bytes is Absent.NOT_PERMITTED
 
 
 def test_discrete_card_without_clients_is_unknown() -> None:

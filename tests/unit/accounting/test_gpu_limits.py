@@ -72,7 +72,7 @@ def test_limit_is_a_share_of_the_pool_and_a_pressure_target() -> None:
     assert (share.label, share.used_bytes, share.limit_bytes) == ("vllm.service limit", 6 * GIB, 8 * GIB)
     assert (share.peak_bytes, share.note) == (7 * GIB, "2.0 GiB guaranteed; peak 7.0 GiB")
     assert found.pools[1].size_bytes == 46068 << 20
-    assert found.devices[0].headroom_bytes == found.pools[1].available_bytes
+    assert found.devices[0].headroom_after_reclaim_bytes == found.pools[1].available_bytes
     targets = {one.id: one for one in build_targets(found.pools, found.shares, found.devices, PressureRules())}
     assert targets[share.id].available_bytes == 2 * GIB
 
@@ -173,7 +173,7 @@ def test_total_inside_a_partition_is_a_limit_and_no_pool(by_kernel: bool) -> Non
     assert (share.id, share.within) == ("gpu0.limit", "gpu0")
     assert (share.used_bytes, share.limit_bytes) == (15 * GIB, 20 * GIB)
     assert found.devices[0].allocates_from == ("gpu0.limit",)
-    assert found.devices[0].headroom_bytes == 5 * GIB
+    assert found.devices[0].headroom_after_reclaim_bytes == 5 * GIB
     assert found.processes[0].device_bytes == {"gpu0.limit": GIB}
     assert found.machine is not None
     assert "inside a GPU memory partition" in found.machine.explanation
@@ -194,7 +194,7 @@ def test_total_above_the_own_limit_is_the_card() -> None:
 
     assert found.pools[1].size_bytes == 46068 << 20
     assert limits(found)["gpu0.limit.self"].within == "gpu0"
-    assert found.devices[0].headroom_bytes == GIB
+    assert found.devices[0].headroom_after_reclaim_bytes == GIB
 
 
 def test_limit_of_the_cards_size_leaves_a_known_card() -> None:
@@ -237,10 +237,10 @@ def test_charged_memory_of_an_integrated_gpu_is_bounded_by_the_container(charged
     limit = Share(
         "cgroup", ShareKind.CGROUP, "Container limit", "ram", 6 * GIB, "t", Quality.MEASURED, limit_bytes=8 * GIB
     )
-    apu = Device("gpu0", "AMD", "Radeon 8060S", Architecture.UNIFIED, headroom_bytes=64 * GIB)
+    apu = Device("gpu0", "AMD", "Radeon 8060S", Architecture.UNIFIED, headroom_after_reclaim_bytes=64 * GIB)
     machine = Machine(in_container=True, details={GPU_CHARGING: CHARGED} if charged else {})
     found = Findings(shares=(limit,), devices=(apu, replace(apu, id="gpu1", vendor="NVIDIA")), machine=machine)
 
     amd, nvidia = with_gpu_limits(found).devices
 
-    assert (amd.headroom_bytes, nvidia.headroom_bytes) == (headroom, 64 * GIB)
+    assert (amd.headroom_after_reclaim_bytes, nvidia.headroom_after_reclaim_bytes) == (headroom, 64 * GIB)

@@ -32,7 +32,7 @@ def lease(snapshot: Snapshot, target: str, count: int) -> Lease:
 
 
 def headrooms(snapshot: Snapshot) -> dict[str, int | Absent]:
-    return {device.id: device.headroom_bytes for device in snapshot.devices}
+    return {device.id: device.headroom_after_reclaim_bytes for device in snapshot.devices}
 
 
 @pytest.mark.parametrize("name", DEMOS)
@@ -43,10 +43,10 @@ def test_lease_of_a_device_lowers_its_headroom_by_its_bytes(name: str) -> None:
         beside = with_leases_used(here, [lease(here, device.id, GIB)])
         after = next(one for one in beside.devices if one.id == device.id)
 
+        assert isinstance(device.headroom_after_reclaim_bytes, int)
         assert isinstance(device.headroom_bytes, int)
-        assert isinstance(device.headroom_certain_bytes, int)
+        assert after.headroom_after_reclaim_bytes == device.headroom_after_reclaim_bytes - GIB
         assert after.headroom_bytes == device.headroom_bytes - GIB
-        assert after.headroom_certain_bytes == device.headroom_certain_bytes - GIB
         assert beside.total.size_bytes == here.total.size_bytes
 
 
@@ -55,8 +55,10 @@ def test_lease_of_system_ram_lowers_the_headroom_of_unified_devices_only() -> No
         here = demo(name)
         before, after = here.devices[0], with_leases_used(here, [lease(here, "ram", GIB)]).devices[0]
 
-        assert isinstance(before.headroom_bytes, int)
-        assert after.headroom_bytes == before.headroom_bytes - (GIB if is_unified else 0)
+        assert isinstance(before.headroom_after_reclaim_bytes, int)
+        assert after.headroom_after_reclaim_bytes == before.headroom_after_reclaim_bytes - (
+            GIB if is_unified else 0
+        )
 
 
 def test_lease_of_one_gpu_leaves_the_others() -> None:
@@ -82,14 +84,14 @@ def test_device_lease_with_huge_pages_takes_huge_pages() -> None:
     """CUDA on a GB10 with huge pages allocates from these, which are in use already."""
     here = demo("dgx-spark")
     ram = replace(here.pools[0], set_aside_bytes=16 * GIB, set_aside_free_bytes=12 * GIB)
-    device = replace(here.devices[0], headroom_bytes=12 * GIB, headroom_certain_bytes=12 * GIB)
+    device = replace(here.devices[0], headroom_after_reclaim_bytes=12 * GIB, headroom_bytes=12 * GIB)
     here = replace(here, pools=(ram,), devices=(device,))
     by_device = with_leases_used(here, [lease(here, "gpu0", 5 * GIB)])
     by_pool = with_leases_used(here, [lease(here, "ram", 5 * GIB)])
 
-    assert by_device.devices[0].headroom_bytes == 7 * GIB
+    assert by_device.devices[0].headroom_after_reclaim_bytes == 7 * GIB
     assert by_device.pools[0].available_bytes == ram.available_bytes
-    assert by_pool.devices[0].headroom_bytes == 12 * GIB
+    assert by_pool.devices[0].headroom_after_reclaim_bytes == 12 * GIB
 
 
 def test_leases_take_no_more_than_a_pool_has() -> None:
@@ -100,17 +102,17 @@ def test_leases_take_no_more_than_a_pool_has() -> None:
     beside = with_leases_used(here, leases)
 
     assert (beside.pools[1].used_bytes, beside.pools[1].available_bytes) == (whole, 0)
-    assert beside.devices[0].headroom_bytes == 0
+    assert beside.devices[0].headroom_after_reclaim_bytes == 0
 
 
 def test_unknown_figures_stay_unknown() -> None:
     here = demo("rtx4090")
     pool = replace(here.pools[1], used_bytes=Absent.STALE, available_bytes=Absent.STALE)
-    device = replace(here.devices[0], headroom_bytes=Absent.STALE, headroom_certain_bytes=Absent.STALE)
+    device = replace(here.devices[0], headroom_after_reclaim_bytes=Absent.STALE, headroom_bytes=Absent.STALE)
     here = replace(here, pools=(here.pools[0], pool), devices=(device,))
     beside = with_leases_used(here, [Lease("1", "x", "gpu0", 1, GIB, {"gpu0": GIB}, 0.0, 1.0)])
 
-    assert beside.devices[0].headroom_bytes is Absent.STALE
+    assert beside.devices[0].headroom_after_reclaim_bytes is Absent.STALE
     assert beside.pools[1] == pool
 
 
@@ -126,7 +128,7 @@ def test_room_of_a_target_is_that_of_the_device_before_the_pool() -> None:
     room = find_room(here, "gpu0")
 
     assert room is not None
-    assert room.left == here.devices[0].headroom_bytes
+    assert room.headroom_after_reclaim_bytes == here.devices[0].headroom_after_reclaim_bytes
     assert find_room(here, "gpu7") is None
     assert list_targets(here) == ["ram", "gpu0"]
 
@@ -145,7 +147,7 @@ def test_lease_of_system_ram_counts_against_a_containers_limit() -> None:
     by_pool, by_device = (with_leases_used(here, [lease(here, name, 5 * GIB)]) for name in ("ram", "gpu0"))
     rooms = [find_room(one, "ram") for one in (here, by_pool, by_device)]
 
-    assert [room and room.left for room in rooms] == [14 * GIB, 9 * GIB, 14 * GIB]
+    assert [room and room.headroom_after_reclaim_bytes for room in rooms] == [14 * GIB, 9 * GIB, 14 * GIB]
 
 
 @pytest.mark.parametrize("unknown", ["device", "pool"])
@@ -153,7 +155,7 @@ def test_headroom_is_not_lowered_by_figures_of_which_one_is_unknown(unknown: str
     """Of the device or of its pool: the other figure stays as it is."""
     here = demo("rtx4090")
     if unknown == "device":
-        device = replace(here.devices[0], headroom_bytes=Absent.STALE, headroom_certain_bytes=Absent.STALE)
+        device = replace(here.devices[0], headroom_after_reclaim_bytes=Absent.STALE, headroom_bytes=Absent.STALE)
         here = replace(here, devices=(device,))
     else:
         pool = replace(here.pools[1], used_bytes=Absent.STALE, available_bytes=Absent.STALE)
@@ -161,5 +163,5 @@ def test_headroom_is_not_lowered_by_figures_of_which_one_is_unknown(unknown: str
 
     beside = with_leases_used(here, [Lease("1", "x", "gpu0", 1, GIB, {"gpu0": GIB}, 0.0, 1.0)])
 
+    assert beside.devices[0].headroom_after_reclaim_bytes == here.devices[0].headroom_after_reclaim_bytes
     assert beside.devices[0].headroom_bytes == here.devices[0].headroom_bytes
-    assert beside.devices[0].headroom_certain_bytes == here.devices[0].headroom_certain_bytes

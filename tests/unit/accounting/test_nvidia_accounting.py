@@ -33,7 +33,7 @@ def test_idle_gb10_is_one_pool_with_zero_cuda_memory() -> None:
     assert found.shares[0].within == "ram"
     assert found.shares[0].used_bytes == 0
     assert found.devices[0].architecture is Architecture.UNIFIED
-    assert found.devices[0].headroom_bytes == host.available_bytes
+    assert found.devices[0].headroom_after_reclaim_bytes == host.available_bytes
     assert found.machine.architecture == "unified"
 
 
@@ -84,7 +84,7 @@ def test_gb10_allocates_from_free_huge_pages() -> None:
     """With huge pages configured, CUDA allocates from the free ones; swap never counts."""
     host = replace(ram(60 * GIB, SPARK), set_aside_bytes=40 * GIB, set_aside_free_bytes=16 * GIB)
 
-    assert accounts(gb10(), host=host).devices[0].headroom_bytes == 16 * GIB
+    assert accounts(gb10(), host=host).devices[0].headroom_after_reclaim_bytes == 16 * GIB
 
 
 def test_a_small_carve_out_is_not_the_gpus_capacity() -> None:
@@ -95,7 +95,7 @@ def test_a_small_carve_out_is_not_the_gpus_capacity() -> None:
     assert found.pools[1].kind is PoolKind.CARVEOUT
     assert found.pools[1].size_bytes == 8128 * MIB
     assert found.devices[0].allocates_from == ("gpu0", "ram")
-    assert found.devices[0].headroom_bytes is NO
+    assert found.devices[0].headroom_after_reclaim_bytes is NO
     assert "driver does not report" in found.devices[0].notes[0]
 
 
@@ -214,7 +214,7 @@ def test_memory_reserved_by_the_driver_is_used_and_attributed() -> None:
     vram = found.pools[1]
     assert vram.used_bytes == vram.reserved_bytes == 613 * MIB
     assert vram.unattributed_bytes == 0
-    assert found.devices[0].headroom_bytes == 143158 * MIB
+    assert found.devices[0].headroom_after_reclaim_bytes == 143158 * MIB
 
 
 def test_managed_memory_is_unattributed() -> None:
@@ -240,7 +240,7 @@ def test_mig_instances_are_shares_of_their_gpu_once_each() -> None:
         sum(int(share.limit_bytes) for share in found.shares if isinstance(share.limit_bytes, int)) == 137472 * MIB
     )
     assert found.pools[1].size_bytes == 143771 * MIB
-    assert found.devices[0].headroom_bytes == 65948 * MIB
+    assert found.devices[0].headroom_after_reclaim_bytes == 65948 * MIB
 
 
 def test_gpu_without_permission_still_shows_its_instances() -> None:
@@ -256,7 +256,7 @@ def test_gpu_without_permission_still_shows_its_instances() -> None:
 
     assert found.pools[1].used_bytes is Absent.NOT_PERMITTED
     assert found.shares[0].used_bytes == 448 * MIB
-    assert found.devices[0].headroom_bytes == 40000 * MIB
+    assert found.devices[0].headroom_after_reclaim_bytes == 40000 * MIB
 
 
 @pytest.mark.parametrize("reason", [Absent.NOT_AVAILABLE, Absent.INCONSISTENT])
@@ -368,7 +368,7 @@ def test_free_memory_by_cuda_is_shown_beside_the_headroom() -> None:
     device = accounts(gb10(), host=host).devices[0]
 
     assert device.api_free_bytes == {"cuda": host.free_bytes}
-    assert device.headroom_bytes == host.available_bytes
+    assert device.headroom_after_reclaim_bytes == host.available_bytes
 
 
 def test_node_of_a_gh200_keeps_its_values_when_nvml_is_stale() -> None:
@@ -430,7 +430,7 @@ def test_suspended_gpu_keeps_its_size_and_has_no_other_figure() -> None:
     (device,), vram = found.devices, found.pools[1]
 
     assert (vram.size_bytes, vram.used_bytes, vram.available_bytes) == (8188 * MIB, *[Absent.SUSPENDED] * 2)
-    assert (vram.unattributed_bytes, device.headroom_bytes) == (Absent.SUSPENDED, Absent.SUSPENDED)
+    assert (vram.unattributed_bytes, device.headroom_after_reclaim_bytes) == (Absent.SUSPENDED, Absent.SUSPENDED)
     assert (device.busy_ratio, device.power_watts, device.process_list) == (Absent.SUSPENDED,) * 3
     assert (device.state, device.architecture, device.details["power"]) == (
         "ok",
@@ -447,7 +447,11 @@ def test_gpu_that_has_never_been_read_has_no_pool() -> None:
     (device,) = found.devices
 
     assert [pool.id for pool in found.pools] == ["ram"]
-    assert (device.architecture, device.uuid, device.headroom_bytes) == (Architecture.UNKNOWN, NEVER, NEVER)
+    assert (device.architecture, device.uuid, device.headroom_after_reclaim_bytes) == (
+        Architecture.UNKNOWN,
+        NEVER,
+        NEVER,
+    )
     assert device.evidence == ("it has been suspended since memwatchd started, so its driver has not been asked",)
     assert device.notes[0].startswith("Suspended since before memwatchd started to read it.")
     assert all(check.verdict is Verdict.OK for check in gpu_checks(found))

@@ -89,7 +89,7 @@ def test_cuda_pool_is_known_without_root() -> None:
     assert {part.kind: part.size_bytes for part in pool.contents}["devices"] == 3 * GIB
     assert (device.id, device.architecture) == ("gpu0", Architecture.UNIFIED)
     assert device.evidence == ("the chip is tegra234, whose GPU shares System RAM",)
-    assert device.headroom_bytes == pool.available_bytes
+    assert device.headroom_after_reclaim_bytes == pool.available_bytes
     assert found.machine is not None
     assert found.machine.explanation.startswith("GPU memory is part of System RAM on this board")
     assert found.machine.details == {"board": "Jetson Orin", "soc": "tegra234", "l4t": "36.4.3", "jetpack": "6"}
@@ -243,7 +243,7 @@ def test_headroom_of_a_thor_is_its_free_huge_pages() -> None:
     """DRIVE OS reserves them for the GPU: the free ones are its headroom."""
     found = machine(thor(), set_aside=2 * GIB, nvml=nvml(gpu("NVIDIA Thor", processes=())))
 
-    assert found.devices[0].headroom_bytes == GIB
+    assert found.devices[0].headroom_after_reclaim_bytes == GIB
 
 
 @pytest.mark.parametrize("own", [(), (gpu("Orin (nvgpu)"),)])

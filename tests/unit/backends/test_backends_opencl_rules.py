@@ -21,7 +21,7 @@ def test_opencl_cpu_is_listed_and_is_no_gpu() -> None:
     assert "CPU only (Portable Computing Language)" in backend.reason
     assert [device.kind for device in backend.devices] == ["cpu"]
     assert backend.devices[0].size_bytes is Absent.NOT_SUPPORTED
-    assert backend.devices[0].headroom_bytes is Absent.NOT_SUPPORTED
+    assert backend.devices[0].headroom_after_reclaim_bytes is Absent.NOT_SUPPORTED
     assert backend.gpus == ()
     assert (answer.recommended, answer.recommended_reason) == ("cpu", "no backend supports a GPU of this machine")
 
@@ -49,10 +49,10 @@ def test_opencl_gpu_has_the_values_of_the_snapshot() -> None:
         "opencl", with_opencl(OpenclPlatform("X", "1", (gpu_device("0000:09:00.0"),))), machine(RTX)
     )
 
-    assert (known.devices[0].id, known.devices[0].headroom_bytes) == ("gpu0", 20 * GIB)
+    assert (known.devices[0].id, known.devices[0].headroom_after_reclaim_bytes) == ("gpu0", 20 * GIB)
     assert foreign.devices[0].id is None
     assert foreign.devices[0].size_bytes == 25_000_000_000
-    assert foreign.devices[0].headroom_bytes is Absent.NOT_SUPPORTED
+    assert foreign.devices[0].headroom_after_reclaim_bytes is Absent.NOT_SUPPORTED
     assert len(foreign.gpus) == 1
 
 

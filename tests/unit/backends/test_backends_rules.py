@@ -23,7 +23,7 @@ def test_cuda_works_with_a_driver_and_its_library() -> None:
 
     assert (backend.available, backend.reason) == (True, "driver 580.95.05, /usr/lib64/libcuda.so.1")
     (device,) = backend.devices
-    assert (device.id, device.size_bytes, device.headroom_bytes) == ("gpu0", 24 * GIB, 20 * GIB)
+    assert (device.id, device.size_bytes, device.headroom_after_reclaim_bytes) == ("gpu0", 24 * GIB, 20 * GIB)
     assert device.unified is False
 
 
@@ -101,7 +101,9 @@ def test_stalled_jetson_names_the_failing_collector() -> None:
 
 def test_one_lost_gpu_of_two_leaves_cuda_available() -> None:
     """CUDA works with the other GPU; the lost one is listed as lost."""
-    other = replace(RTX, id="gpu2", state="lost", allocates_from=(), headroom_bytes=Absent.NOT_AVAILABLE)
+    other = replace(
+        RTX, id="gpu2", state="lost", allocates_from=(), headroom_after_reclaim_bytes=Absent.NOT_AVAILABLE
+    )
     backend = build_backend("cuda", replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(RTX, other))
 
     assert backend.available is True
@@ -111,7 +113,9 @@ def test_one_lost_gpu_of_two_leaves_cuda_available() -> None:
 
 def test_lost_gpu_is_not_named_in_the_recommendation() -> None:
     """The reason for CUDA names only working GPUs."""
-    lost = replace(RTX, id="gpu2", name="NVIDIA T400", state="lost", headroom_bytes=Absent.NOT_AVAILABLE)
+    lost = replace(
+        RTX, id="gpu2", name="NVIDIA T400", state="lost", headroom_after_reclaim_bytes=Absent.NOT_AVAILABLE
+    )
     answer = found(replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(RTX, lost))
 
     assert (answer.recommended, answer.recommended_reason) == (
@@ -139,10 +143,14 @@ def test_rocm_is_listed_with_its_own_headroom() -> None:
         "opencl", with_opencl(OpenclPlatform("rusticl", "1", (gpu_device("0000:c4:00.0"),))), machine(strix)
     ).devices
 
-    assert (device.headroom_bytes, device.own_headroom_bytes, device.room_bytes) == (60 * GIB, 26 * GIB, 26 * GIB)
+    assert (device.headroom_after_reclaim_bytes, device.own_headroom_bytes, device.room_bytes) == (
+        60 * GIB,
+        26 * GIB,
+        26 * GIB,
+    )
     assert (by_opencl.own_headroom_bytes, by_opencl.room_bytes) == (None, 60 * GIB)
     assert replace(device, own_headroom_bytes=Absent.STALE).room_bytes is Absent.STALE
-    assert replace(device, headroom_bytes=Absent.STALE).room_bytes is Absent.STALE
+    assert replace(device, headroom_after_reclaim_bytes=Absent.STALE).room_bytes is Absent.STALE
 
 
 def test_cpu_headroom_is_bounded_by_the_container_limit() -> None:
@@ -154,8 +162,8 @@ def test_cpu_headroom_is_bounded_by_the_container_limit() -> None:
 
     (free,) = build_backend("cpu", EVIDENCE, machine()).devices
     (bounded,) = build_backend("cpu", EVIDENCE, limited).devices
-    assert (free.size_bytes, free.headroom_bytes) == (64 * GIB, 56 * GIB)
-    assert (bounded.size_bytes, bounded.headroom_bytes) == (16 * GIB, 6 * GIB)
+    assert (free.size_bytes, free.headroom_after_reclaim_bytes) == (64 * GIB, 56 * GIB)
+    assert (bounded.size_bytes, bounded.headroom_after_reclaim_bytes) == (16 * GIB, 6 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +234,9 @@ def test_capacity_of_mig_is_the_largest_instance() -> None:
 def test_metal_needs_macos_and_a_device() -> None:
     """Never on Linux; on macOS only with a device that was read."""
     mac = replace(EVIDENCE, platform="darwin")
-    m4 = Device("gpu0", "Apple", "Apple M4", Architecture.UNIFIED, allocates_from=("ram",), headroom_bytes=GIB)
+    m4 = Device(
+        "gpu0", "Apple", "Apple M4", Architecture.UNIFIED, allocates_from=("ram",), headroom_after_reclaim_bytes=GIB
+    )
     at = snapshot("mac", Machine("MacBook"), pools=(ram(8 * GIB),), devices=(m4,))
 
     assert build_backend("metal", EVIDENCE, machine()).available is False

@@ -73,7 +73,7 @@ def test_levels_are_coloured_and_bars_have_one_width() -> None:
 
 
 def test_absent_values_are_dashes_with_their_reason() -> None:
-    lost = replace(critical_gb10().devices[0], headroom_bytes=Absent.STALE, state="stalled")
+    lost = replace(critical_gb10().devices[0], headroom_after_reclaim_bytes=Absent.STALE, state="stalled")
 
     assert "—" in text_of(unknown_figures())
     assert "None" not in text_of(unknown_figures())

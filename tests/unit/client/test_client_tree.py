@@ -174,7 +174,7 @@ def test_both_bounds_of_a_headroom_are_shown() -> None:
 def test_failed_device_shows_its_state() -> None:
     """Its state is shown beside its name, and its headroom is a dash."""
     snapshot = critical_gb10()
-    lost = replace(snapshot.devices[0], state="needs_reset", headroom_bytes=Absent.NOT_AVAILABLE)
+    lost = replace(snapshot.devices[0], state="needs_reset", headroom_after_reclaim_bytes=Absent.NOT_AVAILABLE)
     noted = sent(replace(snapshot, devices=(lost,)))
 
     assert ", needs reset): headroom — not available" in "\n".join(lines_of(noted, None))

@@ -14,7 +14,7 @@ GIB = 1 << 30
 def machine(name: str, **fields: Any) -> dict[str, Any]:
     """Return a machine of the API with 40 of 128 GiB free and two processes of 20 and 50 GiB."""
     tick = {
-        "headroom_bytes": 40 * GIB,
+        "headroom_after_reclaim_bytes": 40 * GIB,
         "headroom_of": "NVIDIA GB10",
         "left_out": False,
         "pools": [{"id": "ram", "size_bytes": 128 * GIB, "available_bytes": 40 * GIB}],
@@ -75,7 +75,7 @@ def test_need_beyond_the_device_moves_no_process() -> None:
 def test_processes_are_named_by_their_memory_on_the_device(need: int, reason: str) -> None:
     """Half of what they hold is System RAM, which frees no VRAM. A database has no VRAM at all."""
     holders = [holder("postgres", 0, 40), holder("vllm", 14, 14), holder("comfyui", 4, 4)]
-    ember = machine("ember", headroom_bytes=8 * GIB, headroom_size_bytes=24 * GIB, holders=holders)
+    ember = machine("ember", headroom_after_reclaim_bytes=8 * GIB, headroom_size_bytes=24 * GIB, holders=holders)
 
     assert judge(Need(need * GIB), ember).reason.endswith(f"; {reason}")
 
@@ -89,7 +89,7 @@ def test_processes_are_named_by_their_memory_on_the_device(need: int, reason: st
     ],
 )
 def test_processes_that_are_not_enough_are_counted(holders: list[dict[str, Any]], reason: str) -> None:
-    found = judge(Need(23 * GIB), machine("ember", headroom_bytes=8 * GIB, holders=holders))
+    found = judge(Need(23 * GIB), machine("ember", headroom_after_reclaim_bytes=8 * GIB, holders=holders))
 
     assert (found.fits, found.moved) == (False, ())
     assert found.reason.endswith(reason)
@@ -105,7 +105,7 @@ def test_reserve_is_left_free() -> None:
     [
         ({"state": "silent", "age_seconds": 90.0}, "it is silent; its last figures are 1 min 30 s old"),
         ({"state": "starting", "last_tick": None}, "unknown: it is starting"),
-        ({"headroom_bytes": None}, "it reports no headroom"),
+        ({"headroom_after_reclaim_bytes": None}, "it reports no headroom"),
     ],
 )
 def test_placement_is_unknown_without_current_figures(fields: dict[str, Any], reason: str) -> None:
@@ -125,7 +125,11 @@ def test_part_in_system_ram_is_unknown_if_that_pool_is_not_sent() -> None:
 
 
 def test_answer_about_this_machine_is_kept_and_fitting_machines_are_first() -> None:
-    listed = [machine("here", is_self=True), machine("spark-2"), machine("ember", headroom_bytes=90 * GIB)]
+    listed = [
+        machine("here", is_self=True),
+        machine("spark-2"),
+        machine("ember", headroom_after_reclaim_bytes=90 * GIB),
+    ]
     placed = place(Need(60 * GIB), listed, fits_here=False)
 
     assert [(one.name, one.fits) for one in placed] == [("ember", True), ("here", False), ("spark-2", False)]

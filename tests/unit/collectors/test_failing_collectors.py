@@ -48,7 +48,11 @@ PROCESS = {"footprint_bytes": 8, "footprint_basis": "rss + device"}
             "unattributed_bytes changes",
         ),
         ({"process 1": PROCESS}, {"process 1": {**PROCESS, "footprint_bytes": 2}}, "footprint_bytes changes"),
-        ({"device gpu0": {"headroom_bytes": 4}}, {"device gpu0": {"headroom_bytes": 9}}, "headroom_bytes changes"),
+        (
+            {"device gpu0": {"headroom_after_reclaim_bytes": 4}},
+            {"device gpu0": {"headroom_after_reclaim_bytes": 9}},
+            "headroom_after_reclaim_bytes changes",
+        ),
     ],
 )
 def test_changed_figure_without_a_word_is_found(

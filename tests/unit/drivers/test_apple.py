@@ -223,7 +223,7 @@ def test_metal_working_set_is_inside_system_ram() -> None:
     assert (share.id, share.label, share.within) == ("gpu0.metal", "Metal working set", "ram")
     assert (share.used_bytes, share.limit_bytes) == (7688503296, limit)
     assert (device.name, device.architecture) == ("Apple M1 Pro GPU", Architecture.UNIFIED)
-    assert device.headroom_bytes == limit - 7688503296
+    assert device.headroom_after_reclaim_bytes == limit - 7688503296
     assert device.evidence == ("Metal reports unified memory",)
 
 
@@ -243,7 +243,7 @@ def test_working_set_limit_without_metal_is_the_administrators() -> None:
     assert share is not None
     assert limited is not None
     assert share.limit_bytes is NO
-    assert device.headroom_bytes == 7 * GIB
+    assert device.headroom_after_reclaim_bytes == 7 * GIB
     assert any("Metal" in note for note in device.notes)
     assert limited.limit_bytes == 16 * GIB
     assert limited.note is not None
@@ -254,7 +254,7 @@ def test_headroom_is_zero_beyond_the_recommendation() -> None:
     """The recommendation may be exceeded; headroom is then 0, never negative."""
     device, _ = accounted(reading(gpu(7 * GIB), metal=Metal(True, 6 * GIB)))
 
-    assert device.headroom_bytes == 0
+    assert device.headroom_after_reclaim_bytes == 0
 
 
 def test_gpu_of_an_intel_mac_is_unknown() -> None:
@@ -262,7 +262,7 @@ def test_gpu_of_an_intel_mac_is_unknown() -> None:
     device, share = accounted(reading(gpu(GIB), chip="Intel(R) Core(TM) i9-9980HK CPU @ 2.40GHz"))
 
     assert (device.architecture, share) == (Architecture.UNKNOWN, None)
-    assert device.headroom_bytes is NO
+    assert device.headroom_after_reclaim_bytes is NO
 
 
 def test_stale_collector_keeps_the_gpu_and_drops_values() -> None:

@@ -17,11 +17,11 @@ GIB = 1 << 30
 
 
 def gpu(name: str, room: int, unified: bool = False) -> BackendDevice:
-    return BackendDevice(name, name, "gpu", room, room, unified)
+    return BackendDevice(name, name, "gpu", room, room, room, unified)
 
 
 def machine(*gpus: BackendDevice, backend: str = "cuda") -> Backends:
-    cpu = BackendDevice(None, "CPU", "cpu", 64 * GIB, 64 * GIB, False)
+    cpu = BackendDevice(None, "CPU", "cpu", 64 * GIB, 64 * GIB, 64 * GIB, False)
     return Backends(
         backend,
         "",

@@ -28,7 +28,12 @@ def at(now: float, used: int | Absent, headroom: int = 0) -> Snapshot:
     pool = ram(used if isinstance(used, int) else 0, 100 * GIB)
     if isinstance(used, Absent):
         pool = replace(pool, used_bytes=used, available_bytes=used)
-    return replace(base, monotonic=now, pools=(pool,), devices=(replace(base.devices[0], headroom_bytes=headroom),))
+    return replace(
+        base,
+        monotonic=now,
+        pools=(pool,),
+        devices=(replace(base.devices[0], headroom_after_reclaim_bytes=headroom),),
+    )
 
 
 def fed(*snapshots: Snapshot) -> RecentExtremes:

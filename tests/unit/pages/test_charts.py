@@ -47,7 +47,7 @@ def test_each_discrete_gpu_has_a_chart() -> None:
 
 def test_both_bounds_of_a_headroom_are_stored_where_they_may_differ() -> None:
     """For VRAM they are one figure, which is stored once."""
-    names = "device.gpu0.headroom_bytes", "device.gpu0.headroom_certain_bytes"
+    names = "device.gpu0.headroom_after_reclaim_bytes", "device.gpu0.headroom_bytes"
 
     assert collect_figures(critical_gb10()).keys() >= set(names)
     assert collect_figures(discrete_gpu()).keys() & set(names) == {names[0]}
@@ -55,7 +55,7 @@ def test_both_bounds_of_a_headroom_are_stored_where_they_may_differ() -> None:
 
 def test_both_bounds_of_a_headroom_have_a_label() -> None:
     """Dashed, as they are available memory."""
-    names = ["device.gpu0.headroom_bytes", "device.gpu0.headroom_certain_bytes"]
+    names = ["device.gpu0.headroom_after_reclaim_bytes", "device.gpu0.headroom_bytes"]
 
     (chart,) = build_charts(names, critical_gb10())
 
@@ -72,7 +72,8 @@ def test_headroom_is_drawn_in_the_largest_pool_of_the_device() -> None:
     gpu = replace(snapshot.devices[0], allocates_from=("carveout", "ram"))
 
     place = choose_chart(
-        "device.gpu0.headroom_bytes", replace(snapshot, pools=(*snapshot.pools, carve_out), devices=(gpu,))
+        "device.gpu0.headroom_after_reclaim_bytes",
+        replace(snapshot, pools=(*snapshot.pools, carve_out), devices=(gpu,)),
     )
 
     assert place == "ram"
@@ -96,7 +97,7 @@ def test_default_series_begin_with_the_pools() -> None:
     [
         ("pool.gpu7.used_bytes", "gpu7", "used"),
         ("share.gpu7.gtt.used_bytes", "bytes", "share.gpu7.gtt.used_bytes"),
-        ("device.gpu7.headroom_bytes", "bytes", "device.gpu7.headroom_bytes"),
+        ("device.gpu7.headroom_after_reclaim_bytes", "bytes", "device.gpu7.headroom_after_reclaim_bytes"),
         ("pressure.gpu7.ratio", "pressure", "pressure.gpu7.ratio"),
         ("node.0.largest_free_block_bytes", "bytes", "largest free block, node 0"),
         ("swap.used_bytes", "swap", "used"),

@@ -343,8 +343,11 @@ def test_available_memory_in_a_container_is_bounded_by_its_limit() -> None:
 
     assert room is not None
     assert host is not None
-    assert (room.label, room.size_bytes) == ("This container ⊂ System RAM", (4 << 30) - 3_650_722_201)
-    assert host.size_bytes == inside.pools[0].available_bytes
+    assert (room.label, room.headroom_after_reclaim_bytes) == (
+        "This container ⊂ System RAM",
+        (4 << 30) - 3_650_722_201,
+    )
+    assert host.headroom_after_reclaim_bytes == inside.pools[0].available_bytes
     assert compute_headroom(replace(inside, pools=(), shares=())) is None
 
 

@@ -16,7 +16,9 @@ from support.sample_parts import MEASURED
 def with_rooms(*rooms: int, ram_bytes: int = 50 * GIB) -> Snapshot:
     """Return a machine with one GPU of 80 GiB for each of the rooms, in GiB."""
     base = cards(len(rooms), ram_bytes=ram_bytes)
-    devices = [replace(one, headroom_bytes=room * GIB) for one, room in zip(base.devices, rooms, strict=True)]
+    devices = [
+        replace(one, headroom_after_reclaim_bytes=room * GIB) for one, room in zip(base.devices, rooms, strict=True)
+    ]
     return replace(base, devices=tuple(devices))
 
 
@@ -74,8 +76,8 @@ def carve_out(vram: int = 16, room: int = 60, ram: int = 44) -> Snapshot:
         base.devices[0],
         vendor="Apple",  # no context of CUDA or HIP to add
         allocates_from=("gpu0.vram", "gpu0.gtt"),
-        headroom_bytes=room * GIB,
-        headroom_certain_bytes=Absent.NOT_AVAILABLE,
+        headroom_after_reclaim_bytes=room * GIB,
+        headroom_bytes=Absent.NOT_AVAILABLE,
     )
     return replace(base, shares=(share,), devices=(device,))
 

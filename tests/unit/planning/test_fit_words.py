@@ -14,7 +14,7 @@ from support.gpu_cards import cards
 
 def with_room(room: int, size: int = 80) -> Snapshot:
     base = cards(1, size * GIB)
-    return replace(base, devices=(replace(base.devices[0], headroom_bytes=room * GIB),))
+    return replace(base, devices=(replace(base.devices[0], headroom_after_reclaim_bytes=room * GIB),))
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_vllm_starts_and_has_the_cache_of_the_plan(name: str, what: str, use: di
     parts = compute_checkpoint_need(checkpoint, Use(**use), gpus).parts
     cache, need = option(launch, "--kv-cache-memory-bytes"), sum(parts.values())
     requested = option(launch, "--gpu-memory-utilization") * total_of(snapshot)
-    room = snapshot.devices[0].headroom_bytes
+    room = snapshot.devices[0].headroom_after_reclaim_bytes
 
     assert isinstance(room, int)
     assert parts["kv_cache"] <= cache <= room - need + parts["kv_cache"]
@@ -113,7 +113,7 @@ def test_sglang_has_the_cache_of_the_plan_and_room_for_activations(name: str, wh
     """Its cache is what is free after the weights, less the part of the start's free memory that is not static."""
     snapshot, checkpoint = machine(name), model(what)
     launch, parts = line(snapshot, checkpoint, "sglang"), compute_checkpoint_need(checkpoint, Use()).parts
-    fraction, room = option(launch, "--mem-fraction-static"), snapshot.devices[0].headroom_bytes
+    fraction, room = option(launch, "--mem-fraction-static"), snapshot.devices[0].headroom_after_reclaim_bytes
     assert isinstance(room, int)
     before = room - parts["runtime"]
     cache = (before - parts["weights"]) - before * (1 - fraction)
@@ -127,7 +127,7 @@ def test_tensorrt_llm_has_the_cache_of_the_plan() -> None:
     """On a discrete GPU a fraction of what is free after weights and activations, and a number of tokens."""
     snapshot, checkpoint = machine("rtx4090"), model("Llama 3 8B")
     launch, parts = line(snapshot, checkpoint, "tensorrt-llm"), compute_checkpoint_need(checkpoint, Use()).parts
-    room = snapshot.devices[0].headroom_bytes
+    room = snapshot.devices[0].headroom_after_reclaim_bytes
     assert isinstance(room, int)
     left = room - parts["weights"] - parts["activations"] - parts["runtime"]
 

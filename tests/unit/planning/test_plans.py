@@ -150,7 +150,7 @@ def test_number_of_gpus_can_be_asked_for() -> None:
 def test_busy_gpu_is_not_chosen() -> None:
     """The GPUs with the most headroom are taken, and the fullest of them decides."""
     idle = cards(3)
-    busy = replace(idle.devices[0], headroom_bytes=10 * GIB)
+    busy = replace(idle.devices[0], headroom_after_reclaim_bytes=10 * GIB)
     found = plan(replace(idle, devices=(busy, *idle.devices[1:])), "Llama 3 70B")
 
     assert found.fit.split is not None
@@ -173,7 +173,7 @@ def test_gpus_of_one_pool_are_not_added_up() -> None:
 
 def test_unknown_headroom_is_not_used_in_a_split() -> None:
     base = cards(2)
-    unknown = replace(base.devices[0], headroom_bytes=Absent.NOT_PERMITTED)
+    unknown = replace(base.devices[0], headroom_after_reclaim_bytes=Absent.NOT_PERMITTED)
 
     assert plan(replace(base, devices=(unknown, base.devices[1])), "Llama 3 70B").fit.split is None
 

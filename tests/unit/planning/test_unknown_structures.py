@@ -178,7 +178,7 @@ def test_daemon_answers_as_the_client() -> None:
 def test_size_is_unknown_where_the_headroom_is() -> None:
     """A GPU without a figure may have room; that System RAM has none is no answer for it."""
     snapshot = discrete_gpu()
-    device = replace(snapshot.devices[0], headroom_bytes=Absent.NOT_PERMITTED)
+    device = replace(snapshot.devices[0], headroom_after_reclaim_bytes=Absent.NOT_PERMITTED)
     found = answer_size(1 << 50, "1PiB", replace(snapshot, devices=(device,)))
 
     assert not found.fits

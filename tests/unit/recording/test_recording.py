@@ -68,15 +68,15 @@ def test_json_of_another_shape_is_rejected(value: object) -> None:
 
 
 def test_snapshot_of_an_older_daemon_has_the_upper_bound_of_the_headroom_only() -> None:
-    """It lacks `headroom_certain_bytes`, for recordings and for the library."""
+    """It lacks `headroom_bytes`, for recordings and for the library."""
     found = json.loads(to_bytes(snapshot_json(SAMPLES["critical_gb10"]())))
-    del found["devices"][0]["headroom_certain_bytes"]
+    del found["devices"][0]["headroom_bytes"]
 
     devices = (snapshot_from(to_bytes(found)).devices[0], decode_machine(found).devices[0])
 
     for device in devices:
-        assert isinstance(device.headroom_bytes, int)
-        assert device.headroom_certain_bytes is Absent.NOT_AVAILABLE
+        assert isinstance(device.headroom_after_reclaim_bytes, int)
+        assert device.headroom_bytes is Absent.NOT_AVAILABLE
 
 
 def test_snapshots_are_played_in_order(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_largest_allocation_fits_on_one_mig_instance() -> None:
     room = build_status_line(mig_server()).room
 
     assert room is not None
-    assert (room.label, room.size_bytes) == ("MIG 3g.40gb", 42_412_802_048 - 34_359_738_368)
+    assert (room.label, room.headroom_after_reclaim_bytes) == ("MIG 3g.40gb", 42_412_802_048 - 34_359_738_368)
 
 
 def test_pool_without_data_is_named() -> None:

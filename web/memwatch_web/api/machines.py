@@ -51,10 +51,14 @@ def interval_seconds(tick: Tick, _: object) -> float:
     return tick.interval
 
 
-def headroom_bytes(
-    tick: Tick, _: object
-) -> Annotated[Bytes, Doc("Largest amount that one of its devices can allocate.")]:
+def headroom_bytes(tick: Tick, _: object) -> Annotated[Bytes, Doc("Memory that `headroom_of` can allocate now.")]:
     return _known(tick.headroom)
+
+
+def headroom_after_reclaim_bytes(
+    tick: Tick, _: object
+) -> Annotated[Bytes, Doc("The same after reclaim of page cache: the largest of its devices.")]:
+    return _known(tick.headroom_after_reclaim)
 
 
 def headroom_size_bytes(tick: Tick, _: object) -> Annotated[Bytes, Doc("Total memory of `headroom_of`.")]:
@@ -84,9 +88,10 @@ MACHINES = Wire(
         Shape(
             Tick,
             "MachineTick",
-            further=(interval_seconds, headroom_bytes, headroom_size_bytes),
-            order=("host", "unix", "interval_seconds", "level", "sentence", "headroom_bytes", "headroom_of",
-                   "headroom_size_bytes", "pools", "left_out", "levels", "holders", "events"),
+            further=(interval_seconds, headroom_bytes, headroom_after_reclaim_bytes, headroom_size_bytes),
+            order=("host", "unix", "interval_seconds", "level", "sentence", "headroom_bytes",
+                   "headroom_after_reclaim_bytes", "headroom_of", "headroom_size_bytes", "pools", "left_out",
+                   "levels", "holders", "events"),
         ),
         Shape(
             PoolTick,

@@ -124,12 +124,12 @@ def extreme_families(snapshot: Snapshot, recent: RecentExtremes) -> Iterator[Met
     text = "Lowest available memory of a pool in the window, in bytes."
     yield gauge("pool_available_bytes_min", text, available, POOL)
     room = [
-        ((device.id, WINDOW), found.headroom.get(device.id, device.headroom_bytes))
+        ((device.id, WINDOW), found.headroom.get(device.id, device.headroom_after_reclaim_bytes))
         for device in snapshot.devices
-        if not isinstance(device.headroom_bytes, Absent)
+        if not isinstance(device.headroom_after_reclaim_bytes, Absent)
     ]
-    text = "Lowest headroom of a device in the window, in bytes."
-    yield gauge("device_headroom_bytes_min", text, room, ("device", "window"))
+    text = "Lowest headroom of a device after reclaim of page cache in the window, in bytes."
+    yield gauge("device_headroom_after_reclaim_bytes_min", text, room, ("device", "window"))
 
 
 # More than any machine has: a limit on what one machine can cost a Prometheus server.

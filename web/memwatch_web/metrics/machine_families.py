@@ -48,9 +48,9 @@ KERNEL_TEXTS = {
     "unevictable_bytes": "Memory that the kernel cannot reclaim, locked memory included, in bytes (Unevictable).",
 }
 HEADROOM_TEXTS = {
-    "headroom_bytes": "Memory that can be allocated on a device now, in bytes.",
-    "headroom_certain_bytes": "Part of the headroom of a device that is free without reclaiming page cache, in "
-    "bytes.",
+    "headroom_bytes": "Memory that can be allocated on a device now, without reclaim of page cache, in bytes.",
+    "headroom_after_reclaim_bytes": "Memory that can be allocated on a device once the kernel has reclaimed page "
+    "cache, in bytes.",
 }
 ACTIVITY_TEXTS = {
     "busy_ratio": "Fraction of time a device was busy, 0–1.",

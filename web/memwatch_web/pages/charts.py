@@ -27,7 +27,7 @@ POOL_WORDS = {
     "free_bytes": "free",
     "unattributed_bytes": "unattributed",
 }
-LEFT = (".available_bytes", ".free_bytes", ".headroom_bytes", ".headroom_certain_bytes")
+LEFT = (".available_bytes", ".free_bytes", ".headroom_after_reclaim_bytes", ".headroom_bytes")
 FIXED_LABELS = {
     "kernel.oom_kills_total": "OOM kills",
     "kernel.oom_kills_machine_total": "OOM kills for lack of System RAM",
@@ -176,8 +176,8 @@ def build_label(name: str, snapshot: Snapshot, titles: Mapping[str, str] = Mappi
     if kind == "node":
         return f"largest free block, node {thing}"
     if kind == "device":
-        how = ", without reclaim" if figure == "headroom_certain_bytes" else ""
-        return next((f"available to {one.id}{how}" for one in snapshot.devices if one.id == thing), name)
+        how = "now" if figure == "headroom_bytes" else "after reclaim"
+        return next((f"available to {one.id} {how}" for one in snapshot.devices if one.id == thing), name)
     if kind == "pressure" and thing in snapshot.labels:
         words = {"ratio": "{}", "level": "level, {}", "seconds_to_full": "time to full, {}"}
         return words.get(figure, name).format(snapshot.labels[thing])
@@ -190,11 +190,11 @@ def usual_series(known: Sequence[str], snapshot: Snapshot) -> list[str]:
     These are use of pools and device shares, headroom of devices (or available), and pressure.
     """
     within = [share.id for share in snapshot.shares if share.kind not in (ShareKind.CGROUP, ShareKind.GPU_LIMIT)]
-    served = {choose_chart(f"device.{one.id}.headroom_bytes", snapshot) for one in snapshot.devices}
+    served = {choose_chart(f"device.{one.id}.headroom_after_reclaim_bytes", snapshot) for one in snapshot.devices}
     wanted = [f"pool.{pool.id}.used_bytes" for pool in snapshot.pools]
     wanted += [f"pressure.{pool.id}.ratio" for pool in snapshot.pools]
     wanted += [f"share.{share}.used_bytes" for share in within]
-    wanted += [f"device.{one.id}.headroom_bytes" for one in snapshot.devices]
+    wanted += [f"device.{one.id}.headroom_after_reclaim_bytes" for one in snapshot.devices]
     wanted += [f"pool.{pool.id}.available_bytes" for pool in snapshot.pools if pool.id not in served]
     return [name for name in wanted if name in known]
 

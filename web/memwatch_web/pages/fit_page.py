@@ -122,7 +122,7 @@ class FitForm(Struct, frozen=True):
 
 def build_bars(fit: Fit) -> Iterator[VerdictBar]:
     for verdict in fit.verdicts:
-        size, room = verdict.size_bytes, verdict.headroom_bytes
+        size, room = verdict.size_bytes, verdict.headroom_after_reclaim_bytes
         if isinstance(size, Absent) or isinstance(room, Absent) or not size:
             yield VerdictBar(verdict, 1.0, Absent.NOT_AVAILABLE, 0.0)
         else:

@@ -125,6 +125,7 @@ WORDS = (
     "fact",
     "fault",
     "figure",
+    "headroom",
     "hertz",
     "level",
     "moment",

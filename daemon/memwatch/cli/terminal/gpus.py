@@ -132,7 +132,7 @@ def _shared_line(device: Device, pool: Pool | None, name_width: int) -> Line:
 
 
 def _range(device: Device) -> str:
-    most, least = device.headroom_bytes, device.headroom_certain_bytes
+    most, least = device.headroom_after_reclaim_bytes, device.headroom_bytes
     if wording.needs_reclaim(least, most):
         return f"{short(least)} – {short(most)}"
     return short(most)

@@ -88,7 +88,7 @@ def _block(device: Device, view: View, has_details: bool) -> Block:
 
 
 def _details(device: Device, view: View) -> list[str]:
-    can = wording.can_allocate(device.headroom_certain_bytes, device.headroom_bytes)
+    can = wording.can_allocate(device.headroom_bytes, device.headroom_after_reclaim_bytes)
     first = [wording.architecture(device.architecture.value), can]
     second = [wording.vitals(device.vitals)]
     if not isinstance(device.busy_ratio, Absent):

@@ -244,5 +244,5 @@ def _past_pressure(pressure: Pressure, level: int, pool: Pool | None, latest: Po
 
 
 def _past_device(device: Device) -> Device:
-    gone = dict.fromkeys(("headroom_bytes", "headroom_certain_bytes", "busy_ratio"), UNKNOWN)
+    gone = dict.fromkeys(("headroom_after_reclaim_bytes", "headroom_bytes", "busy_ratio"), UNKNOWN)
     return replace(device.with_vitals(Vitals.absent(UNKNOWN)), api_free_bytes={}, **gone)

@@ -261,7 +261,7 @@ def build_device(
         pci=gpu.card.pci if ":" in gpu.card.pci else Absent.NOT_AVAILABLE,
         driver=f"amdgpu {place.reading.driver}" if isinstance(place.reading.driver, str) else "amdgpu",
         allocates_from=tuple(way for way in ways if way),
-        headroom_bytes=_headroom_reason(gpu, verdict),
+        headroom_after_reclaim_bytes=_headroom_reason(gpu, verdict),
         state=gpu.state,
         evidence=verdict.evidence,
         errors={**place.smi.errors, **place.sensors.errors},

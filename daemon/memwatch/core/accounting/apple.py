@@ -47,7 +47,7 @@ def build_device_memory(reading: AppleReading, name: str, ram: Pool | None) -> D
         architecture=architecture,
         driver=reading.accelerators[0].driver,
         allocates_from=(share.id,) if share else (),
-        headroom_bytes=Absent.NOT_AVAILABLE if share else Absent.NOT_SUPPORTED,
+        headroom_after_reclaim_bytes=Absent.NOT_AVAILABLE if share else Absent.NOT_SUPPORTED,
         evidence=evidence,
         notes=(NO_LIMIT,) if share and isinstance(share.limit_bytes, Absent) else (),
     )

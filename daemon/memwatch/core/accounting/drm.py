@@ -122,7 +122,7 @@ def build_device(gpu: Gpu, place: GpuContext, pool: Pool | None) -> Device:
         pci=card.pdev or Absent.NOT_SUPPORTED,
         driver=gpu.driver,
         allocates_from=(pool.id,) if pool else ("ram",) if unified and place.ram else (),
-        headroom_bytes=Absent.NOT_AVAILABLE if pool or unified else Absent.NOT_SUPPORTED,
+        headroom_after_reclaim_bytes=Absent.NOT_AVAILABLE if pool or unified else Absent.NOT_SUPPORTED,
         evidence=gpu.evidence,
         process_list=process_list_of(gpu, place),
         details=compatible,

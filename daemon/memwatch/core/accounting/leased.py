@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from memwatch.core.accounting.relations import HeadroomCalculator
-from memwatch.core.backends.devices import certain_part, compute_capacity, read_system_ram
+from memwatch.core.backends.devices import Room, certain_part, compute_capacity, read_system_ram
 from memwatch.core.leases import Lease
 from memwatch.core.model import Absent, Bytes, Device, Pool, PoolKind, Share, ShareKind
 
@@ -27,14 +27,6 @@ class LeasedMachine(Protocol):
 
 
 M = TypeVar("M", bound=LeasedMachine)
-
-
-class Room(NamedTuple):
-    """Memory of one target: its total, what can be allocated now, and what of that is free without reclaim."""
-
-    whole: Bytes
-    left: Bytes
-    certain: Bytes
 
 
 def sum_around(leases: Iterable[Lease], shares: Iterable[Share]) -> dict[str, int]:
@@ -107,13 +99,13 @@ def _used_share(share: Share, taken: Mapping[str, int], of_pools: Mapping[str, i
 
 def _used_device(device: Device, before: HeadroomCalculator, after: HeadroomCalculator) -> Device:
     """Lower the headroom by as much as the leases lower what is left along its chains."""
-    blank = replace(device, headroom_bytes=Absent.NOT_AVAILABLE, headroom_certain_bytes=Absent.NOT_AVAILABLE)
+    blank = replace(device, headroom_after_reclaim_bytes=Absent.NOT_AVAILABLE, headroom_bytes=Absent.NOT_AVAILABLE)
     old, new = before.with_headroom(blank), after.with_headroom(blank)
     return replace(
         device,
         headroom_bytes=_lowered(device.headroom_bytes, old.headroom_bytes, new.headroom_bytes),
-        headroom_certain_bytes=_lowered(
-            device.headroom_certain_bytes, old.headroom_certain_bytes, new.headroom_certain_bytes
+        headroom_after_reclaim_bytes=_lowered(
+            device.headroom_after_reclaim_bytes, old.headroom_after_reclaim_bytes, new.headroom_after_reclaim_bytes
         ),
     )
 
@@ -131,16 +123,15 @@ def find_room(here: LeasedMachine, target: str) -> Room | None:
     """
     device = next((one for one in here.devices if one.id == target), None)
     if device is not None:
-        return Room(compute_capacity(device, here), device.headroom_bytes, device.headroom_certain_bytes)
+        return Room(compute_capacity(device, here), device.headroom_bytes, device.headroom_after_reclaim_bytes)
     pool = next((one for one in here.pools if one.id == target), None)
     if pool is None:
         return None
     if pool.kind is PoolKind.SYSTEM_RAM:
-        whole, left = read_system_ram(here)
-        return Room(whole, left, certain_part(left, pool.free_bytes))
+        return read_system_ram(here)
     holds_cache = pool.free_bytes is not Absent.NOT_SUPPORTED  # HBM that is a NUMA node
     certain = certain_part(pool.available_bytes, pool.free_bytes) if holds_cache else pool.available_bytes
-    return Room(pool.size_bytes, pool.available_bytes, certain)
+    return Room(pool.size_bytes, certain, pool.available_bytes)
 
 
 def list_targets(here: LeasedMachine) -> list[str]:
@@ -158,8 +149,8 @@ def choose_places(here: LeasedMachine, target: str, count: int) -> dict[str, int
         return {target: count}
     chosen: dict[str, int] = {}
     for place in device.allocates_from[:-1]:
-        alone = replace(device, allocates_from=(place,), headroom_bytes=Absent.NOT_AVAILABLE)
-        left = HeadroomCalculator(here.pools, here.shares).with_headroom(alone).headroom_bytes
+        alone = replace(device, allocates_from=(place,), headroom_after_reclaim_bytes=Absent.NOT_AVAILABLE)
+        left = HeadroomCalculator(here.pools, here.shares).with_headroom(alone).headroom_after_reclaim_bytes
         part = min(count, left) if isinstance(left, int) else 0
         if part:
             chosen[place] = part

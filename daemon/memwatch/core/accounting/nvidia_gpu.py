@@ -114,7 +114,7 @@ def _build_device(
         pci=gpu.pci,
         driver=reading.driver,
         allocates_from=allocates_from,
-        headroom_bytes=Absent.NOT_SUPPORTED if carved else Absent.NOT_AVAILABLE,
+        headroom_after_reclaim_bytes=Absent.NOT_SUPPORTED if carved else Absent.NOT_AVAILABLE,
         state=gpu.state,
         evidence=verdict.evidence,
         errors=count_errors(gpu, xids),

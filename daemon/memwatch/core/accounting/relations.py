@@ -323,11 +323,11 @@ def find_sizes(pools: Iterable[Pool], shares: Iterable[Share]) -> Mapping[str, i
 
 def bound_headroom(device: Device, bound: int) -> Device:
     """Reduce both bounds of the headroom to what a further limit leaves."""
-    most, certain = device.headroom_bytes, device.headroom_certain_bytes
+    most, certain = device.headroom_after_reclaim_bytes, device.headroom_bytes
     if isinstance(most, Absent) or most <= bound:
         return device
     least = certain if isinstance(certain, Absent) else min(certain, bound)
-    return replace(device, headroom_bytes=bound, headroom_certain_bytes=least)
+    return replace(device, headroom_after_reclaim_bytes=bound, headroom_bytes=least)
 
 
 class HeadroomCalculator:
@@ -338,13 +338,16 @@ class HeadroomCalculator:
         self._shares = {share.id: share for share in shares}
 
     def with_headroom(self, device: Device) -> Device:
-        """Add the memory that the device can allocate now, and the part of it that is free without reclaim.
+        """Add the memory that the device can allocate now, and that after reclaim of page cache.
 
         That is the largest of several chains into one pool, summed over the pools. Swap never counts.
         """
-        if isinstance(device.headroom_bytes, Absent) and device.headroom_bytes is not Absent.NOT_AVAILABLE:
-            return replace(device, headroom_certain_bytes=device.headroom_bytes)
-        if device.headroom_bytes is not Absent.NOT_AVAILABLE or not device.allocates_from:
+        if (
+            isinstance(device.headroom_after_reclaim_bytes, Absent)
+            and device.headroom_after_reclaim_bytes is not Absent.NOT_AVAILABLE
+        ):
+            return replace(device, headroom_bytes=device.headroom_after_reclaim_bytes)
+        if device.headroom_after_reclaim_bytes is not Absent.NOT_AVAILABLE or not device.allocates_from:
             return device
         widest: dict[str, Bytes] = {}
         widest_certain: dict[str, Bytes] = {}
@@ -354,8 +357,8 @@ class HeadroomCalculator:
             _keep_wider(widest_certain, pool, certain)
         return replace(
             device,
-            headroom_bytes=sum_figures(widest.values()),
-            headroom_certain_bytes=sum_figures(widest_certain.values()),
+            headroom_after_reclaim_bytes=sum_figures(widest.values()),
+            headroom_bytes=sum_figures(widest_certain.values()),
         )
 
     def _left(self, place: str, device: Device) -> tuple[str, Bytes, Bytes]:

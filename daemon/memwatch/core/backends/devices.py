@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from memwatch.core.backends.model import BackendDevice
 from memwatch.core.model import (
@@ -53,6 +53,7 @@ def build_device(device: Device, snapshot: Snapshot, own_rule: str | None = None
         kind="gpu",
         size_bytes=compute_capacity(device, snapshot),
         headroom_bytes=device.headroom_bytes,
+        headroom_after_reclaim_bytes=device.headroom_after_reclaim_bytes,
         unified=UNIFIED.get(device.architecture, Absent.NOT_AVAILABLE),
         note=None if device.state == "ok" else describe_state(device),
         state=device.state,
@@ -65,11 +66,19 @@ def describe_state(device: Device) -> str:
     return "needs a reset" if device.state == "needs_reset" else f"is {device.state}"
 
 
-def read_system_ram(snapshot: PoolsAndShares) -> tuple[Bytes, Bytes]:
-    """Return (size, available bytes) of System RAM for a program on the CPU. A container's limit bounds both."""
+class Room(NamedTuple):
+    """Memory of a pool or device: its total, and what can be allocated now and after reclaim of page cache."""
+
+    size_bytes: Bytes
+    headroom_bytes: Bytes
+    headroom_after_reclaim_bytes: Bytes
+
+
+def read_system_ram(snapshot: PoolsAndShares) -> Room:
+    """Return the memory of System RAM for a program on the CPU, each figure within a container's limit."""
     ram = find_system_ram(snapshot.pools)
     if ram is None:
-        return Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE
+        return Room(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
     whole, room = ram.size_bytes, ram.available_bytes
     for share in snapshot.shares:
         if share.kind is not ShareKind.CGROUP or isinstance(share.limit_bytes, Absent):
@@ -77,7 +86,7 @@ def read_system_ram(snapshot: PoolsAndShares) -> tuple[Bytes, Bytes]:
         whole = min(whole, share.limit_bytes)
         if isinstance(room, int) and isinstance(share.used_bytes, int):
             room = min(room, max(0, share.limit_bytes - share.used_bytes))
-    return whole, room
+    return Room(whole, certain_part(room, ram.free_bytes), room)
 
 
 def certain_part(available: Bytes, free: Bytes) -> Bytes:

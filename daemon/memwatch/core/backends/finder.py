@@ -111,8 +111,7 @@ def select_recommended(backends: Sequence[Backend]) -> tuple[str, str]:
 
 
 def build_cpu(evidence: ProbeResults, snapshot: Snapshot) -> Backend:
-    size, room = read_system_ram(snapshot)
-    device = BackendDevice(None, evidence.cpu, "cpu", size_bytes=size, headroom_bytes=room, unified=True)
+    device = BackendDevice(None, evidence.cpu, "cpu", *read_system_ram(snapshot), unified=True)
     return Backend("cpu", "CPU", True, "always available", (device,))
 
 
@@ -232,7 +231,7 @@ def build_opencl_device(platform: OpenclPlatform, device: OpenclDevice, snapshot
     if device.kind == "cpu":
         note = f"a CPU, by {platform.name}; its memory is System RAM"
         nothing = Absent.NOT_SUPPORTED
-        return BackendDevice(None, device.name, "cpu", nothing, nothing, device.unified, note)
+        return BackendDevice(None, device.name, "cpu", nothing, nothing, nothing, device.unified, note)
     address = pci_numbers(device.pci)
     known = [one for one in snapshot.devices if address is not None and pci_numbers(one.pci) == address]
     if known and device.kind == "gpu":
@@ -243,6 +242,7 @@ def build_opencl_device(platform: OpenclPlatform, device: OpenclDevice, snapshot
         kind="gpu" if device.kind == "gpu" else "accelerator",
         size_bytes=device.global_memory_bytes,
         headroom_bytes=Absent.NOT_SUPPORTED,
+        headroom_after_reclaim_bytes=Absent.NOT_SUPPORTED,
         unified=device.unified,
         note=f"by {platform.name}; OpenCL does not report free memory",
     )

@@ -24,22 +24,23 @@ class BackendDevice(Struct, frozen=True):
     name: str
     kind: DeviceKind
     size_bytes: Annotated[Bytes, Doc("Maximum memory that it can use.")]
-    headroom_bytes: Annotated[Bytes, Doc("Memory that can be allocated now.")]
+    headroom_bytes: Annotated[Bytes, Doc("Memory that can be allocated now, without reclaim of page cache.")]
+    headroom_after_reclaim_bytes: Annotated[Bytes, Doc("Memory that can be allocated after reclaim of page cache.")]
     unified: Annotated[bool | Absent, Doc("True if it shares memory with the CPU.")]
     note: Annotated[str | None, Doc("Explains its state or its figures; null without anything to explain.")] = None
     state: Annotated[str, Doc("As in the snapshot: ok, lost, stalled, missing, needs_reset.")] = "ok"
     own_headroom_bytes: Annotated[
-        Bytes | None, Doc("Limit on that by this backend's own rule; null and not absent if it has none.")
+        Bytes | None, Doc("Limit on both by this backend's own rule; null and not absent if it has none.")
     ] = None
 
     @property
     def room_bytes(self) -> Bytes:
-        """Return the bytes that a program could allocate now with this backend."""
-        if self.own_headroom_bytes is None or isinstance(self.headroom_bytes, Absent):
-            return self.headroom_bytes
+        """Return the bytes that a program could allocate with this backend, after reclaim of page cache."""
+        if self.own_headroom_bytes is None or isinstance(self.headroom_after_reclaim_bytes, Absent):
+            return self.headroom_after_reclaim_bytes
         if isinstance(self.own_headroom_bytes, Absent):
             return self.own_headroom_bytes
-        return min(self.headroom_bytes, self.own_headroom_bytes)
+        return min(self.headroom_after_reclaim_bytes, self.own_headroom_bytes)
 
 
 class Backend(Struct, frozen=True):

@@ -96,7 +96,7 @@ def _gpus(snapshot: Snapshot) -> Iterator[Check]:
 def _device(device: Device) -> Iterator[Check]:
     name = f"{device.id}, {device.name}"
     why = f" ({device.evidence[0]})" if device.evidence else ""
-    if device.state == "ok" and device.headroom_bytes is Absent.SUSPENDED:
+    if device.state == "ok" and device.headroom_after_reclaim_bytes is Absent.SUSPENDED:
         yield Check(f"devices.{device.id}", Verdict.OK, f"{name}: suspended, or idle and left alone{why}")
     elif device.state == "ok" and device.architecture is Architecture.UNKNOWN:
         why = f" ({'; '.join(device.evidence)})" if device.evidence else ""
@@ -106,8 +106,11 @@ def _device(device: Device) -> Iterator[Check]:
         yield Check(f"devices.{device.id}", Verdict.OK, f"{name}: {device.architecture.value}{why}")
     else:
         yield Check(f"devices.{device.id}", Verdict.PROBLEM, f"{name} is {device.state.replace('_', ' ')}")
-    if isinstance(device.headroom_bytes, Absent) and device.headroom_bytes is not Absent.SUSPENDED:
-        why = device.headroom_bytes.value.replace("_", " ")
+    if (
+        isinstance(device.headroom_after_reclaim_bytes, Absent)
+        and device.headroom_after_reclaim_bytes is not Absent.SUSPENDED
+    ):
+        why = device.headroom_after_reclaim_bytes.value.replace("_", " ")
         text = f"{name}: headroom is {why}"
         yield Check(f"devices.{device.id}.headroom", Verdict.HINT, text)
     for number, note in enumerate(device.notes):

@@ -37,8 +37,9 @@ def collect_figures(snapshot: Snapshot) -> Mapping[str, float]:
         _add(figures, f"pressure.{pressure.target}.seconds_to_full", pressure.seconds_to_full)
     for device in snapshot.devices:
         _add(figures, f"device.{device.id}.headroom_bytes", device.headroom_bytes)
-        if device.architecture is not Architecture.DISCRETE:  # equal to the headroom there
-            _add(figures, f"device.{device.id}.headroom_certain_bytes", device.headroom_certain_bytes)
+        if device.architecture is not Architecture.DISCRETE:  # equal to the former there
+            most = device.headroom_after_reclaim_bytes
+            _add(figures, f"device.{device.id}.headroom_after_reclaim_bytes", most)
     for node in snapshot.nodes:
         _add(figures, f"node.{node.id}.largest_free_block_bytes", node.largest_free_block_bytes)
     for engine in snapshot.engines:

@@ -107,8 +107,8 @@ class EventTick(Struct, frozen=True):
 class Tick(Struct, frozen=True, omit_defaults=True):
     """One tick of a machine. `sees`: state by `run` of the machines that it follows itself.
 
-    `headroom`: bytes of `headroom_size` that a program can allocate on `headroom_of` now. `left_out`: it has more
-    pools.
+    `headroom`: bytes of `headroom_size` that a program can allocate on `headroom_of` now, without reclaim of page
+    cache, and `headroom_after_reclaim` with it. `left_out`: it has more pools.
     """
 
     schema: int
@@ -121,6 +121,7 @@ class Tick(Struct, frozen=True, omit_defaults=True):
     pools: Annotated[tuple[PoolTick, ...], Meta(max_length=MAX_POOLS)] = ()
     levels: Annotated[tuple[ReasonsTick, ...], Meta(max_length=MAX_POOLS)] = ()
     headroom: Figure | None = None
+    headroom_after_reclaim: Figure | None = None
     headroom_of: Name = ""
     headroom_size: Figure | None = None
     holders: Annotated[
@@ -155,8 +156,8 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
     worst = find_worst(snapshot)
     levels = {verdict.target: verdict.level for verdict in snapshot.pressure}
     ranked = sorted(snapshot.pools, key=lambda pool: -levels.get(pool.id, -1))[:MAX_POOLS]
-    headroom, headroom_of, device = find_headroom(snapshot)
-    whole = compute_capacity(device, snapshot) if device else read_system_ram(snapshot)[0]
+    headroom, after_reclaim, headroom_of, device = find_headroom(snapshot)
+    whole = compute_capacity(device, snapshot) if device else read_system_ram(snapshot).size_bytes
     return Tick(
         schema=SCHEMA,
         run=run,
@@ -179,6 +180,7 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
         ),
         levels=tuple(_raised(snapshot)),
         headroom=headroom,
+        headroom_after_reclaim=after_reclaim,
         headroom_of=_cut(headroom_of, NAME_LENGTH),
         headroom_size=_figure(whole),
         holders=tuple(_holders(snapshot, device)),
@@ -197,14 +199,20 @@ def describe_state(snapshot: Snapshot, worst: Pressure | None) -> str:
     return _cut(build_sentence(snapshot, worst), TEXT_LENGTH - len(silenced)) + silenced
 
 
-def find_headroom(snapshot: Snapshot) -> tuple[int | None, str, Device | None]:
-    """Return the largest amount that one device, or a machine without devices, can allocate now."""
-    rooms = [(device.headroom_bytes, device.name, device) for device in snapshot.devices]
+def find_headroom(snapshot: Snapshot) -> tuple[int | None, int | None, str, Device | None]:
+    """Return the largest amounts that one device, or a machine without devices, can allocate, and which.
+
+    The first is what it can allocate now, the second what it can after reclaim of page cache.
+    """
+    rooms = [(device.headroom_after_reclaim_bytes, device.name, device) for device in snapshot.devices]
     known = [(room, name, device) for room, name, device in rooms if isinstance(room, int)]
     if known:
-        return max(known, key=lambda one: one[:2])
+        most, name, device = max(known, key=lambda one: one[:2])
+        return _figure(device.headroom_bytes), most, name, device
     found = None if rooms else compute_headroom(snapshot)
-    return (None, "", None) if found is None else (_figure(found.size_bytes), found.label, None)
+    if found is None:
+        return None, None, "", None
+    return _figure(found.headroom_bytes), _figure(found.headroom_after_reclaim_bytes), found.label, None
 
 
 def encode_tick(tick: Tick) -> bytes:
@@ -225,6 +233,8 @@ def decode_tick(data: bytes) -> Tick:
         if schema != SCHEMA:
             raise TickError(f"schema {schema}, and this version reads {SCHEMA}: use one version on both machines")
         tick = _TICK.decode(data)
+        if tick.headroom_after_reclaim is None and tick.headroom is not None:  # of an early development version
+            tick = replace(tick, headroom=None, headroom_after_reclaim=tick.headroom)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise TickError("data that is not a tick") from None
     return tick if data.isascii() and b"\\" not in data else _made_printable(tick)

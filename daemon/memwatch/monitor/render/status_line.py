@@ -16,7 +16,14 @@ from memwatch.core.pressure.signals import PAST
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
 from memwatch.monitor.render import words
-from memwatch.monitor.render.summary import compute_headroom, find_cuda_free, find_notice, find_worst, name_unknown
+from memwatch.monitor.render.summary import (
+    Allocatable,
+    compute_headroom,
+    find_cuda_free,
+    find_notice,
+    find_worst,
+    name_unknown,
+)
 
 # From this number of GPUs on they are counted together.
 MANY_GPUS = 3
@@ -31,14 +38,6 @@ class Grower(Struct, frozen=True):
 
     process: Process
     bytes_per_second: float
-
-
-class Room(Struct, frozen=True):
-    """The largest allocation that fits now. `certain_bytes` of it need no reclaim. `label`: where it fits."""
-
-    label: str
-    certain_bytes: Bytes
-    size_bytes: Bytes
 
 
 class Use(Struct, frozen=True):
@@ -72,7 +71,7 @@ class StatusLine(Struct, frozen=True):
     recovering: bool
     since_unix: float | None
     uses: tuple[Use, ...]
-    room: Room | None
+    room: Allocatable | None
     cuda_free: int | None
     grower: Grower | None
     is_silenced: bool = False
@@ -187,16 +186,20 @@ def build_uses(snapshot: Snapshot, worst: Pressure | None) -> Iterable[Use]:
             yield Use(f"used of {share.label}", share.used_bytes, share.limit_bytes)
 
 
-def find_room(snapshot: Snapshot) -> Room | None:
-    """Return the largest allocation that fits now: on a device, or in System RAM without one."""
+def find_room(snapshot: Snapshot) -> Allocatable | None:
+    """Return the largest allocation that fits: on a device, or in System RAM without one."""
     rooms = [room for device in snapshot.devices for room in _rooms_of(device, snapshot)]
     if not rooms:
-        left = compute_headroom(snapshot)
-        return Room(left.label, left.size_bytes, left.size_bytes) if left else None
-    return max(rooms, key=lambda one: one.size_bytes if isinstance(one.size_bytes, int) else -1)
+        return compute_headroom(snapshot)
+    return max(rooms, key=_most_of)
 
 
-def _rooms_of(device: Device, snapshot: Snapshot) -> Iterable[Room]:
+def _most_of(room: Allocatable) -> int:
+    most = room.headroom_after_reclaim_bytes
+    return most if isinstance(most, int) else -1
+
+
+def _rooms_of(device: Device, snapshot: Snapshot) -> Iterable[Allocatable]:
     """Yield the room of each MIG instance of a device, else that of the device."""
     slices = [
         share
@@ -205,10 +208,12 @@ def _rooms_of(device: Device, snapshot: Snapshot) -> Iterable[Room]:
     ]
     for share in slices:
         left = share.left_bytes
-        yield Room(share.label, left, left)
+        yield Allocatable(share.label, left, left)
     if not slices:
         places = [snapshot.labels[place] for place in device.allocates_from] if len(snapshot.devices) > 1 else []
-        yield Room(", ".join(places) or device.name, device.headroom_certain_bytes, device.headroom_bytes)
+        yield Allocatable(
+            ", ".join(places) or device.name, device.headroom_bytes, device.headroom_after_reclaim_bytes
+        )
 
 
 def find_grower(grown: Iterable[ProcessGrowth]) -> Grower | None:

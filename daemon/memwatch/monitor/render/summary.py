@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from memwatch.core.backends.devices import certain_part
 from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Process, ShareKind
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.silences import Silence
@@ -117,11 +118,12 @@ def until_local(unix: float, now: float) -> str:
     return time.strftime("%H:%M" if end[:3] == time.localtime(now)[:3] else "%Y-%m-%d %H:%M", end)
 
 
-class Headroom(Struct, frozen=True):
-    """Memory available to a program without a GPU, and the pool or limit that bounds it."""
+class Allocatable(NamedTuple):
+    """What can be allocated now and after reclaim of page cache, and in which device, pool or limit."""
 
     label: str
-    size_bytes: Bytes
+    headroom_bytes: Bytes
+    headroom_after_reclaim_bytes: Bytes
 
 
 def find_worst(snapshot: Snapshot) -> Pressure | None:
@@ -134,17 +136,17 @@ def find_worst(snapshot: Snapshot) -> Pressure | None:
     return max(snapshot.pressure, key=rank, default=None)
 
 
-def compute_headroom(snapshot: Snapshot) -> Headroom | None:
+def compute_headroom(snapshot: Snapshot) -> Allocatable | None:
     """Return the memory available to a program without a GPU: that of system RAM, or of a tighter cgroup limit."""
     ram = next((pool for pool in snapshot.pools if pool.kind is PoolKind.SYSTEM_RAM), None)
     if ram is None or isinstance(ram.available_bytes, Absent):
-        return None if ram is None else Headroom(ram.label, ram.available_bytes)
+        return None if ram is None else Allocatable(ram.label, ram.available_bytes, ram.available_bytes)
     label, least = ram.label, ram.available_bytes
     for share in snapshot.shares if snapshot.machine.in_container else ():
         left = share.left_bytes
         if share.kind is ShareKind.CGROUP and not isinstance(left, Absent) and left < least:
             label, least = snapshot.relation(share), left
-    return Headroom(label, least)
+    return Allocatable(label, certain_part(least, ram.free_bytes), least)
 
 
 def find_cuda_free(snapshot: Snapshot) -> int | None:

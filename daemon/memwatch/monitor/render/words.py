@@ -182,6 +182,8 @@ def can_allocate(certain: Bytes, most: Bytes) -> str:
         return f"headroom {absent(most)}"
     if needs_reclaim(certain, most):
         return f"can allocate {size(certain)} at once, up to {size(most)} after reclaim"
+    if isinstance(certain, Absent):
+        return f"can allocate up to {size(most)} after reclaim"
     return f"can allocate {size(most)} now"
 
 

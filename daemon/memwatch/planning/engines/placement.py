@@ -138,7 +138,9 @@ def place(model: str, checkpoint: Checkpoint, use: Use, snapshot: Snapshot, fit:
     gpus = tuple(gpu for name in names for gpu in snapshot.devices if gpu.id == name)
     parts = compute_checkpoint_need(checkpoint, use, max(1, len(gpus))).parts
     whole = compute_checkpoint_need(checkpoint, use).parts.get("kv_cache", 0)
-    rooms = [verdict.headroom_bytes for verdict in fit.verdicts if verdict.device in (names or (CPU,))]
+    rooms = [
+        verdict.headroom_after_reclaim_bytes for verdict in fit.verdicts if verdict.device in (names or (CPU,))
+    ]
     room = min((one for one in rooms if isinstance(one, int)), default=0) - use.reserve_bytes
     how = choose_parallel_kind(shape, use.parallel, len(gpus)) if len(gpus) > 1 else ""
     context = choose_context(checkpoint, use)
