@@ -162,10 +162,12 @@ def test_notes_are_listed_below_their_device() -> None:
 def test_both_bounds_of_a_headroom_are_shown() -> None:
     """A device of an older daemon has the upper one only."""
     found = sent(critical_gb10())
-    older = {**found, "devices": [{k: v for k, v in found["devices"][0].items() if "certain" not in k}]}
+    after = found["devices"][0]["headroom_after_reclaim_bytes"]
+    device = {k: v for k, v in found["devices"][0].items() if not k.startswith("headroom")}
+    older = {**found, "devices": [{**device, "headroom_bytes": after}]}
 
     assert "can allocate 2.0 GiB at once, up to 4.3 GiB after reclaim" in "\n".join(lines_of(found, None))
-    assert "can allocate 4.3 GiB now" in "\n".join(lines_of(older, None))
+    assert "can allocate up to 4.3 GiB after reclaim" in "\n".join(lines_of(older, None))
     assert list(table_lines(found))[1].split("  ")[-2:] == ["2.0 – 4.3 GiB", "ok"]
     assert list(table_lines(found))[2].startswith("Of a range, the lower end is free now")
     assert [line.split()[-3:] for line in table_lines(older)][1:] == [["4.3", "GiB", "ok"]]

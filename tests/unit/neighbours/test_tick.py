@@ -36,7 +36,8 @@ def test_tick_has_pools_headroom_and_holders() -> None:
     tick = decode_tick(encode_tick(build_tick(snapshot, "run1")))
 
     assert [(pool.id, pool.size) for pool in tick.pools] == [("ram", snapshot.pools[0].size_bytes)]
-    assert tick.headroom == snapshot.devices[0].headroom_after_reclaim_bytes
+    assert tick.headroom == snapshot.devices[0].headroom_bytes
+    assert tick.headroom_after_reclaim == snapshot.devices[0].headroom_after_reclaim_bytes
     assert [holder.name for holder in tick.holders][:1] == ["VLLM::EngineCor"]
     assert tick.run == "run1"
 

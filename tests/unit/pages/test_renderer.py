@@ -141,7 +141,7 @@ def test_vendored_files_match_their_checksums() -> None:
     [
         (critical_gb10(), "CUDA Pool ⊂ System RAM 96.4 GiB · 80.5% of System RAM"),
         (critical_gb10(), "critical System RAM Full in ~40 s used of System RAM 115.4 GiB / 119.7 GiB · 96.4%"),
-        (critical_gb10(), "can be allocated on NVIDIA GB10 4.3 GiB CUDA reports 2.0 GiB"),
+        (critical_gb10(), "can be allocated on NVIDIA GB10 2.0 GiB 4.3 GiB after reclaim"),
         (critical_gb10(), "some tasks stalled on memory for 12% of the last 10 s"),
         (critical_gb10(), "CUDA reports only MemFree as free: 2.0 GiB. Page cache can be reclaimed, so"),
         (critical_gb10(), "GPU memory is part of System RAM: CPU and GPU share this memory."),
@@ -153,7 +153,7 @@ def test_vendored_files_match_their_checksums() -> None:
         (critical_gb10(), "vllm 87.0 GiB GPU"),
         (critical_gb10(), "vllm 20311 93.5 GiB 87.0 GiB"),
         (calm_workstation(), "System RAM OK used of System RAM 24.8 GiB / 62.6 GiB · 39.6%"),
-        (calm_workstation(), "can be allocated in System RAM 37.8 GiB"),
+        (calm_workstation(), "can be allocated in System RAM 3.1 GiB 37.8 GiB after reclaim"),
         (calm_workstation(), "Low “free” is normal."),
         (calm_workstation(), "312 processes."),
         (calm_workstation(), "Footprint = RSS (shared pages count in each process)"),

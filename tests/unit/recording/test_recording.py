@@ -67,16 +67,20 @@ def test_json_of_another_shape_is_rejected(value: object) -> None:
             snapshot_from(json.dumps(wrong).encode())
 
 
-def test_snapshot_of_an_older_daemon_has_the_upper_bound_of_the_headroom_only() -> None:
-    """It lacks `headroom_bytes`, for recordings and for the library."""
+@pytest.mark.parametrize("certain", [None, 1 << 30])
+def test_headroom_of_early_versions_has_today_s_names(certain: int | None) -> None:
+    """There `headroom_bytes` was the larger end, and the other was `headroom_certain_bytes` or missing."""
     found = json.loads(to_bytes(snapshot_json(SAMPLES["critical_gb10"]())))
-    del found["devices"][0]["headroom_bytes"]
+    device = found["devices"][0]
+    device["headroom_bytes"] = most = device.pop("headroom_after_reclaim_bytes")
+    if certain is not None:
+        device["headroom_certain_bytes"] = certain
 
     devices = (snapshot_from(to_bytes(found)).devices[0], decode_machine(found).devices[0])
 
-    for device in devices:
-        assert isinstance(device.headroom_after_reclaim_bytes, int)
-        assert device.headroom_bytes is Absent.NOT_AVAILABLE
+    for one in devices:
+        assert one.headroom_after_reclaim_bytes == most
+        assert one.headroom_bytes == (Absent.NOT_AVAILABLE if certain is None else certain)
 
 
 def test_snapshots_are_played_in_order(tmp_path: Path) -> None:

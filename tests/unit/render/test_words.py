@@ -49,11 +49,11 @@ def test_size_is_rounded_to_half_of_its_last_digit(count: int) -> None:
     ("certain", "most", "text"),
     [
         (14 * GIB, 44 * GIB, "can allocate 14.0 GiB at once, up to 44.0 GiB after reclaim"),
-        (44 * GIB - (400 << 20), 44 * GIB, "can allocate 44.0 GiB now"),
+        (44 * GIB - (400 << 20), 44 * GIB, "can allocate 43.6 GiB now"),
         (100 << 20, 200 << 20, "can allocate 100.0 MiB at once, up to 200.0 MiB after reclaim"),
-        (150 << 20, 200 << 20, "can allocate 200.0 MiB now"),
+        (150 << 20, 200 << 20, "can allocate 150.0 MiB now"),
         (GIB, GIB, "can allocate 1.0 GiB now"),
-        (Absent.NOT_AVAILABLE, GIB, "can allocate 1.0 GiB now"),
+        (Absent.NOT_AVAILABLE, GIB, "can allocate up to 1.0 GiB after reclaim"),
         (Absent.STALE, Absent.STALE, "headroom — stale"),
     ],
 )

@@ -9,10 +9,10 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from memwatch.core.events import Event
-from memwatch.core.model import ShareKind
+from memwatch.core.model import Device, ShareKind
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch.monitor.history.holders import HOLDER_KINDS, parse_name
-from memwatch.monitor.history.series import unit_of
+from memwatch.monitor.history.series import headroom_ends, unit_of
 from memwatch.monitor.history.tiers import Bucket
 from memwatch.monitor.render.words import duration
 
@@ -176,12 +176,21 @@ def build_label(name: str, snapshot: Snapshot, titles: Mapping[str, str] = Mappi
     if kind == "node":
         return f"largest free block, node {thing}"
     if kind == "device":
-        how = "now" if figure == "headroom_bytes" else "after reclaim"
-        return next((f"available to {one.id} {how}" for one in snapshot.devices if one.id == thing), name)
+        return next((_device_label(one, figure) for one in snapshot.devices if one.id == thing), name)
     if kind == "pressure" and thing in snapshot.labels:
         words = {"ratio": "{}", "level": "level, {}", "seconds_to_full": "time to full, {}"}
         return words.get(figure, name).format(snapshot.labels[thing])
     return name
+
+
+def _device_label(device: Device, figure: str) -> str:
+    """Return the label of a headroom. That of a card's own memory is one figure, without page cache."""
+    return f"available to {device.id}{'' if figure == headroom_ends(device)[-1] else ', without reclaim'}"
+
+
+def _headroom_of(device: Device) -> str:
+    """Return the series of what a device can allocate, after reclaim of page cache where there is some."""
+    return f"device.{device.id}.{headroom_ends(device)[-1]}"
 
 
 def usual_series(known: Sequence[str], snapshot: Snapshot) -> list[str]:
@@ -190,11 +199,11 @@ def usual_series(known: Sequence[str], snapshot: Snapshot) -> list[str]:
     These are use of pools and device shares, headroom of devices (or available), and pressure.
     """
     within = [share.id for share in snapshot.shares if share.kind not in (ShareKind.CGROUP, ShareKind.GPU_LIMIT)]
-    served = {choose_chart(f"device.{one.id}.headroom_after_reclaim_bytes", snapshot) for one in snapshot.devices}
+    served = {choose_chart(_headroom_of(one), snapshot) for one in snapshot.devices}
     wanted = [f"pool.{pool.id}.used_bytes" for pool in snapshot.pools]
     wanted += [f"pressure.{pool.id}.ratio" for pool in snapshot.pools]
     wanted += [f"share.{share}.used_bytes" for share in within]
-    wanted += [f"device.{one.id}.headroom_after_reclaim_bytes" for one in snapshot.devices]
+    wanted += map(_headroom_of, snapshot.devices)
     wanted += [f"pool.{pool.id}.available_bytes" for pool in snapshot.pools if pool.id not in served]
     return [name for name in wanted if name in known]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from memwatch.core.model import Absent, Architecture, Pool
+from memwatch.core.model import Absent, Architecture, Device, Pool
 from memwatch.core.snapshot import MemoryPsi, Snapshot
 from memwatch.monitor.history.holders import HolderHistory, parse_name
 from memwatch.monitor.history.tier import Aggregate, Row, build_aggregate
@@ -36,10 +36,8 @@ def collect_figures(snapshot: Snapshot) -> Mapping[str, float]:
         figures[f"pressure.{pressure.target}.level"] = pressure.level
         _add(figures, f"pressure.{pressure.target}.seconds_to_full", pressure.seconds_to_full)
     for device in snapshot.devices:
-        _add(figures, f"device.{device.id}.headroom_bytes", device.headroom_bytes)
-        if device.architecture is not Architecture.DISCRETE:  # equal to the former there
-            most = device.headroom_after_reclaim_bytes
-            _add(figures, f"device.{device.id}.headroom_after_reclaim_bytes", most)
+        for end in headroom_ends(device):
+            _add(figures, f"device.{device.id}.{end}", getattr(device, end))
     for node in snapshot.nodes:
         _add(figures, f"node.{node.id}.largest_free_block_bytes", node.largest_free_block_bytes)
     for engine in snapshot.engines:
@@ -54,6 +52,13 @@ def collect_figures(snapshot: Snapshot) -> Mapping[str, float]:
     figures["self.cpu_seconds"] = snapshot.self_usage.cpu_seconds
     figures["self.tick_lag_seconds"] = snapshot.self_usage.tick_lag_seconds
     return figures
+
+
+def headroom_ends(device: Device) -> tuple[str, ...]:
+    """Return the ends of a headroom that are stored, the larger one last. Those of VRAM are equal."""
+    if device.architecture is Architecture.DISCRETE:
+        return ("headroom_bytes",)
+    return "headroom_bytes", "headroom_after_reclaim_bytes"
 
 
 def _add(figures: dict[str, float], name: str, value: float | Absent) -> None:

@@ -119,7 +119,7 @@ def until_local(unix: float, now: float) -> str:
 
 
 class Allocatable(NamedTuple):
-    """What can be allocated now and after reclaim of page cache, and in which device, pool or limit."""
+    """Memory that can be allocated now and after reclaim of page cache, and in which device, pool or limit."""
 
     label: str
     headroom_bytes: Bytes

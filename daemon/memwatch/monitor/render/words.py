@@ -173,7 +173,9 @@ def needs_reclaim(certain: Bytes, most: Bytes) -> bool:
 
 def headroom(certain: Bytes, most: Bytes) -> str:
     """Format a headroom: "44.3 GiB", or both bounds if they differ noticeably: "14.5 – 44.3 GiB"."""
-    return between(int(certain), most) if needs_reclaim(certain, most) else size(most)  # type: ignore[arg-type]
+    if needs_reclaim(certain, most):
+        return between(int(certain), most)  # type: ignore[arg-type]
+    return size(most if isinstance(most, Absent) or isinstance(certain, Absent) else certain)
 
 
 def can_allocate(certain: Bytes, most: Bytes) -> str:
@@ -184,7 +186,7 @@ def can_allocate(certain: Bytes, most: Bytes) -> str:
         return f"can allocate {size(certain)} at once, up to {size(most)} after reclaim"
     if isinstance(certain, Absent):
         return f"can allocate up to {size(most)} after reclaim"
-    return f"can allocate {size(most)} now"
+    return f"can allocate {size(certain)} now"
 
 
 def change(grown: int | Absent) -> str:
