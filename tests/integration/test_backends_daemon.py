@@ -102,8 +102,8 @@ def test_rocm_headroom_on_an_apu_is_reported_separately(tmp_path: Path) -> None:
     assert backend(answer, "rocm")["reason"].endswith("for programs that may open /dev/kfd: group root")
     assert (gpu["headroom_after_reclaim_bytes"] >> 20, gpu["own_headroom_bytes"] >> 20) == (49879, 26624)
     assert (
-        "    gpu0: AMD Radeon 8060S (Strix Halo): 127.0 GiB of unified memory, can allocate 48.7 GiB now, "
-        "with ROCm: 26.0 GiB\n"
+        "    gpu0: AMD Radeon 8060S (Strix Halo): 127.0 GiB of unified memory, can allocate 37.8 GiB at once, "
+        "up to 48.7 GiB after reclaim, with ROCm: 26.0 GiB\n"
     ) in printed
     assert "Recommended: ROCm — the vendor's backend for AMD Radeon 8060S (Strix Halo)\n" in printed
 
