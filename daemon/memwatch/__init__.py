@@ -1,38 +1,21 @@
 """Memory of machines with GPUs: pools that add up, and shares inside them.
 
-The names below are for training and inference code. They are loaded on first use, which keeps the import cheap.
+The names below are loaded on first use, which keeps the import cheap. Tools for training code are in
+`memwatch.training`; each of its names is one of this module as well.
 """
-
-from __future__ import annotations
 
 TYPE_CHECKING = False  # importing typing would take 30 ms
 if TYPE_CHECKING:
     from memwatch.build_info import __version__ as __version__
     from memwatch.core.backends.cuda_context import ContextNotMeasuredError as ContextNotMeasuredError
     from memwatch.library.advice import Advice as Advice
-    from memwatch.library.advice import Preset as Preset
     from memwatch.library.advice import advise as advise
-    from memwatch.library.advice import preset as preset
     from memwatch.library.advice import recommended_env as recommended_env
-    from memwatch.library.allocation_tracker import AllocationTracker as AllocationTracker
-    from memwatch.library.autopsy import Autopsy as Autopsy
-    from memwatch.library.autopsy import autopsy as autopsy
-    from memwatch.library.autopsy import autopsy_on_oom as autopsy_on_oom
     from memwatch.library.backend_selection import NoBackendError as NoBackendError
     from memwatch.library.backend_selection import best_available_backend as best_available_backend
     from memwatch.library.backend_selection import discover_backends as discover_backends
     from memwatch.library.backend_selection import select_backend_for as select_backend_for
-    from memwatch.library.block_swap import BlockSwap as BlockSwap
-    from memwatch.library.block_swap import swap_blocks as swap_blocks
-    from memwatch.library.callbacks import accelerate_tracker as accelerate_tracker
-    from memwatch.library.callbacks import keras_callback as keras_callback
-    from memwatch.library.callbacks import lightning_callback as lightning_callback
-    from memwatch.library.callbacks import transformers_callback as transformers_callback
     from memwatch.library.fit import fit as fit
-    from memwatch.library.frameworks import pools as pools
-    from memwatch.library.frameworks import register_pool as register_pool
-    from memwatch.library.frameworks import shrink as shrink
-    from memwatch.library.frameworks import unregister_pool as unregister_pool
     from memwatch.library.guard import Usage as Usage
     from memwatch.library.guard import guard as guard
     from memwatch.library.machine import get_device_memory_bytes as get_device_memory_bytes
@@ -41,21 +24,10 @@ if TYPE_CHECKING:
     from memwatch.library.machine import memory_info as memory_info
     from memwatch.library.machine_record import Machine as Machine
     from memwatch.library.machine_record import MemoryInfo as MemoryInfo
-    from memwatch.library.memory_pool import MemoryPool as MemoryPool
-    from memwatch.library.memory_pool import PoolStats as PoolStats
-    from memwatch.library.memory_release import Released as Released
-    from memwatch.library.memory_release import clear as clear
     from memwatch.library.memory_tree import memory_tree as memory_tree
-    from memwatch.library.oom_errors import is_out_of_memory as is_out_of_memory
-    from memwatch.library.oom_recovery import FallbackBuffer as FallbackBuffer
-    from memwatch.library.oom_recovery import allocate_with_fallback as allocate_with_fallback
-    from memwatch.library.oom_recovery import retry_on_oom as retry_on_oom
     from memwatch.library.pressure_watch import PressureChange as PressureChange
     from memwatch.library.pressure_watch import on_pressure as on_pressure
-    from memwatch.library.pressure_watch import shrink_on_pressure as shrink_on_pressure
     from memwatch.library.profiler import MemoryProfiler as MemoryProfiler
-    from memwatch.library.safetensors_file import SafetensorsFile as SafetensorsFile
-    from memwatch.library.safetensors_file import open_safetensors as open_safetensors
     from memwatch.library.stage_log import log_memory_usage as log_memory_usage
     from memwatch.library.start_log import log_start as log_start
     from memwatch.library.track import MemoryStats as MemoryStats
@@ -72,33 +44,50 @@ if TYPE_CHECKING:
     from memwatch.planning.training import TrainingPlan as TrainingPlan
     from memwatch.planning.training import estimate_training_memory as estimate_training_memory
     from memwatch.planning.transformer import Transformer as Transformer
+    from memwatch.training import AllocationTracker as AllocationTracker
+    from memwatch.training import Autopsy as Autopsy
+    from memwatch.training import BlockSwap as BlockSwap
+    from memwatch.training import FallbackBuffer as FallbackBuffer
+    from memwatch.training import MemoryPool as MemoryPool
+    from memwatch.training import PoolStats as PoolStats
+    from memwatch.training import Preset as Preset
+    from memwatch.training import Released as Released
+    from memwatch.training import SafetensorsFile as SafetensorsFile
+    from memwatch.training import accelerate_tracker as accelerate_tracker
+    from memwatch.training import allocate_with_fallback as allocate_with_fallback
+    from memwatch.training import autopsy as autopsy
+    from memwatch.training import autopsy_on_oom as autopsy_on_oom
+    from memwatch.training import clear as clear
+    from memwatch.training import is_out_of_memory as is_out_of_memory
+    from memwatch.training import keras_callback as keras_callback
+    from memwatch.training import lightning_callback as lightning_callback
+    from memwatch.training import open_safetensors as open_safetensors
+    from memwatch.training import pools as pools
+    from memwatch.training import preset as preset
+    from memwatch.training import register_pool as register_pool
+    from memwatch.training import retry_on_oom as retry_on_oom
+    from memwatch.training import shrink as shrink
+    from memwatch.training import shrink_on_pressure as shrink_on_pressure
+    from memwatch.training import swap_blocks as swap_blocks
+    from memwatch.training import transformers_callback as transformers_callback
+    from memwatch.training import unregister_pool as unregister_pool
 
 _HOME = {
-    "core.backends.cuda_context": "ContextNotMeasuredError",
     "build_info": "__version__",
-    "library.advice": "Advice Preset advise preset recommended_env",
-    "library.allocation_tracker": "AllocationTracker",
+    "core.backends.cuda_context": "ContextNotMeasuredError",
+    "library.advice": "Advice advise recommended_env",
     "library.backend_selection": "NoBackendError best_available_backend discover_backends select_backend_for",
-    "library.block_swap": "BlockSwap swap_blocks",
-    "library.callbacks": "accelerate_tracker keras_callback lightning_callback transformers_callback",
-    "library.visible_gpus": "DeviceError",
-    "library.oom_recovery": "FallbackBuffer allocate_with_fallback retry_on_oom",
     "library.fit": "fit",
-    "library.frameworks": "pools register_pool shrink unregister_pool",
-    "library.memory_pool": "MemoryPool PoolStats",
-    "library.memory_release": "Released clear",
-    "library.memory_tree": "memory_tree",
     "library.guard": "Usage guard",
-    "library.pressure_watch": "PressureChange on_pressure shrink_on_pressure",
+    "library.machine": "get_device_memory_bytes is_unified_memory_gpu machine memory_info",
+    "library.machine_record": "Machine MemoryInfo",
+    "library.memory_tree": "memory_tree",
+    "library.pressure_watch": "PressureChange on_pressure",
     "library.profiler": "MemoryProfiler",
-    "library.autopsy": "Autopsy autopsy autopsy_on_oom",
-    "library.oom_errors": "is_out_of_memory",
-    "library.safetensors_file": "SafetensorsFile open_safetensors",
     "library.stage_log": "log_memory_usage",
     "library.start_log": "log_start",
     "library.track": "MemoryStats track",
-    "library.machine": "get_device_memory_bytes is_unified_memory_gpu machine memory_info",
-    "library.machine_record": "Machine MemoryInfo",
+    "library.visible_gpus": "DeviceError",
     "library.wait": "wait_for",
     "planning.answer": "FitAnswer",
     "planning.checkpoint": "read_checkpoint",
@@ -106,6 +95,7 @@ _HOME = {
     "planning.sizes": "InvalidInputError",
     "planning.training": "TrainingEstimate TrainingPlan estimate_training_memory",
     "planning.transformer": "Transformer",
+    "training": "AllocationTracker retry_on_oom",
 }
 _MODULE_OF = {name: f"memwatch.{module}" for module, names in _HOME.items() for name in names.split()}
 
@@ -113,14 +103,16 @@ __all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found = getattr(import_module(_MODULE_OF[name]), name)
+    found: object = (home := import_module(_MODULE_OF.get(name, "memwatch.training")))
+    if name != "training":
+        if name not in _MODULE_OF and name not in home.__all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(home, name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULE_OF})
+    return [*__all__, "training"]

@@ -8,8 +8,8 @@ import reprlib
 from contextlib import suppress
 from typing import NoReturn
 
-from memwatch.library.allocator_snapshot import read_pickle
-from memwatch.library.pickle_reader import PickleReader, PickleRefusedError
+from memwatch.training.allocator_snapshot import read_pickle
+from memwatch.training.pickle_reader import PickleReader, PickleRefusedError
 
 MAX_BYTES = 4096
 # The C unpickler allocates what a damaged pickle asks for; the reader has refused such a file before.

@@ -16,7 +16,7 @@ import memwatch
 from memwatch.core.model import Absent
 from memwatch.library import frameworks
 from memwatch.library.frameworks import TorchPool
-from memwatch.library.oom_errors import find_wanted_bytes
+from memwatch.training.oom_errors import find_wanted_bytes
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
 from simulators.torch_stand_in import MIB, CountingTorch
@@ -148,7 +148,7 @@ def test_holders_of_a_gpu_come_from_the_daemon(tmp_path: Path) -> None:
     """A GB10 with an inference server: its device memory, not its resident set. An unknown GPU has no answer."""
     code = (
         "import json\n"
-        "from memwatch.library.autopsy import find_holders\n"
+        "from memwatch.training.oom_autopsy import find_holders\n"
         "gpu, ram, other = (find_holders(one) for one in ('cuda:0', None, 'cuda:7'))\n"
         "print(json.dumps([[(one.name, one.held_bytes) for one in gpu], ram[0].held_bytes, str(other)]))"
     )

@@ -185,8 +185,8 @@ def test_whole_library_needs_only_msgspec() -> None:
     """Everything else comes from the standard library."""
     code = (
         "import sys, memwatch; before = set(sys.modules); "
-        "[getattr(memwatch, name) for name in memwatch.__all__]; memwatch.machine(); "
-        "memwatch.log_memory_usage('x'); "
+        "[getattr(memwatch, name) for name in [*memwatch.__all__, *memwatch.training.__all__]]; "
+        "memwatch.machine(); memwatch.log_memory_usage('x'); "
         "new = {name.partition('.')[0] for name in set(sys.modules) - before} "
         "- set(sys.stdlib_module_names) - {'memwatch', 'typing_extensions'}; print(sorted(new))"
     )
@@ -197,12 +197,22 @@ def test_whole_library_needs_only_msgspec() -> None:
     assert done.stderr.startswith("[x] Free: ")
 
 
-def test_unknown_name_is_an_attribute_error() -> None:
-    import memwatch
-
-    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
-        _ = memwatch.nonsense
-    assert "track" in dir(memwatch)
+def test_functions_of_a_monitor_load_no_tools_for_training() -> None:
+    """Neither do the daemon and the command `memwatch`, except for `memwatch autopsy`."""
+    code = (
+        "import json, sys, memwatch\n"
+        "listed = set(memwatch.__all__) - set(memwatch.training.__all__)\n"
+        "calls = [getattr(memwatch, name) for name in sorted(listed)]\n"
+        "memwatch.machine(), memwatch.memory_info(), memwatch.memory_tree(), memwatch.advise()\n"
+        "with memwatch.track(), memwatch.guard('1GiB'), memwatch.MemoryProfiler(): pass\n"
+        "memwatch.on_pressure(print).stop()\n"
+        "import memwatch.cli.cli, memwatchd.run, memwatchd.wiring, memwatchd.web_app\n"
+        "found = [name for name in sys.modules if name.startswith('memwatch.training.')]\n"
+        "memwatch.swap_blocks, memwatch.retry_on_oom\n"
+        "print(json.dumps([len(calls) > 30, found, 'memwatch.training.block_swap' in sys.modules]))"
+    )
+    with installed_programs(True):
+        assert run_json(code, **roots_environment("zram-laptop")) == [True, [], True]
 
 
 def test_first_backend_with_headroom_is_selected_or_all_are_listed() -> None:

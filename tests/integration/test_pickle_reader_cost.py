@@ -13,7 +13,7 @@ def test_largest_hostile_files_take_seconds_and_little_memory() -> None:
     """
     program = (
         "import io, sys, time\n"
-        "from memwatch.library.pickle_reader import PickleReader, PickleRefusedError\n"
+        "from memwatch.training.pickle_reader import PickleReader, PickleRefusedError\n"
         "for part in (b'J\\1\\2\\3\\4', b'\\x8c\\x02ab\\x94'):\n"
         "    try:\n"
         "        PickleReader(io.BytesIO(part * 4_000_000)).read()\n"

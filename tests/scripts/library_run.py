@@ -15,7 +15,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import memwatch
-from memwatch.library import block_swap
+from memwatch.training import block_swap
 
 WIDTH, BLOCKS = 64, 6
 

@@ -29,6 +29,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "effects.md": effects.render,
     "incident-samples.md": incident_samples.render,
     "library.md": library.render,
+    "training.md": library.render_training,
 }
 
 

@@ -8,8 +8,8 @@ STEPS, RELEASE = "integration/test_library_steps.py", "integration/test_library_
 PRESSURE, AUTOPSY = "integration/test_library_pressure.py", "integration/test_library_autopsy.py"
 DEVICES, MACHINE = "integration/test_library_devices.py", "integration/test_library_machine.py"
 PEAKS, STATISTICS = "unit/library/test_peak_counters.py", "unit/library/test_pool_statistics.py"
-ADVICE, PRESETS = "unit/library/test_library_advice.py", "unit/library/test_presets.py"
-TREE, SWAP = "unit/library/test_memory_tree.py", "unit/library/test_block_swap.py"
+ADVICE, PRESETS = "unit/library/test_library_advice.py", "unit/training/test_presets.py"
+TREE, SWAP = "unit/library/test_memory_tree.py", "unit/training/test_block_swap.py"
 PLANNING = "unit/planning/test_planning.py"
 
 
@@ -64,7 +64,7 @@ CAPABILITIES = (
     Capability(
         "stages, peaks and autopsies of a framework's trainer",
         ("transformers_callback", "lightning_callback", "keras_callback", "accelerate_tracker"),
-        ("unit/library/test_callbacks.py", "test_transformers_run_has_epochs_and_evaluations"),
+        ("unit/training/test_callbacks.py", "test_transformers_run_has_epochs_and_evaluations"),
     ),
     Capability(
         "allocators: hits, misses, hit rate, CPU fallbacks",
@@ -79,7 +79,7 @@ CAPABILITIES = (
     Capability(
         "a buffer that falls back to the CPU",
         ("allocate_with_fallback",),
-        ("unit/library/test_fallback.py", "test_allocation_falls_back_to_the_cpu_and_says_so_once"),
+        ("unit/training/test_fallback.py", "test_allocation_falls_back_to_the_cpu_and_says_so_once"),
     ),
     Capability(
         "release unused memory", ("clear", "shrink"), (RELEASE, "test_clear_reports_the_bytes_of_each_allocator")
@@ -112,7 +112,7 @@ CAPABILITIES = (
     Capability(
         "recognize an out-of-memory error",
         ("is_out_of_memory",),
-        ("unit/library/test_oom_errors.py", "test_out_of_memory_errors_of_frameworks_are_recognized"),
+        ("unit/training/test_oom_errors.py", "test_out_of_memory_errors_of_frameworks_are_recognized"),
     ),
     Capability(
         "wait for free memory",
@@ -140,7 +140,7 @@ CAPABILITIES = (
     Capability(
         "one tensor of a safetensors file",
         ("open_safetensors",),
-        ("unit/library/test_safetensors_file.py", "test_one_tensor_is_read_by_name"),
+        ("unit/training/test_safetensors_file.py", "test_one_tensor_is_read_by_name"),
     ),
     Capability(
         "backends, and the best one for a size",

@@ -1,22 +1,25 @@
-"""docs/reference/library.md: the public names of `import memwatch`, from signatures and docstrings."""
+"""docs/reference/library.md, training.md: public names of memwatch and memwatch.training, from their docstrings."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
 from enum import Enum
+from types import ModuleType
 from typing import Any
 
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
 import memwatch
+from memwatch import training
 from scripts.reference.capabilities import CAPABILITIES
 from scripts.reference.markdown import block, code, codes, first_paragraph, page, prose, table
 
 INTRO = """
-`import memwatch` is for training and inference code. It loads each name on first use. The
-library works without a daemon; with one it reads the daemon's figures, and sends it marks and allocator reports.
+`import memwatch` is for programs that use a GPU, and for scripts about them. It loads each name on first use. Tools
+for training code are in [`memwatch.training`](training.md). The library
+works without a daemon; with one it reads the daemon's figures, and sends it marks and allocator reports.
 It looks for the daemon at `MEMWATCH_URL` (`http://HOST:6360`, or `unix:/PATH` of a socket that a container
 shares), else at `/run/memwatchd/memwatchd.sock`, else at `http://127.0.0.1:6360`. [Training
 code](../howto/training.md) has examples.
@@ -42,29 +45,55 @@ minute without one, take up to two seconds; in between, a thread reads the machi
 is opened in a helper process, which ends a minute after the last call.
 """
 
-# Public names by subject, by the module that they come from.
-SUBJECTS: dict[str, tuple[str, ...]] = {
-    "The machine": ("machine", "machine_record", "visible_gpus", "host", "memory_tree", "start_log"),
-    "Measuring": ("stage_log", "track", "profiler", "allocation_tracker"),
-    "Training frameworks": ("callbacks",),
-    "Allocators": ("frameworks", "memory_pool", "memory_release"),
-    "Limits and pressure": ("guard", "pressure_watch", "oom_errors", "oom_recovery", "autopsy", "wait"),
-    "Weights": ("block_swap", "safetensors_file"),
-    "Advice and backends": ("advice", "backend_selection"),
-    "Planning": ("fit", "answer", "cuda_context", "inference", "training", "transformer", "checkpoint", "sizes"),
+TRAINING_INTRO = """
+`memwatch.training` has tools for the code of a training run: its allocators, out-of-memory errors, callbacks of
+frameworks, and weights. Nothing else in memwatch loads them. `import memwatch` is enough for
+`memwatch.training.swap_blocks`, and each name is also one of `memwatch`, such as `memwatch.swap_blocks`. Names of
+devices, and where a daemon is looked for: [library](library.md). Examples: [training code](../howto/training.md).
+"""
+
+# Public names of a page by subject, by the module that they come from.
+SUBJECTS: dict[ModuleType, dict[str, tuple[str, ...]]] = {
+    memwatch: {
+        "The machine": ("machine", "machine_record", "visible_gpus", "host", "memory_tree", "start_log"),
+        "Measuring": ("stage_log", "track", "profiler"),
+        "Limits and pressure": ("guard", "pressure_watch", "wait"),
+        "Advice and backends": ("advice", "backend_selection"),
+        "Planning": (
+            "fit",
+            "answer",
+            "cuda_context",
+            "inference",
+            "training",
+            "transformer",
+            "checkpoint",
+            "sizes",
+        ),
+    },
+    training: {
+        "Training frameworks": ("callbacks",),
+        "Allocators": ("frameworks", "memory_pool", "memory_release", "pressure_watch", "allocation_tracker"),
+        "Out-of-memory errors": ("oom_errors", "oom_recovery", "oom_autopsy"),
+        "Weights": ("block_swap", "safetensors_file"),
+        "Settings": ("presets",),
+    },
 }
 Found = Callable[..., Any]
 
 
-def subject_of(found: object) -> str:
+def list_names(module: ModuleType) -> list[str]:
+    """Return the names that a page has: each name of `memwatch.training` is on that page only."""
+    elsewhere = set(training.__all__) if module is memwatch else set()
+    return [name for name in module.__all__ if not name.startswith("__") and name not in elsewhere]
+
+
+def subject_of(module: ModuleType, found: object) -> str:
     """Return the heading under which a name stands. One that has none raises KeyError."""
-    module = (inspect.getmodule(found) or memwatch).__name__.rpartition(".")[2]
-    for subject, modules in SUBJECTS.items():
-        if module in modules:
+    home = (inspect.getmodule(found) or memwatch).__name__.rpartition(".")[2]
+    for subject, homes in SUBJECTS[module].items():
+        if home in homes:
             return subject
-    raise KeyError(
-        f"memwatch.{found!r} comes from {module}, which has no subject in {__name__}.SUBJECTS; add it to one"
-    )
+    raise KeyError(f"{found!r} comes from {home}, which has no subject in {__name__}.SUBJECTS; add it to one")
 
 
 def annotation(hint: object) -> str:
@@ -157,16 +186,26 @@ def name_part(name: str) -> str:
     return "\n\n".join([f"### {name}", block(signature_text(name, found)), prose(first_paragraph(found.__doc__))])
 
 
-def capability_table() -> str:
-    """Return the table of tasks, each with its functions and its test."""
-    rows = [(one.task, codes(one.names), f"✓ {code(one.test[1])}") for one in CAPABILITIES]
+def capability_table(module: ModuleType) -> str:
+    """Return the table of a page's tasks, each with its functions and its test."""
+    names = set(list_names(module))
+    found = [one for one in CAPABILITIES if names.intersection(one.names)]
+    rows = [(one.task, codes(one.names), f"✓ {code(one.test[1])}") for one in found]
     return f"## By task\n\n{table(('task', 'function', 'test'), rows)}"
 
 
+def render_page(module: ModuleType, title: str, intro: str) -> str:
+    by_subject: dict[str, list[str]] = {subject: [f"## {subject}"] for subject in SUBJECTS[module]}
+    for name in sorted(list_names(module), key=lambda name: (name[0].isupper(), name)):
+        by_subject[subject_of(module, getattr(module, name))].append(name_part(name))
+    return page(title, intro, capability_table(module), *("\n\n".join(parts) for parts in by_subject.values()))
+
+
 def render() -> str:
-    """Return the page."""
-    names = [name for name in memwatch.__all__ if not name.startswith("__")]
-    by_subject: dict[str, list[str]] = {subject: [f"## {subject}"] for subject in SUBJECTS}
-    for name in sorted(names, key=lambda name: (name[0].isupper(), name)):
-        by_subject[subject_of(getattr(memwatch, name))].append(name_part(name))
-    return page("Python library", INTRO, capability_table(), *("\n\n".join(parts) for parts in by_subject.values()))
+    """Return the page about `memwatch`."""
+    return render_page(memwatch, "Python library", INTRO)
+
+
+def render_training() -> str:
+    """Return the page about `memwatch.training`."""
+    return render_page(training, "Tools for training code", TRAINING_INTRO)

@@ -24,13 +24,14 @@ from memwatch.core.listing import LISTS, left_out_texts
 from memwatch.core.model import Absent
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.snapshot import Snapshot
-from memwatch.library import autopsy, profiler
+from memwatch.library import profiler
 from memwatch.monitor.doctor.checks import run_checks
 from memwatch.monitor.incident_observer import MAX_ANNOUNCED, IncidentObserver
 from memwatch.monitor.neighbours.found import MAX_FOUND, FoundMachine, FoundMachines
 from memwatch.monitor.neighbours.machines import list_machines
 from memwatch.monitor.neighbours.tick import build_tick
 from memwatch.monitor.render.json import snapshot_json
+from memwatch.training import oom_autopsy
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.pages.renderer import Pages
 from support.psi_host import Host
@@ -217,7 +218,7 @@ def test_largest_processes_are_not_known_if_not_all_were_read(
 ) -> None:
     for pid in (1, 2):
         (tmp_path / str(pid)).mkdir()
-    monkeypatch.setattr(autopsy, "read_roots", lambda _: (tmp_path, tmp_path, tmp_path))
-    monkeypatch.setattr(autopsy, "MAX_READ", 1)
+    monkeypatch.setattr(oom_autopsy, "read_roots", lambda _: (tmp_path, tmp_path, tmp_path))
+    monkeypatch.setattr(oom_autopsy, "MAX_READ", 1)
 
-    assert autopsy.list_resident() is Absent.NOT_AVAILABLE
+    assert oom_autopsy.list_resident() is Absent.NOT_AVAILABLE

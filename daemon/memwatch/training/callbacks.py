@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Absent
 from memwatch.core.units import size
-from memwatch.library.autopsy import autopsy
 from memwatch.library.memory_pool import greater
-from memwatch.library.oom_errors import is_out_of_memory
 from memwatch.library.peaks import Peak
 from memwatch.library.profiler import MemoryProfiler
 from memwatch.library.program_safety import log, never_raise
 from memwatch.library.reporter import reporter
+from memwatch.training.oom_autopsy import autopsy
+from memwatch.training.oom_errors import is_out_of_memory
 
 # Stages of a training run, their peaks and an autopsy, for the callbacks of training frameworks.
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from memwatch.library import pickle_reader
-from memwatch.library.allocator_snapshot import SnapshotSummary, count_failures, read_pickle
-from memwatch.library.pickle_reader import PickleRefusedError
+from memwatch.training import pickle_reader
+from memwatch.training.allocator_snapshot import SnapshotSummary, count_failures, read_pickle
+from memwatch.training.pickle_reader import PickleRefusedError
 from support.torch_snapshot import sample_snapshot
 
 

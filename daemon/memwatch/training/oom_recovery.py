@@ -10,16 +10,16 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from memwatch.library.autopsy import autopsy
 from memwatch.library.frameworks import clear_all
 from memwatch.library.machine import is_unified_memory_gpu
 from memwatch.library.memory_pool import note_fallback
 from memwatch.library.memory_release import clear
-from memwatch.library.oom_errors import drop_frames, find_gpu, is_out_of_memory
 from memwatch.library.program_safety import log_once
 from memwatch.library.reporter import reporter
 from memwatch.library.visible_gpus import CPU, is_cpu, parse_name
 from memwatch.planning.sizes import check_count
+from memwatch.training.oom_autopsy import autopsy
+from memwatch.training.oom_errors import drop_frames, find_gpu, is_out_of_memory
 
 R = TypeVar("R")
 DEFAULT_ATTEMPTS = 5

@@ -9,9 +9,9 @@ from typing import Any
 
 from memwatch.core.units import size
 from memwatch.library.machine import is_unified_memory_gpu
-from memwatch.library.oom_errors import is_out_of_memory
 from memwatch.library.program_safety import log
 from memwatch.planning.sizes import InvalidInputError, check_count
+from memwatch.training.oom_errors import is_out_of_memory
 
 # Tensors of one block of a PyTorch model, moved between System RAM and a device.
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.library import pickle_reader
-from memwatch.library.allocator_snapshot import MAX_BLOCKS
-from memwatch.library.pickle_reader import BY_NAME, CAN_RUN_CODE, PickleReader, PickleRefusedError
+from memwatch.training import pickle_reader
+from memwatch.training.allocator_snapshot import MAX_BLOCKS
+from memwatch.training.pickle_reader import BY_NAME, CAN_RUN_CODE, PickleReader, PickleRefusedError
 from support.torch_snapshot import block
 
 FRAME = {"filename": "train.py", "line": 12, "name": "forward"}

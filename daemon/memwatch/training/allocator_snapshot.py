@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from memwatch.core.printable import printable
 from memwatch.core.runtime.regular_file import NotRegularError, open_regular
-from memwatch.library.pickle_reader import PairCounter, PickleReader, PickleRefusedError
+from memwatch.training.pickle_reader import PairCounter, PickleReader, PickleRefusedError
 
 MAX_BLOCKS = 250_000
 MAX_FRAMES = 200

@@ -23,9 +23,9 @@ from memwatch.library.frameworks import pools, read_stats
 from memwatch.library.host import PAGE_BYTES, host, own_limit, rss_bytes
 from memwatch.library.machine_record import decode_machine
 from memwatch.library.memory_pool import CachingPool, MemoryPool, is_framework
-from memwatch.library.oom_errors import find_gpu, find_wanted_bytes, is_out_of_memory
 from memwatch.library.program_safety import log, never_raise
 from memwatch.library.reporter import reporter
+from memwatch.training.oom_errors import find_gpu, find_wanted_bytes, is_out_of_memory
 
 MAX_HOLDERS = 5
 # Reading this many takes half a second. With more, the largest are not known.

@@ -12,8 +12,9 @@ import pytest
 import memwatch
 from memwatch.core.model import Architecture
 from memwatch.library import program_safety
-from memwatch.library.advice import PRESETS, Advice, build_preset
+from memwatch.library.advice import Advice
 from memwatch.planning.sizes import InvalidInputError
+from memwatch.training.presets import PRESETS, build_preset
 from support.advice_machine import machine
 
 DISCRETE, UNIFIED = Architecture.DISCRETE, Architecture.UNIFIED

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memwatch
-from memwatch.library import block_swap
-from memwatch.library.block_swap import choose_direction, choose_window
 from memwatch.planning.sizes import InvalidInputError
+from memwatch.training import block_swap
+from memwatch.training.block_swap import choose_direction, choose_window
 from support.torch_blocks import Block, Gpu, Tensor, Torch
 
 BLOCK_BYTES = 11

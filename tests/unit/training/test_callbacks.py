@@ -174,7 +174,7 @@ def test_importing_memwatch_imports_no_framework() -> None:
     """Also with all public names loaded. A missing framework is its own ImportError."""
     code = (
         "import json, sys, memwatch\n"
-        "[getattr(memwatch, name) for name in memwatch.__all__]\n"
+        "[getattr(memwatch, name) for name in [*memwatch.__all__, *memwatch.training.__all__]]\n"
         "found = sorted({'transformers', 'lightning', 'keras', 'accelerate', 'torch'} & set(sys.modules))\n"
         "sys.modules['keras'] = None\n"
         "try: memwatch.keras_callback()\n"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from memwatch.library import allocator_snapshot
-from memwatch.library.allocator_snapshot import read_snapshot, summarize
-from memwatch.library.pickle_reader import PickleRefusedError
+from memwatch.training import allocator_snapshot
+from memwatch.training.allocator_snapshot import read_snapshot, summarize
+from memwatch.training.pickle_reader import PickleRefusedError
 from support.torch_snapshot import MIB, block, frame, sample_snapshot
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import memwatch
 from memwatch.core.model import Absent, Bytes
-from memwatch.library.oom_errors import find_gpu, find_wanted_bytes
+from memwatch.training.oom_errors import find_gpu, find_wanted_bytes
 
 CUPY = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})
 TORCH = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
