@@ -10,6 +10,7 @@ from memwatch.training.oom_errors import find_gpu, find_wanted_bytes
 
 CUPY = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})
 TORCH = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
+TENSORFLOW = type("ResourceExhaustedError", (Exception,), {"__module__": "tensorflow.python.framework.errors_impl"})
 
 
 @pytest.mark.parametrize(
@@ -20,14 +21,34 @@ TORCH = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
         (CUPY("Out of memory allocating 1,024 bytes"), True),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4294967296 bytes."), True),
         (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 29491200 bytes."), True),
+        (TENSORFLOW("OOM when allocating tensor with shape[128,128,109,109] and type float"), True),
+        (RuntimeError("HSA exception: MemoryRegion::BlockAllocator::alloc failed."), True),
+        (RuntimeError("HIP error: hipErrorOutOfMemory"), True),
+        (RuntimeError("level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), False),
+        (RuntimeError("level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)"), False),
+        (RuntimeError("HSA exception: Queue create failed at hsaKmtCreateQueue"), False),
         (ValueError("out of memory"), False),
         (KeyError("x"), False),
     ],
-    ids=["Python", "PyTorch", "CuPy", "JAX", "PyTorch on the CPU", "another error of CUDA", "a value", "a key"],
+    ids=lambda value: f"{type(value).__name__} {value}"[:60].strip(),
 )
 def test_out_of_memory_errors_of_frameworks_are_recognized(error: BaseException, is_one: bool) -> None:
     assert memwatch.is_out_of_memory(error) is is_one
+
+
+class UnreadableError(RuntimeError):
+    def __str__(self) -> str:
+        raise TypeError("no text")
+
+
+@pytest.mark.parametrize("wrong", [None, "CUDA out of memory", MemoryError, 3, UnreadableError()])
+def test_anything_but_an_exception_with_a_text_is_no_out_of_memory_error(wrong: BaseException) -> None:
+    """It is called where an error is handled already, so another one would hide that."""
+    assert memwatch.training.is_out_of_memory(wrong) is False
 
 
 @pytest.mark.parametrize(
