@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.core.collectors.nvml import LENT
+from memwatch.core.collectors.nvml import UNBOUND
 from simulators.amd_machine import GIB, AmdMachine, discrete
 from simulators.nvml_machine import Simulator
 from simulators.sample_nvml import RTX_4090
@@ -38,10 +38,16 @@ def load_nvidia(machine: MutableMachine, simulator: Simulator) -> None:
     (machine.folder / "root/dev/nvidiactl").touch()
 
 
-@pytest.mark.parametrize("host", ["workstation", "rtx-4090"], ids=["no GPU on the bus", "GPU without driver"])
-def test_nvidia_driver_loaded_later_is_found_within_seconds(host: str, tmp_path: Path) -> None:
-    """Without a GPU on the PCI bus there is no helper process yet; with one, the helper has failed before."""
+@pytest.mark.parametrize(
+    ("host", "is_bound"),
+    [("workstation", True), ("rtx-4090", False), ("rtx-4090", True)],
+    ids=["another GPU", "no GPU is bound", "GPU without library"],
+)
+def test_nvidia_driver_loaded_later_is_found_within_seconds(host: str, is_bound: bool, tmp_path: Path) -> None:
+    """Without a bound GPU there is no helper process yet; with one, the helper has failed before."""
     machine = MutableMachine.of(host, tmp_path / "machine")
+    if not is_bound:
+        (nvidia_gpu(machine) / "driver").unlink()
     simulator = Simulator.of(tmp_path, RTX_4090)
     simulator.uninstall()
     simulator.unload_driver()
@@ -55,20 +61,27 @@ def test_nvidia_driver_loaded_later_is_found_within_seconds(host: str, tmp_path:
     assert took <= MAX_SECONDS
 
 
-def test_nvml_is_not_opened_while_another_kernel_driver_has_the_gpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize("driver", ["vfio-pci", "nouveau", ""])
+def test_nvml_is_not_opened_unless_its_kernel_driver_has_the_gpu(driver: str, tmp_path: Path) -> None:
     """jurkovic-nikola/OpenLinkHub#172: with the GPU of a virtual machine, each opening has the module loaded."""
     machine = MutableMachine.of("rtx-4090", tmp_path / "machine")
     simulator = Simulator.of(tmp_path, RTX_4090)
-    device = next(one for one in (machine.folder / "sys/bus/pci/devices").iterdir() if is_nvidia(one))
-    (device / "driver").symlink_to("../../drivers/vfio-pci")
+    link = nvidia_gpu(machine) / "driver"
+    link.unlink()
+    if driver:
+        link.symlink_to(f"../../drivers/{driver}")
     with running_daemon(tmp_path, *machine.arguments, environ=simulator.environ) as daemon:
         daemon.wait_for("/api/v1/snapshot", lambda found: found["seq"] >= 3)
         found = next(one for one in daemon.get("/api/v1/collectors").json if one["name"] == "nvml")
-        assert (found["state"], found["error"]) == ("unavailable", LENT)
+        assert (found["state"], found["error"]) == ("unavailable", UNBOUND)
         assert simulator.calls() == []
 
         load_nvidia(machine, simulator)
         seconds_until_found(daemon, "NVIDIA GeForce RTX 4090")
+
+
+def nvidia_gpu(machine: MutableMachine) -> Path:
+    return next(one for one in (machine.folder / "sys/bus/pci/devices").iterdir() if is_nvidia(one))
 
 
 def is_nvidia(device: Path) -> bool:

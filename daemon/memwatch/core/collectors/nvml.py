@@ -24,7 +24,7 @@ from memwatch.core.model import Absent
 from memwatch.core.options import Bounds, Duration, SwitchableOptions, seconds
 
 CHILD = "memwatch.core.drivers.nvml.child"
-LENT = "all NVIDIA GPUs are bound to another kernel driver, such as vfio-pci"
+UNBOUND = "no NVIDIA GPU is bound to NVIDIA's kernel driver, but to another, such as vfio-pci, or to none"
 # `reopen` is `read` without waiting for the next attempt to open a driver that failed.
 READ, REOPEN = b"read", b"reopen"
 # Interval at which the files of a failing driver are checked.
@@ -38,10 +38,11 @@ NOT_HERE = frozenset({"no_library", "no_driver"})
 
 
 def is_nvidia_here(roots: Roots) -> bool:
-    """Check for anything that NVML could report: a PCI device, a loaded driver, a Tegra, or WSL's GPU.
+    """Check for anything that NVML could report: a bound GPU, the files of its driver, a Tegra, or the GPU of WSL.
 
-    NVML has the driver's module loaded if it is not, by a program of its package. Where another driver has all
-    GPUs, that fails with lines in the kernel's log each time (jurkovic-nikola/OpenLinkHub#172).
+    NVML has the driver's module loaded if it is not, by a setuid program of its package. Where another driver has
+    all GPUs, that fails with lines in the kernel's log each time (jurkovic-nikola/OpenLinkHub#172). Where none has,
+    it may be loaded against the will of an administrator who unloaded or blocked it.
     """
     is_driver_here = b",tegra" in device_tree(roots, "compatible") or any(map(inode_of, _driver_files(roots)))
     return is_driver_here or NVIDIA in pci_vendors(roots, "nvidia")
@@ -113,8 +114,8 @@ class Collector(BaseCollector):
     ) -> None:
         """`argv`: command of the helper, instead of `CHILD`."""
         if not is_nvidia_here(roots):
-            is_lent = NVIDIA in pci_vendors(roots)
-            raise SourceUnavailable(LENT if is_lent else "no NVIDIA GPU and no NVIDIA driver found")
+            is_present = NVIDIA in pci_vendors(roots)
+            raise SourceUnavailable(UNBOUND if is_present else "no NVIDIA GPU and no NVIDIA driver found")
         if find_spec("pynvml") is None:
             raise SourceUnavailable("nvidia-ml-py is not installed: pip install nvidia-ml-py")
         command = [*(argv or python_child(CHILD)), *helper_options(roots)]

@@ -89,7 +89,8 @@ class GpuPids:
 def pci_vendors(roots: Roots, kernel_driver: str = "") -> frozenset[str]:
     """Return the vendor ids, four hexadecimal digits, of display controllers and accelerators.
 
-    With `kernel_driver`, without those that another driver has, such as vfio-pci for a virtual machine.
+    With `kernel_driver`, of those only that are bound to it: not to another driver, such as vfio-pci for a virtual
+    machine, and not to none.
     """
     folder = roots.sysfs / "bus/pci/devices"
     try:
@@ -99,18 +100,18 @@ def pci_vendors(roots: Roots, kernel_driver: str = "") -> frozenset[str]:
     found = set()
     for name in names:
         kind = (read_once(folder / name / "class") or b"").strip()
-        if kind.startswith((b"0x03", b"0x12")) and _may_have(folder / name, kernel_driver):
+        if kind.startswith((b"0x03", b"0x12")) and kernel_driver in ("", bound_driver(folder / name)):
             vendor = (read_once(folder / name / "vendor") or b"").strip().decode("ascii", "replace")
             found.add(vendor.removeprefix("0x").lower())
     return frozenset(found)
 
 
-def _may_have(device: Path, kernel_driver: str) -> bool:
-    """Return True if a device is bound to this driver, to none, or if any driver will do."""
+def bound_driver(function: Path) -> str:
+    """Return the name of the driver that is bound to a PCI function, or an empty string."""
     try:
-        return not kernel_driver or os.path.basename(os.readlink(device / "driver")) == kernel_driver
+        return os.path.basename(os.readlink(function / "driver"))
     except OSError:
-        return True
+        return ""
 
 
 def is_pci_address(text: str) -> bool:

@@ -11,7 +11,7 @@ from memwatch.core.config_state import ConfigState
 from memwatch.core.engines.server import NOT_SENT
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import TOKEN_NOT_SENT
-from memwatch.core.linux.pci import PciGpu, pci_numbers, read_gpu
+from memwatch.core.linux.pci import PciGpu, bound_driver, pci_numbers, read_gpu
 from memwatch.core.listing import LISTS, left_out_texts
 from memwatch.core.model import Absent, Architecture, Device
 from memwatch.core.snapshot import CollectorStatus, Snapshot
@@ -235,7 +235,7 @@ def find_unseen_gpus(roots: Roots, snapshot: Snapshot) -> Iterator[Check]:
         if unplaced[gpu.maker]:
             unplaced[gpu.maker] -= 1
             continue
-        driver = _read_driver(roots.sysfs / "bus/pci/devices" / address)
+        driver = bound_driver(roots.sysfs / "bus/pci/devices" / address)
         yield _build_check(address, gpu, driver, bool(snapshot.machine.in_container))
 
 
@@ -265,11 +265,3 @@ def _list_gpus(folder: Path) -> Iterator[tuple[str, PciGpu]]:
         gpu = read_gpu(folder / name)
         if gpu is not None and not os.path.exists(folder / name / "physfn"):
             yield name, gpu
-
-
-def _read_driver(function: Path) -> str:
-    """Return the name of the driver that is bound to a PCI function, or an empty string."""
-    try:
-        return os.path.basename(os.readlink(function / "driver"))
-    except OSError:
-        return ""
