@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -18,6 +19,7 @@ from memwatch.core.collectors.engines import (
     EngineAddresses,
     Options,
 )
+from memwatch.core.engines import llama_cpp
 from memwatch.core.engines.exchange import MAX_ANSWER_BYTES
 from memwatch.core.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
 from memwatch.core.engines.server import Address
@@ -219,6 +221,71 @@ def test_options_in_a_file_are_used(host: EngineHost, vllm: EngineSite) -> None:
     assert engine.url == f"http://127.0.0.1:{vllm.port}"
     assert [query.cache.parallel for query in asked if query.cache] == [4]
     assert [query.name for query in asked if query.is_options] == ["config.yaml"]
+
+
+LLAMA = ("/opt/llama-server", "--port", "9")
+
+
+def llama_sizes(variables: tuple[str, ...] | None, asked: list[ModelQuery]) -> Callable[[ModelQuery], ModelSizes]:
+    """Return a reader of models. `variables`: those of the environment, None if it may not be read."""
+
+    def size(query: ModelQuery) -> ModelSizes:
+        asked.append(query)
+        if query.variables:
+            return ModelSizes(note="no") if variables is None else ModelSizes(options=variables)
+        assert query.cache is not None
+        q8 = query.cache.key_dtype == query.cache.value_dtype == "q8_0"
+        quality = Quality.ESTIMATED if query.cache.is_assumed else Quality.DERIVED
+        return ModelSizes(GIB, query.cache.tokens << (9 if q8 else 10), quality)
+
+    return size
+
+
+@pytest.mark.parametrize(
+    ("variables", "kv_cache", "quality", "is_noted"),
+    [
+        (("LLAMA_ARG_CACHE_TYPE_K=q8_0", "LLAMA_ARG_CACHE_TYPE_V=q8_0"), 4096 << 9, Quality.DERIVED, False),
+        ((), 4096 << 10, Quality.DERIVED, False),
+        (None, 4096 << 10, Quality.ESTIMATED, True),
+    ],
+    ids=["set by variables", "not set", "unknown"],
+)
+def test_cache_of_llama_cpp_follows_variables_or_is_an_estimate(
+    host: EngineHost, variables: tuple[str, ...] | None, kv_cache: int, quality: Quality, is_noted: bool
+) -> None:
+    host.add(500, LLAMA)
+    asked: list[ModelQuery] = []
+    with engine_site(texts.llama_cpp()) as site:
+        host.listen(500, site.port)
+        collector = Collector(host.roots, True, (), llama_sizes(variables, asked), host.net)
+        wait_until(lambda: collector.collect().engines[0].quality is quality)
+        for _ in range(3):
+            (engine,) = collector.collect().engines
+    assert (engine.kv_cache_bytes, engine.quality) == (kv_cache, quality)
+    assert (llama_cpp.ASSUMED_CELLS in engine.notes) == is_noted
+    assert sum(bool(query.variables) for query in asked) == 1
+    assert {name for query in asked for name in query.variables} == set(llama_cpp.VARIABLES)
+
+
+def test_variables_that_are_read_late_replace_an_estimate_at_once(host: EngineHost) -> None:
+    """The reader is busy with other models when the server is found. Nothing waits for it."""
+    host.add(500, LLAMA)
+    is_free, asked = threading.Event(), list[ModelQuery]()
+    size = llama_sizes(("LLAMA_ARG_CACHE_TYPE_K=q8_0", "LLAMA_ARG_CACHE_TYPE_V=q8_0"), asked)
+
+    def late(query: ModelQuery) -> ModelSizes:
+        if query.variables:
+            is_free.wait()
+        return size(query)
+
+    with engine_site(texts.llama_cpp()) as site:
+        host.listen(500, site.port)
+        collector = Collector(host.roots, True, (), late, host.net)
+        (first,) = collector.collect().engines
+        is_free.set()
+        wait_until(lambda: collector.collect().engines[0].kv_cache_bytes == 4096 << 9)
+    assert (first.requests_running, first.kv_cache_bytes) == (1, Absent.NOT_AVAILABLE)
+    assert llama_cpp.ASSUMED_CELLS in first.notes
 
 
 def test_unreadable_file_of_options_is_asked_for_once_a_minute(host: EngineHost, vllm: EngineSite) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from memwatch.core.collectors.engines import PERIOD_SECONDS, Collector, EngineAddress
 from memwatch.core.engines.kinds import KINDS, EngineKind
-from memwatch.core.engines.llama_cpp import ASLEEP, KEPT_AWAKE, MAYBE_KEPT_AWAKE
+from memwatch.core.engines.llama_cpp import ASLEEP, ASSUMED_CELLS, KEPT_AWAKE, MAYBE_KEPT_AWAKE
 from memwatch.core.engines.records import Engine
 from memwatch.core.engines.server import Address
 from memwatch.core.model import Absent
@@ -116,7 +116,7 @@ def test_metrics_that_keep_a_server_awake_are_not_asked(watched: Watched) -> Non
     found = watched.watch(2)
     assert watched.asked["/metrics"] == 0
     assert (found.requests_running, found.weights_bytes) == (Absent.NOT_AVAILABLE, 4912898304)
-    assert found.notes == (KEPT_AWAKE,)
+    assert found.notes == (KEPT_AWAKE, ASSUMED_CELLS)
 
 
 @of((9760, (), 0))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,10 +15,13 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.engines.records import Cache, ModelQuery, ModelSizes, ServedBy
+from memwatch.core.linux.process_files import parse_stat
+from memwatch.core.printable import printable
 from memwatch.planning.served import ServedModel, ServedModels, read_model, size_served
 from support.checkpoint_files import safetensors
 from support.engine_host import EngineHost
 from support.other_user import CAN_SWITCH, OTHER_UID, become_other
+from support.waiting import wait_until
 
 SERVER = 60_000  # a user who is neither root nor the one of the tests
 KIB = 1 << 10
@@ -218,3 +223,68 @@ def test_options_file_is_read_with_the_rights_of_the_server(host: EngineHost, re
     assert options("open.yaml").options == ("--port", "81")
     assert options("secret.yaml") == missing("/models/secret.yaml")
     assert options("none.yaml") == missing("/models/none.yaml")
+
+
+NAMES = ("LLAMA_ARG_CACHE_TYPE_K", "LLAMA_ARG_CTX_SIZE")
+SECRET = "hf_0123456789"
+ENVIRON = {
+    "LLAMA_ARG_CACHE_TYPE_K": "q8_0",
+    "LLAMA_API_KEY": SECRET,
+    "XLLAMA_ARG_CTX_SIZE": "1",
+    "HF_TOKEN": SECRET,
+}
+HIDDEN = ModelSizes(note="Its environment is not readable here.")
+
+
+def variables(host: EngineHost, content: bytes, uid: int = SERVER) -> ModelQuery:
+    """Return the question for the variables of a process. The kernel gives such a file to its user and root."""
+    path = host.proc / "500/environ"
+    path.write_bytes(content)
+    path.chmod(0o400)
+    os.chown(path, uid if CAN_SWITCH else -1, -1)
+    return replace(query(host, ""), variables=NAMES)
+
+
+def test_variables_of_a_server_are_read_with_its_rights(host: EngineHost, read: Read) -> None:
+    """As the server's user, or as root who becomes that one. The installed service may not."""
+    asked = variables(host, b"LLAMA_ARG_CTX_SIZE=4096\0HF_TOKEN=" + SECRET.encode() + b"\0HOME=/root\0")
+    refused = read is read_as_other and CAN_SWITCH
+    found = read(asked)
+    assert found == (HIDDEN if refused else ModelSizes(options=("LLAMA_ARG_CTX_SIZE=4096",)))
+
+
+def test_environment_of_another_user_stays_unread(host: EngineHost, read: Read) -> None:
+    """Root becomes the user of the server first: it reads nothing that this user might not."""
+    if CAN_SWITCH:
+        assert read(variables(host, b"LLAMA_ARG_CTX_SIZE=4096\0", uid=0)) == HIDDEN
+    (host.proc / "500/environ").unlink(missing_ok=True)
+    assert read(replace(query(host, ""), variables=NAMES)) == HIDDEN
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"", ()),
+        (b"LLAMA_ARG_CTX_SIZE\0\0=\0LLAMA_ARG_CTX_SIZE=", ("LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_CTX_SIZE=")),
+        (b"LLAMA_ARG_CTX_SIZE=\x1b[2J\xff\0", (printable("LLAMA_ARG_CTX_SIZE=\x1b[2J\ufffd"),)),
+        (b"LLAMA_ARG_CTX_SIZE=" + b"9" * 100, ("LLAMA_ARG_CTX_SIZE=" + "9" * 45,)),
+    ],
+)
+def test_odd_environment_gives_short_printable_options(
+    host: EngineHost, content: bytes, found: tuple[str, ...]
+) -> None:
+    asked = variables(host, content)
+    assert read_as_child(asked).options == found
+    assert all(map(str.isprintable, found))
+
+
+def test_environment_of_a_real_process_gives_its_options_and_no_secret() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=ENVIRON) as process:
+        stat = parse_stat(Path(f"/proc/{process.pid}/stat").read_bytes())
+        assert stat is not None
+        by = ServedBy(process.pid, stat.start_ticks)
+        asked = ModelQuery("", by=by, variables=NAMES)
+        wait_until(lambda: b"input()" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+        answers = [read_as_child(asked), read_as_other(asked)]
+        process.communicate(b"\n")
+    assert answers == [ModelSizes(options=("LLAMA_ARG_CACHE_TYPE_K=q8_0",)), HIDDEN if CAN_SWITCH else answers[0]]

@@ -12,7 +12,7 @@ import os
 import re
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from msgspec import MsgspecError, Struct, json
@@ -34,6 +34,7 @@ from memwatch.core.linux.process_files import (
 )
 from memwatch.core.linux.user_files import UserFiles
 from memwatch.core.model import Absent, Bytes, Quality
+from memwatch.core.printable import printable
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint, read_gguf
 from memwatch.planning.inference import compute_cached_numbers, compute_kv_cache, compute_weights, layers_of_group
 from memwatch.planning.model_file import ModelPath
@@ -59,6 +60,10 @@ WANTED = frozenset({
     "enable-expert-parallel", "enable-attention-dp", "gpu-memory-utilization",
 })  # fmt: skip
 MAX_OPTIONS_BYTES = 64 << 10
+# The kernel allows an environment of a quarter of the stack's limit, which is 2 MiB. It has secrets: only the
+# wanted variables leave this child, and no more of their values than an option has.
+MAX_ENVIRONMENT_BYTES, MAX_VALUE_BYTES = 4 << 20, 64
+NO_ENVIRONMENT = "Its environment is not readable here."
 _LINE = re.compile(r"([A-Za-z][\w-]{0,60}):[ \t]+(\S.{0,400})")
 _COMMENT = re.compile(r"[ \t]#.*$")
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off", "null", "~")
@@ -84,11 +89,11 @@ class ServedModels:
     """Sizes of models. The files of one that a process serves are read once: it loaded them when it started."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[ServedBy | None, str, bool], ServedModel] = {}
+        self._known: dict[ModelQuery, ServedModel] = {}
 
     def size(self, query: ModelQuery) -> ModelSizes:
         """Return the sizes of a model. Those that do not follow from its files are absent, with a note."""
-        key = query.by, query.name, query.is_options
+        key = replace(query, cache=None)
         model = self._known.pop(key, None) or read_served_model(query)
         if not model.failure:
             self._known[key] = model
@@ -124,7 +129,8 @@ def main() -> int:
 
 def read_model(query: ModelQuery) -> ServedModel:
     """Return the model. One that may not be read has the failure of one that does not exist."""
-    missing = ServedModel(failure=NOT_READABLE.format(name=query.name[:120]))
+    text = NO_ENVIRONMENT if query.variables else NOT_READABLE.format(name=query.name[:120])
+    missing = ServedModel(failure=text)
     try:
         return _read(query, missing)
     except (OSError, ParseError, MemoryError):
@@ -144,10 +150,31 @@ def _read(query: ModelQuery, missing: ServedModel) -> ServedModel:
     if stat is None or stat.start_ticks != by.start_ticks:
         return missing
     files = UserFiles(root, take_rights(rights))
+    if query.variables:
+        found = read_variables(process, query.variables)
+        return missing if found is None else ServedModel(options=found)
     if query.is_options:
         return read_options(files, query.name, cwd) or missing
-    found = find_model(query.name, files, find_home(files, rights.uid), cwd)
-    return read_served(found) if found else missing
+    path = find_model(query.name, files, find_home(files, rights.uid), cwd)
+    return read_served(path) if path else missing
+
+
+def read_variables(process: int, names: Collection[str]) -> tuple[str, ...] | None:
+    """Return these variables of a process as NAME=VALUE, None if the kernel refuses its environment to this user.
+
+    It is the one that the process started with.
+    """
+    try:
+        opened = os.open("environ", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
+        with os.fdopen(opened, "rb") as file:
+            data = file.read(MAX_ENVIRONMENT_BYTES + 1)
+    except OSError:
+        return None
+    if len(data) > MAX_ENVIRONMENT_BYTES:
+        return None
+    wanted = {name.encode() for name in names}
+    found = (one for one in data.split(b"\0") if one.partition(b"=")[0] in wanted)
+    return tuple(printable(one[:MAX_VALUE_BYTES].decode("ascii", "replace")) for one in found)
 
 
 def read_options(files: UserFiles, name: str, cwd: str) -> ServedModel | None:
@@ -277,7 +304,8 @@ def size_cache(model: ServedModel, cache: Cache | None) -> ModelSizes:
         return ModelSizes(weights, note=f"The model's shape is not known: {model.note or 'no config.json'}.")
     if shape.linear_layers:
         return ModelSizes(weights, note="Layers that keep a state have pages of a size of their own.")
-    quality = Quality.ESTIMATED if shape.sliding_window else Quality.DERIVED
+    shape = replace(shape, sliding_window=0) if cache.ignores_windows else shape
+    quality = Quality.ESTIMATED if shape.sliding_window or cache.is_assumed else Quality.DERIVED
     found = _block_bytes(shape, cache) if cache.layout == "blocks" else _cell_bytes(shape, cache)
     return ModelSizes(weights, found, quality)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, tensorrt_llm, vllm
-from memwatch.core.engines.command import Command
+from memwatch.core.engines.command import Command, options_of
 from memwatch.core.engines.kinds import KINDS, EngineKind, find_kind, may_start_engine
 from memwatch.core.engines.records import Cache, Counters
 from memwatch.core.engines.requests import Answers
@@ -99,6 +100,55 @@ def test_llama_cpp_reports_weights_and_load() -> None:
     assert found.kv_cache_ratio is Absent.NOT_SUPPORTED
 
 
+SMALL = Cache("cells", tokens=4096, key_dtype="f16", value_dtype="f16")
+DIVIDED = replace(SMALL, sequences=4)
+Q8 = {"key_dtype": "q8_0", "value_dtype": "q8_0"}
+TYPES = ("LLAMA_ARG_CACHE_TYPE_K=q8_0", "LLAMA_ARG_CACHE_TYPE_V=q8_0")
+
+
+@pytest.mark.parametrize(
+    ("slots", "options", "environment", "cache"),
+    [
+        pytest.param(1, (), TYPES, replace(SMALL, **Q8), id="ODS#3324: types by variables"),
+        pytest.param(1, ("-ctk", "f16", "-ctv", "f16"), TYPES, SMALL, id="the command line comes first"),
+        pytest.param(4, (), ("LLAMA_ARG_N_PARALLEL=4",), DIVIDED, id="slots by a variable"),
+        pytest.param(
+            4, (), ("LLAMA_ARG_N_PARALLEL=4", "LLAMA_ARG_CTX_SIZE=16384"), DIVIDED, id="slots and context"
+        ),
+        pytest.param(4, ("-np", "4"), ("LLAMA_ARG_KV_UNIFIED=true",), SMALL, id="shared by a variable"),
+        pytest.param(4, ("-np", "4"), ("LLAMA_ARG_KV_SPLIT=1",), SMALL, id="the same of 2025"),
+        pytest.param(4, ("-np", "4"), ("LLAMA_ARG_KV_UNIFIED=off",), DIVIDED, id="not shared"),
+        pytest.param(
+            4, ("-np", "4", "-no-kvu"), ("LLAMA_ARG_KV_UNIFIED=1",), DIVIDED, id="not shared by the command line"
+        ),
+        pytest.param(4, ("-np", "4", "-kvu"), ("LLAMA_ARG_NO_KV_UNIFIED=1",), SMALL, id="shared all the same"),
+        pytest.param(1, (), ("LLAMA_ARG_SWA_FULL=1",), replace(SMALL, ignores_windows=True), id="full windows"),
+        pytest.param(1, ("--swa-full",), (), replace(SMALL, ignores_windows=True), id="full windows by an option"),
+        pytest.param(1, (), (), SMALL, id="no variable"),
+        pytest.param(4, ("-np", "-1"), (), SMALL, id="slots by default"),
+        pytest.param(1, (), None, replace(SMALL, is_assumed=True), id="unknown environment"),
+        pytest.param(1, ("-ctk", "q8_0", "-ctv", "q8_0"), None, replace(SMALL, **Q8), id="unknown, types told"),
+        pytest.param(
+            4, ("-np", "4", "-ctk", "q8_0", "-ctv", "q8_0"), None, replace(DIVIDED, **Q8, is_assumed=True),
+            id="unknown, types told, not whether it is shared",
+        ),
+        pytest.param(
+            4, ("-np", "4", "-c", "16384", "-ctk", "q8_0", "-ctv", "q8_0"), None, replace(DIVIDED, **Q8),
+            id="unknown, all told",
+        ),
+    ],
+)  # fmt: skip
+def test_variables_of_llama_cpp_decide_on_its_cache(
+    slots: int, options: tuple[str, ...], environment: tuple[str, ...] | None, cache: Cache
+) -> None:
+    """Facts of tools/server/README.md: variables, and the options that they set."""
+    given = None if environment is None else options_of(llama_cpp.VARIABLES, environment)
+    command = Command(("llama-server", *options), from_environment=given)
+    found = llama_cpp.parse(Answers(texts.llama_cpp(slots=slots), command))
+    assert found.cache == cache
+    assert (llama_cpp.ASSUMED_CELLS in found.notes) == cache.is_assumed
+
+
 def test_cache_of_several_slots_is_unknown_without_a_command_line() -> None:
     found = llama_cpp.parse(Answers(texts.llama_cpp(slots=4)))
     assert (found.cache, found.notes) == (None, (llama_cpp.UNKNOWN_CELLS,))
@@ -111,11 +161,54 @@ def test_sleeping_llama_cpp_holds_nothing() -> None:
 
 def test_ollama_lists_its_model_and_the_cache_of_its_runner() -> None:
     runner = Command(("/usr/lib/ollama/llama-server", "--model", "/m/sha256-1", "-c", "16384", "-np", "4"))
-    found = ollama.parse(Answers(texts.ollama(("qwen3:8b", 6 * GIB, 6 * GIB)), inner=runner))
+    server = Command(("ollama", "serve"), from_environment=())
+    found = ollama.parse(Answers(texts.ollama(("qwen3:8b", 6 * GIB, 6 * GIB)), server, runner))
     assert (found.model, found.quantization, found.model_path) == ("qwen3:8b", "Q4_K_M", "/m/sha256-1")
     assert found.cache == Cache("cells", tokens=4096, sequences=4, key_dtype="f16", value_dtype="f16")
     assert found.notes == ("Ollama plans 6.0 GiB for qwen3:8b, weights and cache together.",)
     assert found.requests_running is Absent.NOT_SUPPORTED
+
+
+OWN = ("/usr/bin/ollama", "runner", "--model", "/m/sha256-1")
+LLAMA = ("/usr/lib/ollama/llama-server", "--model", "/m/sha256-1")
+OF_OLLAMA = ("OLLAMA_KV_CACHE_TYPE=q8_0", "OLLAMA_NUM_PARALLEL=4", "PATH=/bin")
+INHERITED = ("LLAMA_ARG_CACHE_TYPE_K=q8_0", "LLAMA_ARG_SWA_FULL=1", "OLLAMA_KV_CACHE_TYPE=q4_0")
+
+
+@pytest.mark.parametrize(
+    ("runner", "environment", "cells", "note"),
+    [
+        ((*OWN, "--ollama-engine", "--port", "1"), OF_OLLAMA, (8192, 4, "q8_0", "q8_0", False), ollama.MAYBE_CELLS),
+        ((*OWN, "--ollama-engine", "--port", "1"), None, (8192, 1, "f16", "f16", False), ollama.ASSUMED_CELLS),
+        ((*OWN, "--ctx-size", "16384", "--parallel", "2"), OF_OLLAMA, (8192, 2, "f16", "f16", False), ""),
+        ((*OWN, "--ctx-size", "8192", "--kv-cache-type", "q8_0"), None, (8192, 1, "q8_0", "q8_0", False), ""),
+        ((*LLAMA, "-c", "8192", "-np", "1"), INHERITED, (8192, 1, "q8_0", "f16", True), ""),
+        ((*LLAMA, "-c", "8192", "-np", "1"), None, (8192, 1, "f16", "f16", False), ollama.ASSUMED_CELLS),
+        ((*LLAMA, "-c", "8192", "-ctk", "q8_0", "-ctv", "q8_0"), None, (8192, 1, "q8_0", "q8_0", False), ""),
+    ],
+)  # fmt: skip
+def test_variables_of_ollama_decide_on_the_cache_of_its_runner(
+    runner: tuple[str, ...],
+    environment: tuple[str, ...] | None,
+    cells: tuple[int, int, str, str, bool],
+    note: str,
+) -> None:
+    """Issues #11497 and #9246, PRs #14120 and #18265 of ollama/ollama. /api/ps has the context of one sequence."""
+    options = None if environment is None else options_of(ollama.VARIABLES, environment)
+    server = Command(("ollama", "serve"), from_environment=options)
+    answers = Answers(texts.ollama(("qwen3:8b", 6 * GIB, 6 * GIB), context=8192), server, Command(runner))
+    found = ollama.parse(answers)
+    tokens, sequences, key, value, is_full = cells
+    assert found.cache == Cache(
+        "cells",
+        tokens=tokens,
+        sequences=sequences,
+        key_dtype=key,
+        value_dtype=value,
+        is_assumed=bool(note),
+        ignores_windows=is_full,
+    )
+    assert found.notes[1:] == ((note,) if note else ())
 
 
 def test_ollama_without_a_model_holds_nothing() -> None:

@@ -37,7 +37,8 @@ def of_ollama(*models: dict[str, Any]) -> EngineReading:
 
 def of_llama(context: int, slots: int, *options: str) -> EngineReading:
     props = {"default_generation_settings": {"n_ctx": context}, "total_slots": slots, "model_path": "/m.gguf"}
-    return llama_cpp.parse(Answers({"/props": json.dumps(props).encode()}, Command(("llama-server", *options))))
+    command = Command(("llama-server", *options), from_environment=())
+    return llama_cpp.parse(Answers({"/props": json.dumps(props).encode()}, command))
 
 
 def of_trtllm(text: str, *options: str) -> EngineReading:

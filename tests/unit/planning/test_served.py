@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from memwatch.core.engines.records import Cache, ModelSizes
 from memwatch.core.model import Absent, Quality
@@ -83,6 +84,21 @@ def test_cells_of_sequences_have_the_bytes_of_their_tokens(tmp_path: Path) -> No
     cells = Cache("cells", tokens=4096, sequences=4, key_dtype="q8_0", value_dtype="f16")
     found = size_model(Path(model(tmp_path / "q", QWEN3_32B)), cells)
     assert found.kv_cache_bytes == 4 * 4096 * TOKEN * (8.5 + 16) // 32
+
+
+def test_full_size_windows_keep_all_tokens(tmp_path: Path) -> None:
+    """gpt-oss-20b with --swa-full (ggml-org/llama.cpp#13194): 24 layers, where 12 have a window of 128 tokens."""
+    cells = Cache("cells", tokens=4096, key_dtype="f16", value_dtype="f16")
+    path = Path(model(tmp_path / "g", GPT_OSS))
+    small, full = (size_model(path, replace(cells, ignores_windows=one)) for one in (False, True))
+    assert small.kv_cache_bytes == (4096 + 128 + 512) * 12 * 2 * 8 * 64 * 2
+    assert (full.kv_cache_bytes, full.quality) == (4096 * 24 * 2 * 8 * 64 * 2, Quality.DERIVED)
+
+
+def test_assumed_options_of_a_cache_make_it_an_estimate(tmp_path: Path) -> None:
+    cells = Cache("cells", tokens=4096, is_assumed=True)
+    found = size_model(Path(model(tmp_path / "q", QWEN3_32B)), cells)
+    assert (found.kv_cache_bytes, found.quality) == (4096 * TOKEN, Quality.ESTIMATED)
 
 
 def test_unknown_family_has_no_cache_and_a_reason(tmp_path: Path) -> None:

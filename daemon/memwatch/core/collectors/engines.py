@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from memwatch.core.collectors.base import BaseCollector, Host
 from memwatch.core.doc import Doc
-from memwatch.core.engines.command import Command
+from memwatch.core.engines.command import Command, options_of
 from memwatch.core.engines.exchange import SHARE_SECONDS, run_all
 from memwatch.core.engines.kinds import KIND_BY_NAME
 from memwatch.core.engines.model_reader import ModelReader
@@ -39,6 +39,8 @@ READ_SECONDS = 0.5
 SEARCH_TURNS = 3
 # A file of options that could not be read is tried again once a minute.
 OPTIONS_TURNS = 12
+# The kernel refuses an environment for as long as a process has its user: that is asked for again once an hour.
+VARIABLES_TURNS = 720
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 NO_SOCKET = "It does not listen on a TCP port yet."
 SERVER_OFF = "Its server is off: it listens for its own programs only."
@@ -128,8 +130,8 @@ class Collector(BaseCollector):
         }
         self._configured = [(one, self._server(one.kind, one.address)) for one in configured]
         self._found: dict[tuple[int, int], Found] = {}
-        self._options: dict[tuple[int, int], tuple[str, ...]] = {}
-        self._options_turn: dict[tuple[int, int], int] = {}
+        self._options: dict[ModelQuery, tuple[str, ...]] = {}
+        self._options_turn: dict[ModelQuery, int] = {}
         self._kinds: list[str] = []
         self._slots = EngineSlots(roots.procfs)
         self._tables = ListenerTables()
@@ -157,8 +159,13 @@ class Collector(BaseCollector):
         if running:
             self._passwd.refresh()
         self._found = {one.key: self._found[one.key] for one in running if one.key in self._found}
-        self._options = {one.key: self._options[one.key] for one in running if one.key in self._options}
-        self._options_turn = {key: turn for key, turn in self._options_turn.items() if turn > self._turn}
+        known = {self._served_by(one) for one in running}
+        self._options = {query: found for query, found in self._options.items() if query.by in known}
+        self._options_turn = {query: turn for query, turn in self._options_turn.items() if turn > self._turn}
+        for one in running:
+            self._with_options(one)
+        if self._reader is not None:
+            self._reader.wait(time.monotonic() + READ_SECONDS)
         asked = [self._prepare_found(one) for one in running]
         urls = {one.blank.url for one in asked}
         asked += [
@@ -209,26 +216,36 @@ class Collector(BaseCollector):
         return Asked(blank, server, command, process.inner)
 
     def _with_options(self, process: ServerProcess) -> Command:
-        """Return the command line with the options of its file, which is read once, with the rights of the server.
+        """Return the command line with the options of its environment and of its file.
 
-        Where its sockets were looked for before, they are again: the file may have its port.
+        Each is read once, with the rights of the server. Where its sockets were looked for before its file was
+        read, they are again: the file may have its port.
         """
-        name = process.command.option(*process.kind.options_files)
-        if not name or self._reader is None:
-            return process.command
-        if process.key not in self._options:
-            if self._turn < self._options_turn.get(process.key, 0):
-                return process.command
-            query = ModelQuery(name, by=self._served_by(process), is_options=True)
-            read = self._reader.size(query, process.account)
-            if read is None:
-                return process.command
-            if read.note and not read.options:  # it may not be read, or the reader took too long
-                self._options_turn[process.key] = self._turn + OPTIONS_TURNS
-                return process.command
-            self._options[process.key] = read.options
-            self._found.pop(process.key, None)
-        return replace(process.command, from_file=self._options[process.key])
+        command, by = process.command, self._served_by(process)
+        if variables := process.kind.variables:
+            found = self._read_options(process, ModelQuery("", by=by, variables=tuple(variables)))
+            command = replace(command, from_environment=None if found is None else options_of(variables, found))
+        if name := command.option(*process.kind.options_files):
+            query = ModelQuery(name, by=by, is_options=True)
+            was_known = query in self._options
+            found = self._read_options(process, query)
+            if found is not None and not was_known:
+                self._found.pop(process.key, None)
+            command = replace(command, from_file=found or ())
+        return command
+
+    def _read_options(self, process: ServerProcess, query: ModelQuery) -> tuple[str, ...] | None:
+        """Return the options in a file or an environment, None while they are not read."""
+        if query in self._options or self._reader is None or self._turn < self._options_turn.get(query, 0):
+            return self._options.get(query)
+        read = self._reader.size(query, process.account)
+        if read is None:
+            return None
+        if read.note and not read.options:  # it may not be read, or the reader took too long
+            self._options_turn[query] = self._turn + (VARIABLES_TURNS if query.variables else OPTIONS_TURNS)
+            return None
+        self._options[query] = read.options
+        return read.options
 
     def _served_by(self, process: ServerProcess) -> ServedBy:
         return ServedBy(process.pid, process.start_ticks, str(self._roots.procfs), str(self._roots.rootfs))

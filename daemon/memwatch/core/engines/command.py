@@ -1,21 +1,24 @@
-"""Command lines of servers: the program, its module, and its options."""
+"""Command lines of servers: the program, its module, and its options. Options in files and variables are others."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from memwatch.core.engines.text import number_in
 
+TRUE, FALSE = ("1", "true", "on", "yes", "enabled"), ("0", "false", "off", "no", "disabled")
+FULL_WINDOWS, NO_FULL_WINDOWS = "--swa-full", "--no-swa-full"
 INTERPRETER = re.compile(r"(?:python|pypy)[0-9.]*")
 
 
 class Command(Struct, frozen=True):
     """The arguments of a process, the program first. Empty if they may not be read.
 
-    `from_file`: options in a file that the arguments name. Those of the command line come before them.
+    `from_file`: options in a file that the arguments name. `from_environment`: those that variables of the process
+    set, None if its environment is not known. The command line comes before the file, the file before variables.
 
     Long options are found by their names with `-`: vLLM (FlexibleArgumentParser), llama.cpp (common/arg.cpp) and
     TensorRT-LLM take `_` for it as well.
@@ -23,6 +26,7 @@ class Command(Struct, frozen=True):
 
     argv: tuple[str, ...] = ()
     from_file: tuple[str, ...] = ()
+    from_environment: tuple[str, ...] | None = None
 
     @property
     def program(self) -> str:
@@ -53,6 +57,10 @@ class Command(Struct, frozen=True):
     def has(self, *names: str) -> bool:
         return any(_with_dashes(one) in names for one in self._options)
 
+    def last_of(self, *names: str) -> str:
+        """Return the last of these flags, empty without. Of `--flag` and `--no-flag`, that one counts."""
+        return next((one for one in map(_with_dashes, reversed(self._options)) if one in names), "")
+
     def has_option(self, name: str) -> bool:
         """Return True if an option is given, as `--option VALUE` or `--option=VALUE`."""
         return any(_with_dashes(one.partition("=")[0]) == name for one in self._options)
@@ -69,8 +77,19 @@ class Command(Struct, frozen=True):
 
     @property
     def _options(self) -> tuple[str, ...]:
-        """Return the options of the file, then the arguments: the last one of a name counts."""
-        return self.from_file + self.argv if self.from_file else self.argv
+        """Return the options of variables and of the file, then the arguments: the last one of a name counts."""
+        before = (self.from_environment or ()) + self.from_file
+        return before + self.argv if before else self.argv
+
+    @property
+    def cache_types(self) -> tuple[str, str]:
+        """Return the formats of keys and values that are set for a llama-server."""
+        return self.option("--cache-type-k", "-ctk"), self.option("--cache-type-v", "-ctv")
+
+    @property
+    def ignores_windows(self) -> bool:
+        """Return True if a llama-server keeps all tokens of layers with a window."""
+        return self.last_of(FULL_WINDOWS, NO_FULL_WINDOWS) == FULL_WINDOWS
 
     def number(self, *names: str) -> int | None:
         return number_in(self.option(*names))
@@ -82,6 +101,36 @@ class Command(Struct, frozen=True):
 
     def _after(self, word: str, argv: Sequence[str]) -> str:
         return argv[argv.index(word) + 1] if word in argv[:-1] else ""
+
+
+class Variable(Struct, frozen=True):
+    """A variable that means the same as an option. With `off` it is a flag: `off` is the option for "false"."""
+
+    option: str
+    off: str = ""
+
+
+# Those that decide on the bytes of a token in a llama-server, also in one that Ollama starts.
+CACHE_VARIABLES: Mapping[str, Variable] = {
+    "LLAMA_ARG_CACHE_TYPE_K": Variable("--cache-type-k"),
+    "LLAMA_ARG_CACHE_TYPE_V": Variable("--cache-type-v"),
+    "LLAMA_ARG_SWA_FULL": Variable(FULL_WINDOWS, NO_FULL_WINDOWS),
+}
+
+
+def options_of(variables: Mapping[str, Variable], environment: Iterable[str]) -> tuple[str, ...]:
+    """Return the options that variables set, such as NAME=VALUE."""
+    return tuple(option for one in environment for option in _options_of(variables, *one.partition("=")[::2]))
+
+
+def _options_of(variables: Mapping[str, Variable], name: str, value: str) -> Iterator[str]:
+    variable = variables.get(name)
+    if variable is None or not value:
+        return
+    if not variable.off:
+        yield from (variable.option, value)
+    elif value.lower() in TRUE + FALSE:
+        yield variable.option if value.lower() in TRUE else variable.off
 
 
 def _with_dashes(option: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, tensorrt_llm, vllm
-from memwatch.core.engines.command import Command
+from memwatch.core.engines.command import Command, Variable
 from memwatch.core.engines.records import EngineName, EngineReading
 from memwatch.core.engines.requests import Answers, Frequency, Request
 
@@ -16,8 +16,9 @@ from memwatch.core.engines.requests import Answers, Frequency, Request
 class EngineKind(Struct, frozen=True):
     """`requests` in the order of sending. `port`: the default one. `port_options`: options that set it.
 
-    `options_files`: options that name a file with further ones. `inner_ports`: ports at which its program listens
-    for its own parts; they are not asked.
+    `options_files`: options that name a file with further ones. `variables`: those of its environment that set
+    options which decide on its memory. `inner_ports`: ports at which its program listens for its own parts; they
+    are not asked.
     """
 
     name: EngineName
@@ -29,6 +30,7 @@ class EngineKind(Struct, frozen=True):
     port_options: tuple[str, ...] = ("--port",)
     options_files: tuple[str, ...] = ()
     inner_ports: frozenset[int] = frozenset()
+    variables: Mapping[str, Variable] = {}
 
     def requests_of(self, asked: Frequency) -> tuple[Request, ...]:
         return tuple(one for one in self.requests if one.asked == asked)
@@ -47,8 +49,24 @@ KINDS = (
         sglang.parse,
         options_files=sglang.OPTIONS_FILES,
     ),
-    EngineKind("llama.cpp", "llama.cpp", llama_cpp.PORT, llama_cpp.REQUESTS, llama_cpp.matches, llama_cpp.parse),
-    EngineKind("ollama", "Ollama", ollama.PORT, ollama.REQUESTS, ollama.matches, ollama.parse),
+    EngineKind(
+        "llama.cpp",
+        "llama.cpp",
+        llama_cpp.PORT,
+        llama_cpp.REQUESTS,
+        llama_cpp.matches,
+        llama_cpp.parse,
+        variables=llama_cpp.VARIABLES,
+    ),
+    EngineKind(
+        "ollama",
+        "Ollama",
+        ollama.PORT,
+        ollama.REQUESTS,
+        ollama.matches,
+        ollama.parse,
+        variables=ollama.VARIABLES,
+    ),
     EngineKind(
         "lm-studio",
         "LM Studio",

@@ -8,12 +8,12 @@ no activity itself. /metrics was one until PR #27376 (19 August 2026): issues #2
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.engines.command import Command
+from memwatch.core.engines.command import CACHE_VARIABLES, Command, Variable
 from memwatch.core.engines.records import Cache, Counters, EngineReading
 from memwatch.core.engines.requests import Answers, Request
 from memwatch.core.engines.text import bytes_of, count_of, name_of, ratio_of
@@ -41,7 +41,21 @@ UNKNOWN_CELLS = "Its command line may not be read, so the size of its KV cache i
 DEFAULT_SLOTS = 4
 # The context of one slot (PR #24124, June 2026). The cache has whole groups of cells.
 PER_SLOT, CELLS = "--kv-unified-per-slot", 256
-KEYS, VALUES = ("--cache-type-k", "-ctk"), ("--cache-type-v", "-ctv")
+UNIFIED, DIVIDED = ("--kv-unified", "-kvu"), ("--no-kv-unified", "-no-kvu")
+# The command line comes before them. LLAMA_ARG_KV_SPLIT is the name of the middle of 2025. There are none for IDLE.
+VARIABLES: Mapping[str, Variable] = {
+    "LLAMA_ARG_CTX_SIZE": Variable("--ctx-size"),
+    "LLAMA_ARG_N_PARALLEL": Variable("--parallel"),
+    "LLAMA_ARG_KV_SPLIT": Variable("--kv-unified", "--no-kv-unified"),
+    "LLAMA_ARG_KV_UNIFIED": Variable("--kv-unified", "--no-kv-unified"),
+    "LLAMA_ARG_NO_KV_UNIFIED": Variable("--no-kv-unified", "--no-kv-unified"),
+    "LLAMA_ARG_KV_UNIFIED_PER_SLOT": Variable(PER_SLOT),
+    **CACHE_VARIABLES,
+}
+ASSUMED_CELLS = (
+    "The size of its KV cache is an estimate: variables such as LLAMA_ARG_CACHE_TYPE_K may decide on it, and its "
+    "environment cannot be read here."
+)
 
 
 class Generation(Struct, frozen=True):
@@ -252,13 +266,22 @@ def find_cells(props: Props, command: Command) -> Cache | None:
         return None
     if slots > 1 and not command.argv:
         return None
-    # A variable may set the number of slots as well, LLAMA_ARG_N_PARALLEL.
     is_chosen = command.number("--parallel", "-np") is not None or slots != DEFAULT_SLOTS
-    is_shared = slots == 1 or not is_chosen or command.has("--kv-unified", "-kvu")
+    flag = command.last_of(*UNIFIED, *DIVIDED)
+    is_shared = slots == 1 or not is_chosen or flag in UNIFIED
     cells = min(count_cells(context, slots, is_shared, command), MAX_TOKENS)
     sequences = 1 if is_shared else slots
-    key, value = command.option(*KEYS) or "f16", command.option(*VALUES) or "f16"
-    return Cache("cells", tokens=cells // sequences, sequences=sequences, key_dtype=key, value_dtype=value)
+    key, value = command.cache_types
+    is_certain = key and value and (slots == 1 or flag or command.number("--ctx-size", "-c"))
+    return Cache(
+        "cells",
+        tokens=cells // sequences,
+        sequences=sequences,
+        key_dtype=key or "f16",
+        value_dtype=value or "f16",
+        is_assumed=command.from_environment is None and not is_certain,
+        ignores_windows=command.ignores_windows,
+    )
 
 
 def count_cells(context: int, slots: int, is_shared: bool, command: Command) -> int:
@@ -295,6 +318,8 @@ def _notes(answers: Answers, running: float | None, cells: Cache | None, props: 
         yield _missing_metrics(answers)
     if cells is None and (props.total_slots or 0) > 1 and not answers.command.argv:
         yield UNKNOWN_CELLS
+    if cells is not None and cells.is_assumed and answers.command.argv:
+        yield ASSUMED_CELLS
 
 
 def _missing_metrics(answers: Answers) -> str:

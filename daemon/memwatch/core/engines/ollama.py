@@ -3,17 +3,19 @@
 It loads a model for any request but these. `size` has weights, cache and graphs together, as Ollama plans them.
 Since 0.30 it adds up lines of llama-server's log. Of a model with windows (gemma) the smaller cache replaces the
 larger one (PR #17037): it reported 12 GB of 90 (issue #17251) and 22 of 45 (issue #16763). Its runner (`ollama
-runner`, then llama-server) has the model's file and the context on its command line.
+runner`, then llama-server) has the model's file on its command line. That of 0.11 to 0.29 gets the rest by a
+request, and a llama-server inherits variables: the environment decides on the cache as well.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from memwatch.core.engines.command import Command
+from memwatch.core.engines.command import CACHE_VARIABLES, Command, Variable
 from memwatch.core.engines.records import Cache, EngineReading
 from memwatch.core.engines.requests import NOT_UNDERSTOOD, Answers, Request, VersionAnswer
 from memwatch.core.engines.text import MAX_NAME_CHARACTERS, count_of, name_of
@@ -28,6 +30,18 @@ MAX_MODELS, MAX_TOKENS = 16, 10**9
 # The first version that reads the sizes in the log of its runner.
 LOG_VERSION = (0, 30)
 VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})")
+BOTH = "--kv-cache-type"
+# Its own two are for runners without these options on their command line.
+VARIABLES: Mapping[str, Variable] = {
+    "OLLAMA_KV_CACHE_TYPE": Variable(BOTH),
+    "OLLAMA_NUM_PARALLEL": Variable("--parallel"),
+    **CACHE_VARIABLES,
+}
+ASSUMED_CELLS = (
+    "The size of its KV cache is an estimate: variables such as OLLAMA_KV_CACHE_TYPE decide on it, and its "
+    "environment cannot be read here."
+)
+MAYBE_CELLS = "The size of its KV cache is an estimate: Ollama may not follow its variables for this model."
 PLANS = "Ollama plans {size} for {name}, weights and cache together"
 COUNTS = "Ollama counts {size} for {name}, and may leave out a part of its cache"
 
@@ -63,7 +77,7 @@ def parse(answers: Answers) -> EngineReading:
     listed = (answers.json("/api/ps", Ps) or Ps()).models
     models = listed or []
     only = models[0] if len(models) == 1 else Loaded()
-    is_empty = listed == []
+    is_empty, cells = listed == [], find_cells(only, answers.inner, answers.command)
     return EngineReading(
         version=name_of(answers.version("/api/version")),
         model=name_of(some_of([one.name for one in models], MAX_MODELS)),
@@ -74,12 +88,12 @@ def parse(answers: Answers) -> EngineReading:
         kv_cache_bytes=0 if is_empty else Absent.NOT_AVAILABLE,
         kv_cache_ratio=NO,
         kv_cache_mean_ratio=NO,
-        cache=find_cells(only, answers.inner),
+        cache=cells,
         requests_running=NO,
         requests_waiting=NO,
         rate=NO,
         sleeping=Absent.NOT_AVAILABLE if listed is None else is_empty,
-        notes=tuple(_notes(listed, reads_log(answers))),
+        notes=(*_notes(listed, reads_log(answers)), *_note_cells(cells, answers.command)),
     )
 
 
@@ -101,15 +115,33 @@ def _notes(listed: list[Loaded] | None, is_from_log: bool) -> Iterator[str]:
         yield f"{len(listed) - MAX_MODELS} more models are loaded."
 
 
-def find_cells(model: Loaded, runner: Command) -> Cache | None:
-    """Return the capacity of the cache: `-c` of the runner is that of all its sequences."""
-    tokens = runner.number("-c", "--ctx-size") or model.context_length
+def find_cells(model: Loaded, runner: Command, server: Command) -> Cache | None:
+    """Return the capacity of the cache: `-c` of the runner is that of all sequences, that of a model is of one."""
+    given = runner.number("-c", "--ctx-size")
+    tokens = given or model.context_length
     if not tokens or not 0 < tokens < MAX_TOKENS or not runner.argv:
         return None
-    sequences = runner.number("-np", "--parallel") or 1
-    both = runner.option("--kv-cache-type")
-    key, value = runner.option("--cache-type-k") or both or "f16", runner.option("--cache-type-v") or both or "f16"
-    return Cache("cells", tokens=tokens // sequences, sequences=sequences, key_dtype=key, value_dtype=value)
+    is_own, with_variables = runner.script == "ollama", replace(runner, from_environment=server.from_environment)
+    told, inherited = runner if given else with_variables, runner if is_own else with_variables
+    sequences = told.number("-np", "--parallel") or 1
+    both = told.option(BOTH)
+    key, value = (one or both for one in inherited.cache_types)
+    # Ollama up to 0.10 gives its own runner each option that is set, and llama-server since 0.30.
+    is_certain = given and (is_own or (key and value) or server.from_environment is not None)
+    return Cache(
+        "cells",
+        tokens=tokens // sequences if given else tokens,
+        sequences=sequences,
+        key_dtype=key or "f16",
+        value_dtype=value or "f16",
+        is_assumed=not is_certain,
+        ignores_windows=inherited.ignores_windows,
+    )
+
+
+def _note_cells(cells: Cache | None, server: Command) -> Iterator[str]:
+    if cells is not None and cells.is_assumed:
+        yield ASSUMED_CELLS if server.from_environment is None else MAYBE_CELLS
 
 
 def describe(model: Loaded, is_from_log: bool) -> str:

@@ -103,7 +103,8 @@ class Cache(Struct, frozen=True):
 
     Layout `blocks`: the sum of `blocks` of `block_tokens` over all replicas, as many on each GPU of one. Layout
     `cells`: `tokens` in each of `sequences`. `parallel`: GPUs among which the KV heads are divided. `replicas`:
-    copies of the model, without its experts if `splits_experts`.
+    copies of the model, without its experts if `splits_experts`. `is_assumed`: options that may be set where they
+    cannot be read decide on it. `ignores_windows`: layers with a window keep all tokens.
     """
 
     layout: Layout
@@ -116,6 +117,8 @@ class Cache(Struct, frozen=True):
     parallel: int = 1
     replicas: int = 1
     splits_experts: bool = False
+    is_assumed: bool = False
+    ignores_windows: bool = False
 
 
 class ServedBy(Struct, frozen=True):
@@ -129,18 +132,20 @@ class ServedBy(Struct, frozen=True):
 
 class ModelQuery(Struct, frozen=True):
     """A model by its path or by the name of its repository, as a server reports it, and the cache whose bytes are
-    wanted. Without a process its files are not known. With `is_options`, `name` is its file of options."""
+    wanted. Without a process its files are not known. With `is_options`, `name` is its file of options. With
+    `variables`, those of its environment are wanted, and nothing else."""
 
     name: str
     cache: Cache | None = None
     by: ServedBy | None = None
     is_options: bool = False
+    variables: tuple[str, ...] = ()
 
 
 class ModelSizes(Struct, frozen=True):
     """Sizes that follow from a model's files. `quality` is that of the cache. `note`: why one is missing.
 
-    `options`: arguments in a file of options, if that was asked for.
+    `options`: arguments in a file of options, or variables as NAME=VALUE, if these were asked for.
     """
 
     weights_bytes: Bytes = Absent.NOT_AVAILABLE

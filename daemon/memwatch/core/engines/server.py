@@ -254,7 +254,8 @@ class EngineServer:
     def _size(self, reading: EngineReading, now: float) -> ModelSizes:
         """Return the sizes that follow from the model's files, read once for each model and capacity.
 
-        A server that reports another model at each answer gets one reading a minute.
+        A server that reports another model at each answer gets one reading a minute. When the options of its cache
+        are read, it need not wait.
         """
         if self._size_model is None or not reading.model_path or not is_needed(reading):
             return ModelSizes()
@@ -262,7 +263,7 @@ class EngineServer:
         if query == self._sized:
             return self._sizes
         if query != self._wanted:
-            if now - self._wanted_at < RARE_SECONDS:
+            if now - self._wanted_at < RARE_SECONDS and not is_now_certain(self._wanted, query):
                 return ModelSizes(note=TOO_OFTEN)
             self._wanted, self._wanted_at = query, now
         sizes = self._size_model(query)
@@ -270,6 +271,12 @@ class EngineServer:
             return ModelSizes(note=NOT_YET)
         self._sizes, self._sized = sizes, query
         return sizes
+
+
+def is_now_certain(before: ModelQuery | None, query: ModelQuery) -> bool:
+    """Return True for the same model whose cache is no longer assumed."""
+    was_assumed = before is not None and before.name == query.name and before.cache and before.cache.is_assumed
+    return bool(was_assumed and query.cache and not query.cache.is_assumed)
 
 
 def choose_pause_for(cpu_seconds: float) -> float:
