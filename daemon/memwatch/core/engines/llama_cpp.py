@@ -1,8 +1,9 @@
 """llama.cpp's server. Facts of tools/server/README.md at b4000 to b10700; /metrics needs `--metrics`.
 
 With `--sleep-idle-seconds` (since PR #18228, December 2025) it unloads an idle model. /props has that state, and is
-no activity itself. /metrics was one until PR #27376 (19 August 2026): issues #20227 and #23096. Since the middle of
-2025 it no longer reports how much of the cache is used.
+no activity itself. /metrics was one until PR #27376 (19 August 2026): issues #20227 and #23096. Its averages are
+those since any reader asked for it (issue #25128, unslothai/unsloth#10384). Since the middle of 2025 it no longer
+reports how much of the cache is used.
 """
 
 from __future__ import annotations
@@ -169,10 +170,10 @@ REQUESTS = (
     Request(
         "/metrics",
         "every 5 s",
-        f"Up to b{LAST_SLEEPLESS_BUILD} none: no server sleeps. Then it loads a sleeping model and counts as "
-        f"activity, so that a server with `{IDLE}` never sleeps. None again after 19 August 2026 "
-        f"(b{METRICS_BUILD} for certain). Asked only of these builds, and of servers whose command line has no "
-        f"`{IDLE}`; never while it sleeps, and never of a router, which may load a model for it.",
+        "Its averages `…_tokens_seconds` begin again, for other readers too: use the counters. After "
+        f"b{LAST_SLEEPLESS_BUILD}, and before 19 August 2026 (b{METRICS_BUILD} for certain), it loads a sleeping "
+        f"model and counts as activity; then asked only without `{IDLE}` on the command line. Never while it "
+        "sleeps, and never of a router, which may load a model for it.",
         allows_metrics,
     ),
     Request(
