@@ -231,6 +231,7 @@ def test_cause_of_another_process_is_not_used() -> None:
         ("amdgpu 0000:03:00.0: evicting device resources failed", "amdgpu", "0000:03:00.0", "evict_failed"),
         ("amdgpu: SVM mapping failed, exceeds resident system memory limit", "amdgpu", "", "svm_limit"),
         ("amdgpu: Freeing queue vital buffer 0x7f00, queue evicted", "amdgpu", "", "queue_buffer_freed"),
+        ("misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -12", "dxgkrnl", "", "no_memory"),
         ("[TTM] Failed to find memory space for buffer 0x0000 eviction", "amdgpu", "", "no_eviction_space"),
     ],
 )
@@ -240,6 +241,12 @@ def test_driver_errors_are_classified(line: str, driver: str, pci: str, kind: st
 
     assert (error.driver, error.pci, error.kind, error.count) == (driver, pci, kind, 2)
     assert error.text == line
+
+
+@pytest.mark.parametrize("number", [-2, -22, -122, -1])
+def test_failures_of_wsl_at_each_start_are_no_errors(number: int) -> None:
+    """microsoft/WSL#11293, #11939 and #40715: they are logged beside a GPU that works."""
+    assert read(f"misc dxg: dxgk: dxgkio_query_adapter_info: Ioctl failed: {number}").driver_errors == ()
 
 
 def test_loss_of_a_gpu_beside_its_xid_is_counted_once() -> None:

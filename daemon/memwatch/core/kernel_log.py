@@ -18,7 +18,7 @@ from memwatch.core.model import Absent, Bytes
 # attempt: one at each of three starts of vLLM that worked (vllm#56824).
 FAILED_ALLOCATIONS: Mapping[str, str] = {
     "nv_err_no_memory": "out of memory (NV_ERR_NO_MEMORY)",
-    "no_memory": "not enough memory for a command submission",
+    "no_memory": "not enough memory for a command or a buffer",
     "vm_validate_failed": "page tables that could not be brought back into memory",
     "evict_failed": "memory that could not be evicted",
     "no_eviction_space": "no space to evict a buffer to",

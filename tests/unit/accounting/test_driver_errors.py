@@ -56,3 +56,14 @@ def test_error_without_an_address_is_counted_on_the_only_gpu_of_its_driver() -> 
     assert dict(with_logged(one, line)[0].errors) == {"nv_err_no_memory": 1}
     assert with_logged(two, line) == two
     assert [found.place for found in unassigned_errors(two, line)] == ["nvidia"]
+
+
+@pytest.mark.parametrize("vendor", ["NVIDIA", "AMD", "Intel"])
+def test_error_of_wsl_is_counted_on_the_only_gpu_of_any_maker(vendor: str) -> None:
+    """microsoft/WSL#41176: one driver for all, whose lines name no GPU."""
+    line = KernelLog(driver_errors=(error("dxgkrnl", "", "no_memory"),))
+    one = (gpu("gpu0", vendor, "00000000:65:00.0"),)
+    two = (*one, gpu("gpu1", "NVIDIA", "00000000:66:00.0"))
+
+    assert dict(with_logged(one, line)[0].errors) == {"no_memory": 1}
+    assert [found.place for found in unassigned_errors(two, line)] == ["dxgkrnl"]

@@ -21,7 +21,7 @@ DOCUMENTED += [119, 120, 121, 122, 123, 124, 140, 143, *range(144, 151), 154, *r
         ("xid_999", "XID 999"),
         ("xid_", "XID "),
         ("page_fault", "a page fault of a GPU program"),
-        ("no_memory", "not enough memory for a command submission"),
+        ("no_memory", "not enough memory for a command or a buffer"),
     ],
 )
 def test_kind_is_described(kind: str, words: str) -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from memwatch.core.kernel_log import DriverError, KernelLog
 from memwatch.core.model import Device
 
+# That of WSL is for all makers.
 VENDORS = {"nvidia": "NVIDIA", "amdgpu": "AMD"}
 
 
@@ -33,7 +34,8 @@ def find_device(error: DriverError, devices: Sequence[Device]) -> Device | None:
     """Find the device by the PCI address in the line; without one, the driver's only device."""
     if error.pci:
         return next((one for one in devices if isinstance(one.pci, str) and same_slot(one.pci, error.pci)), None)
-    of_vendor = [one for one in devices if one.vendor == VENDORS[error.driver]]
+    vendor = VENDORS.get(error.driver)
+    of_vendor = [one for one in devices if vendor in (None, one.vendor)]
     return of_vendor[0] if len(of_vendor) == 1 else None
 
 

@@ -25,10 +25,11 @@ MAX_TASKS = 10
 # Limit on the number of distinct errors, one per GPU and kind. Further ones are counted only.
 MAX_ERRORS = 256
 MAX_TEXT_LENGTH = 200
+WSL_DRIVER = "dxgkrnl"
 
 # Prefilter: only lines that match are parsed, a few of 100,000.
 _WORTH = re.compile(
-    rb"NVRM|amdgpu|\[TTM\]|oom-kill:|[Kk]ill(?:ed)? process"
+    rb"NVRM|amdgpu|\[TTM\]|dxgk: .*: -12|oom-kill:|[Kk]ill(?:ed)? process"
     rb"|Tasks state|^Tasks in /|^memory: usage |^\[ *\d{1,10}\] "
 )
 
@@ -61,6 +62,9 @@ _NO_MEMORY = re.compile(rb"\bNV_ERR_NO_MEMORY\b")
 # A lost GPU without an XID: as the driver starts, or beside the XID of the same loss (NVSentinel #155, gpud #1209).
 _OFF_THE_BUS = b"fallen off the bus"
 _NVIDIA_PCI = re.compile(rb"\b([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})\.[0-7]\b")
+# WSL's driver, for GPUs of all makers: ENOMEM, such as of dxgkio_make_resident while programs see free memory
+# (microsoft/WSL#41176). It logs other numbers at each start.
+_WSL_NO_MEMORY = re.compile(rb"\bdxgk: dxgkio_\w{1,60}: Ioctl failed: -12$")
 OFF_THE_BUS, XID_OFF_THE_BUS = "off_the_bus", "xid_79"
 # The driver logs both lines of one loss at once.
 SAME_LOSS_SECONDS = 10.0
@@ -114,7 +118,7 @@ class DriverMessage(NamedTuple):
 
 
 def parse_driver_message(text: bytes) -> DriverMessage | None:
-    """Parse an error about memory logged by NVIDIA's or AMD's driver. None for any other line."""
+    """Parse an error about memory logged by the driver of NVIDIA, AMD or WSL. None for any other line."""
     if b"NVRM" in text:
         xid = _XID.search(text)
         if xid:
@@ -128,7 +132,7 @@ def parse_driver_message(text: bytes) -> DriverMessage | None:
         kind = next((kind for pattern, kind in _AMD if pattern.search(text)), None)
         pci = _PCI.search(text)
         return DriverMessage("amdgpu", pci[1].decode() if pci else "", kind) if kind else None
-    return None
+    return DriverMessage(WSL_DRIVER, "", "no_memory") if _WSL_NO_MEMORY.search(text) else None
 
 
 class OomCause(Struct, frozen=True):
