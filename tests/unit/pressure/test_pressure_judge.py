@@ -410,6 +410,21 @@ def test_share_with_a_configured_limit_is_a_target() -> None:
     assert [target.used_ratio for target in build_targets((), (cuda,), (), rules)] == [0.9]
 
 
+@pytest.mark.parametrize(
+    ("kind", "used", "ratios"),
+    [
+        pytest.param(ShareKind.CGROUP, 400 << 20, [1.0], id="ClickHouse/ClickHouse#59435"),
+        pytest.param(ShareKind.CGROUP, 0, [], id="nothing is held"),
+        pytest.param(ShareKind.GTT, 400 << 20, [], id="a driver that reports 0"),
+    ],
+)
+def test_control_group_with_a_limit_of_zero_is_full(kind: ShareKind, used: int, ratios: list[float]) -> None:
+    """docker-library/rabbitmq#149 as well: 0 in memory.max is a limit, and not the absence of one."""
+    share = Share("cgroup", kind, "limit", "ram", used, "memory.current", Quality.MEASURED, limit_bytes=0)
+
+    assert [target.used_ratio for target in build_targets((), (share,), (), RULES)] == ratios
+
+
 def test_resident_memory_is_not_pressure() -> None:
     """92 % used with a 96 GiB model: the rest is judged as calm, and the floor still applies."""
     rules = PressureRules(by_target={"ram": TargetRules(resident_bytes=96 * GIB)})

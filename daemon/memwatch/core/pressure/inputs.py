@@ -190,9 +190,17 @@ def _sum_reachable(device: Device, pools: Sequence[Pool], shares: Sequence[Share
 
 
 def _share_targets(shares: Sequence[Share]) -> Iterator[Target]:
+    """Yield the limited shares. A control group's limit of 0 is a limit: one that holds memory is full.
+
+    Of other shares, 0 is the answer of a driver that has no limit.
+    """
     for share in shares:
         limit, used = share.limit_bytes, share.used_bytes
-        if isinstance(limit, int) and limit and isinstance(used, int):
+        if not isinstance(limit, int) or not isinstance(used, int):
+            continue
+        if limit == 0 and used and share.kind is ShareKind.CGROUP:
+            yield Target(share.id, share.kind.value, used, 0, True, True)
+        elif limit:
             yield Target(share.id, share.kind.value, limit, limit - used, share.kind is ShareKind.CGROUP, True)
 
 
