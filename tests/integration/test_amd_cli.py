@@ -113,8 +113,8 @@ def test_tools_without_a_driver_make_the_collector_unavailable(tmp_path: Path) -
 
     error = next(one["error"] for one in found if one["name"] == "amd_cli")
     assert error == (
-        "amd-smi printed nothing, as it does without a driver; "
-        "rocm-smi printed nothing, as it does without a driver"
+        "amd-smi printed nothing, as it does without a driver, or without a right to use the GPU; "
+        "rocm-smi printed nothing, as it does without a driver, or without a right to use the GPU"
     )
     assert [pool["id"] for pool in pools] == ["ram"]
 

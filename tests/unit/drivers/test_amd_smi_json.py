@@ -153,9 +153,14 @@ def test_sizes_in_thousands_are_corrected_to_kib(printed_bytes: int, actual_byte
 @pytest.mark.parametrize(
     ("output", "sentence"),
     [
-        (b"", "printed nothing, as it does without a driver"),
-        (b"\n  \n", "printed nothing, as it does without a driver"),
-        (b"ERROR: No AMD GPU\n", "no valid JSON"),
+        (b"", "printed nothing, as it does without a driver, or without a right to use the GPU"),
+        (b"\n  \n", "printed nothing, as it does without a driver, or without a right to use the GPU"),
+        (b"ERROR: No AMD GPU\n", "no valid JSON: ERROR: No AMD GPU$"),
+        (
+            b"RuntimeError: WARNING: User is missing the following required groups: render, video.\nMore",
+            "video\\.$",
+        ),
+        (b"\x1b[31m" + b"x" * 1000, r"no valid JSON: \\u001b\[31mx{155}$"),
         (b'{"card0": ', "no valid JSON"),
         (b"[" * 100_000, "no valid JSON"),
         (b"\xff\xfe", "no valid JSON"),

@@ -19,6 +19,8 @@ _CARD = re.compile(r"card\d{1,5}")
 # These tools print MiB as MB: bytes divided by 1048576, rounded down.
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _PARTS = ("total", "used")
+# Characters of a line that stands where JSON should.
+_REASON_LENGTH = 160
 
 
 class NoOutputError(Exception):
@@ -37,17 +39,24 @@ class SmiMemory(Struct, frozen=True):
 
 
 def parse_document(output: bytes, tool: str) -> Any:  # noqa: ANN401  any JSON
-    """Parse the JSON in a tool's output. Text may precede it. Without a driver the output is empty."""
+    """Parse the JSON in a tool's output. Text may precede it. Without a driver the output is empty.
+
+    That of ROCm 7.0 is as well for a user who is not in the groups `render` and `video` (ROCm/amdsmi#125, #184).
+    Other text is a reason.
+    """
     text = output.decode("utf-8", "replace")
     if not text.strip():
-        raise NoOutputError(f"{tool} printed nothing, as it does without a driver")
+        raise NoOutputError(
+            f"{tool} printed nothing, as it does without a driver, or without a right to use the GPU"
+        )
     start = re.search(r"^\s*[\[{]", text, re.MULTILINE)
     try:
         if start is None:
             raise ValueError
         return json.JSONDecoder().raw_decode(text[start.end() - 1 :])[0]
     except (ValueError, RecursionError):
-        raise NoOutputError(f"{tool} printed no valid JSON") from None
+        first = printable(text.strip().partition("\n")[0][:_REASON_LENGTH])
+        raise NoOutputError(f"{tool} printed no valid JSON: {first}") from None
 
 
 def rocm_smi_memory(document: Any) -> list[SmiMemory]:  # noqa: ANN401
