@@ -64,8 +64,8 @@ SERVERS = f"""
 These are all requests to a [model server](../howto/engines.md), with the effect of each on a server that sleeps or
 loads a model. All are `GET`; an access log gets a line for each. They are sent every {PERIOD_SECONDS:g} s or once
 in {RARE_SECONDS:g} s, and after no answer {SILENT_SECONDS:g} s later. All servers are asked at once. One that does
-not answer within {SHARE_SECONDS:g} s twice in a row is asked again after {SILENT_SECONDS:g} s, then after twice that
-time, up to {MAX_SILENT_SECONDS:g} s.
+not answer within {SHARE_SECONDS:g} s twice in a row is asked again after {SILENT_SECONDS:g} s, then after twice
+that time, up to {MAX_SILENT_SECONDS:g} s.
 """
 NEVER = """
 ## Servers that start on a connection
