@@ -109,7 +109,7 @@ TYPES = ("LLAMA_ARG_CACHE_TYPE_K=q8_0", "LLAMA_ARG_CACHE_TYPE_V=q8_0")
 @pytest.mark.parametrize(
     ("slots", "options", "environment", "cache"),
     [
-        pytest.param(1, (), TYPES, replace(SMALL, **Q8), id="ODS#3324: types by variables"),
+        pytest.param(1, (), TYPES, replace(SMALL, **Q8), id="types by variables"),
         pytest.param(1, ("-ctk", "f16", "-ctv", "f16"), TYPES, SMALL, id="the command line comes first"),
         pytest.param(4, (), ("LLAMA_ARG_N_PARALLEL=4",), DIVIDED, id="slots by a variable"),
         pytest.param(
