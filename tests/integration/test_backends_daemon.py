@@ -67,7 +67,7 @@ def test_cuda_needs_its_library(library: bool, available: bool, recommended: str
     """A simulated GB10 has the snapshot's headroom; libcuda lies in the host's root folder."""
     simulator = Simulator.of(tmp_path, sample_nvml.READY["gb10"])
     root = tmp_path / "host"
-    shutil.copytree(simulator.roots[2].removeprefix("--rootfs="), root)
+    shutil.copytree(simulator.roots[2].removeprefix("--rootfs="), root, symlinks=True)
     if library:
         (root / "usr/lib/aarch64-linux-gnu").mkdir(parents=True)
         (root / "usr/lib/aarch64-linux-gnu/libcuda.so.1").write_bytes(b"")

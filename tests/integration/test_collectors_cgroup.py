@@ -383,7 +383,7 @@ def copied(tmp_path: Path, name: str) -> Roots:
         (machine.sysfs, roots.sysfs),
         (machine.rootfs, roots.rootfs),
     ):
-        shutil.copytree(source, target)
+        shutil.copytree(source, target, symlinks=True)
     return roots
 
 

@@ -145,7 +145,9 @@ def test_orphaned_engine_is_named_as_such(tmp_path: Path) -> None:
 def test_supervised_engine_is_no_orphan(tmp_path: Path) -> None:
     """The same process in a systemd service."""
     folder = tmp_path / "machine"
-    shutil.copytree(Path(roots_arguments("gb10-orphaned-engine")[0].removeprefix("--procfs=")).parent, folder)
+    shutil.copytree(
+        Path(roots_arguments("gb10-orphaned-engine")[0].removeprefix("--procfs=")).parent, folder, symlinks=True
+    )
     (folder / "proc/41877/cgroup").write_text("0::/system.slice/vllm.service\n")
     simulator = Simulator.of(tmp_path, sample_nvml_integrated.GB10_ORPHANED_ENGINE)
     arguments = [f"--{root}fs={folder / root}" for root in ("proc", "sys", "root")]

@@ -155,7 +155,7 @@ def copied(name: str, folder: Path) -> Iterator[list[str]]:
     """Copy a machine's folders so that a test can change them. Yield the arguments for the copy."""
     source = machine_folder(name).roots.procfs.parent
     for part in ("proc", "sys", "root"):
-        shutil.copytree(source / part, folder / part)
+        shutil.copytree(source / part, folder / part, symlinks=True)
     yield [f"--procfs={folder / 'proc'}", f"--sysfs={folder / 'sys'}", f"--rootfs={folder / 'root'}"]
 
 

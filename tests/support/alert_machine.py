@@ -41,7 +41,7 @@ class AlertMachine(Struct, frozen=True):
     @classmethod
     def of(cls, scratch: Path) -> AlertMachine:
         folder = scratch / "machine"
-        shutil.copytree(MACHINES / "workstation", folder)
+        shutil.copytree(MACHINES / "workstation", folder, symlinks=True)
         return cls(folder)
 
     @property

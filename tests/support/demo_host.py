@@ -198,7 +198,7 @@ class Host:
             shutil.rmtree(folder, ignore_errors=True)
             return
         if not folder.exists():
-            shutil.copytree(self._pattern(), folder, ignore=shutil.ignore_patterns("fd", "fdinfo"))
+            shutil.copytree(self._pattern(), folder, symlinks=True, ignore=shutil.ignore_patterns("fd", "fdinfo"))
             (folder / "cgroup").write_text(LEAKING_CGROUP)
             status = re.sub(r"^Name:\t.*$", "Name:\ttrain.py", (folder / "status").read_text(), flags=re.M)
             status = re.sub(r"^(Tgid|Pid):\t\d+$", rf"\g<1>:\t{LEAKING_PID}", status, flags=re.M)

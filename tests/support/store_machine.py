@@ -79,7 +79,7 @@ class Running(Struct):
     def kill(self) -> None:
         """Leave the files as after SIGKILL, in their current state. The machine continues with these."""
         left = Path(f"{self.machine.folder}-")
-        shutil.copytree(self.machine.folder, left)
+        shutil.copytree(self.machine.folder, left, symlinks=True)
         self.keeper.stop(30.0)
         self.machine.folder = left
 

@@ -22,7 +22,7 @@ CLIENTS = "sys/kernel/debug/nvmap/iovmm/clients"
 def nano(tmp_path: Path) -> Roots:
     """Copy of a Jetson Nano that a test may change."""
     source = machine_folder("jetson-nano-jp4").roots.procfs.parent
-    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(source, tmp_path, symlinks=True, dirs_exist_ok=True)
     return Roots(tmp_path / "proc", tmp_path / "sys", tmp_path / "root")
 
 

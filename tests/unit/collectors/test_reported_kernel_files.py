@@ -291,7 +291,7 @@ def test_reported_cgroup_gives_its_limit(
 def test_limit_around_a_mounted_cgroup_is_not_none(tmp_path: Path) -> None:
     """enroot mounts the cgroup of a task: 4 GiB are the limit of the step around it (NVIDIA/enroot#169)."""
     machine = tmp_path / "machine"
-    shutil.copytree(MACHINES / "container-v2", machine)
+    shutil.copytree(MACHINES / "container-v2", machine, symlinks=True)
     (machine / "sys/fs/cgroup/memory.max").write_text("max\n")
     collector = cgroup.Collector(Roots(machine / "proc", machine / "sys", machine / "root"))
     (share,) = collector.collect().shares
