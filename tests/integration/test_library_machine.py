@@ -63,6 +63,44 @@ def test_unified_gpu_has_the_memory_of_its_pool(spark: tuple[RunningDaemon, Simu
         assert found["size"] == found["total"] == found["ram"] == found["sum"]
 
 
+HEADROOM = """
+import json, memwatch
+from msgspec import to_builtins
+found = [(memwatch.memory_info(gpu.id).headroom_bytes, gpu.headroom_bytes) for gpu in memwatch.machine().devices]
+print(json.dumps(to_builtins(found)))
+"""
+
+
+@pytest.mark.parametrize(("name", "known"), [("n1x-carveout", False), ("strix-halo", True), ("gb10", True)])
+def test_headroom_of_a_gpu_is_that_of_the_machine(name: str, known: bool, tmp_path: Path) -> None:
+    """A GPU with a carve-out may use System RAM as well, up to a limit that may be unknown."""
+    driver = Simulator.of(tmp_path, sample_nvml.READY[name]).environ if name in sample_nvml.READY else {}
+    ((of_gpu, of_machine),) = run_json(HEADROOM, **roots_environment(name), **driver)
+
+    assert of_gpu == of_machine
+    assert of_gpu != "not_supported" if known else of_gpu == "not_supported"
+
+
+LATER = """
+import json, memwatch
+from msgspec.structs import replace
+from memwatch.library.machine import machine_cache
+first = memwatch.memory_info()
+machine_cache._machine = replace(machine_cache._machine, monotonic=machine_cache._machine.monotonic - 60)
+later = memwatch.memory_info()
+print(json.dumps([[one.total_bytes, one.used_bytes, one.available_bytes] for one in (first, later)]))
+"""
+
+
+def test_system_ram_without_the_memory_of_a_gpu_stays_current(tmp_path: Path) -> None:
+    """On a GH200 /proc/meminfo contains the HBM, so the machine is read again."""
+    simulator = Simulator.of(tmp_path, sample_nvml.GH200_NUMA)
+    first, later = run_json(LATER, **roots_environment("gh200-numa"), **simulator.environ)
+
+    assert first == later
+    assert later[1] + later[2] == later[0] == 514120351744
+
+
 PARTITION = """
 import json, memwatch
 gpu = memwatch.memory_info("cuda:0")

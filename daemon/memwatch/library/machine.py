@@ -43,6 +43,8 @@ class MachineCache:
     def __init__(self, of: Daemon) -> None:
         self._of = of
         self._machine: Machine | None = None
+        self._checked: Machine | None = None  # `_is_ram_here` is about it: a reading of MemTotal takes 30 µs
+        self._is_ram_here: bool = False
         self._asked_at = 0.0
         self._thread: threading.Thread | None = None
         self._reader: LocalReader | None = None
@@ -66,9 +68,14 @@ class MachineCache:
         return found
 
     def with_ram(self) -> Machine:
-        """Return a machine whose System RAM the caller reads itself. Starts no thread without a daemon."""
+        """Return a machine whose System RAM the caller reads itself. Starts no thread without a daemon.
+
+        On a GH200 the caller cannot: /proc/meminfo contains the GPU's memory. There the data is fresh.
+        """
         found = self._with_daemon() or self._look()
-        return self.fresh() if found.from_daemon else found
+        if self._checked is not found:
+            self._checked, self._is_ram_here = found, _is_all_of_meminfo(found.ram, host.ram())
+        return found if self._is_ram_here and not found.from_daemon else self.fresh()
 
     def forget(self) -> None:
         """Drop the cache."""
@@ -176,9 +183,14 @@ def with_current_ram(found: Machine, ram: Ram | Absent) -> Machine:
     )
 
 
+def _is_all_of_meminfo(pool: Pool | Share | None, ram: Ram | Absent) -> bool:
+    """Return True for System RAM that is exactly the memory in /proc/meminfo."""
+    return pool is not None and pool.id == RAM and isinstance(ram, Ram) and ram.total_bytes == _size_of(pool)
+
+
 def _with_current_figures(pool: Pool, ram: Ram | Absent) -> Pool | None:
     """Return the pool with current values. None if it is not exactly the memory in /proc/meminfo."""
-    if pool.id != RAM or isinstance(ram, Absent) or ram.total_bytes != pool.size_bytes:
+    if isinstance(ram, Absent) or not _is_all_of_meminfo(pool, ram):
         return None
     left = ram.available_bytes
     return replace(
@@ -300,7 +312,7 @@ def _size_of(place: Pool | Share) -> int:
 def _now(place: Pool | Share, here: Machine, target: Target | None) -> tuple[Bytes, Bytes, Bytes]:
     """Return used, available and free bytes. System RAM is read again if MemTotal is exactly its size."""
     ram, total = host.ram(), _size_of(place)
-    if place.id == RAM and not isinstance(ram, Absent) and ram.total_bytes == total:
+    if not isinstance(ram, Absent) and _is_all_of_meminfo(place, ram):
         return ram.total_bytes - ram.available_bytes, ram.available_bytes, ram.free_bytes
     if _is_current(here):
         if isinstance(place, Pool):
