@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from memwatch.library.backend_selection import best_available_backend as best_available_backend
     from memwatch.library.backend_selection import discover_backends as discover_backends
     from memwatch.library.backend_selection import select_backend_for as select_backend_for
+    from memwatch.library.daemon_client import NoDaemonError as NoDaemonError
     from memwatch.library.fit import fit as fit
     from memwatch.library.guard import Usage as Usage
     from memwatch.library.guard import guard as guard
@@ -77,6 +78,7 @@ _HOME = {
     "core.backends.cuda_context": "ContextNotMeasuredError",
     "library.advice": "Advice advise recommended_env",
     "library.backend_selection": "NoBackendError best_available_backend discover_backends select_backend_for",
+    "library.daemon_client": "NoDaemonError",
     "library.fit": "fit",
     "library.guard": "Usage guard",
     "library.machine": "get_device_memory_bytes is_unified_memory_gpu machine memory_info",

@@ -21,6 +21,7 @@ from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
 from support.budget import within
 from support.daemon_process import RunningDaemon, running_daemon
+from support.dead_address import dead_address
 from support.fork_server import installed_programs
 from support.library_process import roots_environment, run_json, run_program
 
@@ -99,6 +100,55 @@ def test_system_ram_without_the_memory_of_a_gpu_stays_current(tmp_path: Path) ->
 
     assert first == later
     assert later[1] + later[2] == later[0] == 514120351744
+
+
+ELSEWHERE = """
+import json, memwatch
+from memwatch import NoDaemonError
+raised = []
+for name in ("machine", "get_device_memory_bytes", "discover_backends"):
+    try:
+        getattr(memwatch, name)()
+    except NoDaemonError as error:
+        raised.append(str(error))
+try:
+    memwatch.fit("1GiB")
+except NoDaemonError as error:
+    raised.append(str(error))
+print(json.dumps([raised, memwatch.memory_info(), memwatch.memory_info(0), memwatch.is_unified_memory_gpu(),
+                  memwatch.get_device_memory_bytes(0, default=5)]))
+"""
+
+
+def test_this_machine_is_not_described_in_place_of_another_one() -> None:
+    """MEMWATCH_URL names a machine whose daemon does not answer. A step goes on, with a line for each function."""
+    url = f"http://0.0.0.0:{dead_address().rpartition(':')[2]}"
+    done = run_program(ELSEWHERE, url, **roots_environment("gb10"))
+
+    raised, *others = json.loads(done.stdout)
+    assert len(raised) == 4
+    (why,) = set(raised)
+    assert why.startswith(
+        f'no answer from memwatchd at MEMWATCH_URL "{url}", and this machine is not read in its place'
+    )
+    assert others == [None, None, False, 5]
+    assert [line.split(" ")[0] for line in done.stderr.splitlines()] == ["memory_info:", "is_unified_memory_gpu"]
+
+
+@pytest.mark.parametrize(
+    ("url", "is_here"),
+    [
+        (None, True),
+        ("unix:/run/box/memwatchd.sock", True),
+        ("http://127.0.0.1:6360", True),
+        ("http://[::1]:1", True),
+        ("https://10.0.0.7:6360", False),
+        ("http://box.lan:6360", False),
+        ("box:6360", False),
+    ],
+)
+def test_only_a_daemon_of_this_machine_is_replaced_by_reading_it(url: str | None, is_here: bool) -> None:
+    assert Daemon(url).is_here is is_here
 
 
 PARTITION = """

@@ -16,7 +16,7 @@ from msgspec import Struct
 from memwatch.core.http import DeadlineSocket, GetError, request
 from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
 from memwatch.core.options import InvalidValueError, parse_host, parse_socket
-from memwatch.core.runtime.daemon_address import default_url
+from memwatch.core.runtime.daemon_address import default_url, is_on_this_machine
 
 EXIT_FAILURE = 1
 # Of `memwatch check`, as Nagios defines it.
@@ -55,12 +55,7 @@ class Address(Struct, frozen=True):
     @property
     def is_here(self) -> bool:
         """True if the address is on this machine, so that reading the machine directly is an equivalent."""
-        if self.scheme == "unix" or self.host in ("localhost", socket.gethostname().lower()):
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_on_this_machine(self.scheme, self.host)
 
     @property
     def start_command(self) -> str:

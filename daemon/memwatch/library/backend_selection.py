@@ -33,7 +33,7 @@ def discover_backends() -> Backends:
     """Return CPU, CUDA, ROCm, Metal, OpenCL and Vulkan, whether each is usable, and why not.
 
     CUDA and ROCm have the GPUs that this program sees, as in `Machine.find`. Takes up to ten seconds without a
-    daemon.
+    daemon. Raises NoDaemonError as `machine`.
     """
     here = machine_cache.any()
     return limit_to_visible(_find_backends(), hidden_devices(here.devices, here.program))
@@ -46,6 +46,7 @@ def _find_backends() -> Backends:
             return decode_backends(found)
         except ResponseDecodeError:
             pass
+    daemon.require_here()
     from memwatch.core.backends.finder import Finder
     from memwatch.library.local_reading import read_machine
 

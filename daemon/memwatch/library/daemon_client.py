@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from memwatch.core.http import DeadlineSocket, GetError, request
 from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
-from memwatch.core.runtime.daemon_address import SOCKET_FILE, TCP_URL, default_url
+from memwatch.core.runtime.daemon_address import SOCKET_FILE, TCP_URL, default_url, is_on_this_machine
 from memwatch.library.program_safety import importing, log_once
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ MAX_ANSWER_BYTES = 16 << 20
 PORTS = {"http": 80, "https": 443}
 
 
+class NoDaemonError(ConnectionError):
+    """MEMWATCH_URL names another machine, and no daemon answers there. This machine is not read in its place."""
+
+
 class Daemon:
     """Client of a daemon at http://HOST:PORT, https://HOST:PORT or unix:/PATH. Thread-safe.
 
@@ -41,10 +45,31 @@ class Daemon:
     def __init__(self, url: str | None) -> None:
         self._url = url
         self._silent_until = 0.0
+        self._is_here: bool | None = None
 
     @property
     def url(self) -> str:
         return self._url or default_url()
+
+    @property
+    def is_here(self) -> bool:
+        """True for a daemon of this machine, which a direct reading can replace. False if the URL is invalid."""
+        if self._is_here is None:
+            try:
+                self._is_here = self._url is None or is_on_this_machine(*self._address()[:2])
+            except ValueError:
+                self._is_here = False
+        return self._is_here
+
+    def require_here(self) -> None:
+        """Raise NoDaemonError if the daemon, which did not answer, is not one of this machine."""
+        if not self.is_here:
+            from memwatch.core.redaction import redact_text  # needed only after a mistake
+
+            raise NoDaemonError(
+                f'no answer from memwatchd at MEMWATCH_URL "{redact_text(self.url)[:80]}", and this machine is not '
+                "read in its place; start memwatchd there, or unset MEMWATCH_URL to read this machine"
+            )
 
     @property
     def is_silent(self) -> bool:

@@ -47,7 +47,8 @@ def fit(
     `model`: a size such as "20GiB", the path of a model, or what `read_checkpoint` returned. `context` 0: the
     model's own, at most 8,192 tokens. `gpus` 0: as few as possible. `parallel`: tensor or pipeline. `measure`:
     opens a GPU context in another process for its cost, and raises ContextNotMeasuredError. `launch`: an engine for
-    its launch line, or all. Without a daemon, reads the machine, which takes up to two seconds.
+    its launch line, or all. Without a daemon, reads the machine, which takes up to two seconds. Raises
+    NoDaemonError as `machine`.
     """
     left = parse_bytes(reserve, "reserve") if reserve else 0
     if isinstance(model, int) or (isinstance(model, str) and is_size(model)):
@@ -81,6 +82,7 @@ def read_snapshot() -> Snapshot:
     """Return the daemon's current snapshot, or one of this machine, without GPUs hidden from this program."""
     found = _read_daemon()
     if found is None:
+        daemon.require_here()
         from memwatch.library.local_reading import read_machine
 
         return _without_hidden(read_machine(), is_read_outside=False)

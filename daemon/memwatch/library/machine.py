@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from memwatch.core.backends.devices import UNIFIED, certain_part, compute_capacity
 from memwatch.core.findings import stale_pool, stale_share
 from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share
-from memwatch.library.daemon_client import Daemon, daemon
+from memwatch.library.daemon_client import Daemon, NoDaemonError, daemon
 from memwatch.library.frameworks import TorchPool, pools
 from memwatch.library.host import Ram, host
 from memwatch.library.machine_record import Machine, MemoryInfo, ResponseDecodeError, decode_machine, from_snapshot
@@ -109,6 +109,7 @@ class MachineCache:
             return found
 
     def _read_here(self) -> Machine:
+        self._of.require_here()
         if self._reader is None:
             with importing:  # the reader loads its collectors
                 from memwatch.library.local_reading import LocalReader
@@ -165,6 +166,7 @@ def machine() -> Machine:
     Without a daemon it is read directly, which costs more. The first call, and the first after a minute without
     one, take up to two seconds. In between a thread reads the machine once a second, with a helper process for
     NVIDIA's driver. If the reading fails, System RAM stays current and other values become Absent.STALE.
+    Raises NoDaemonError if MEMWATCH_URL names another machine and no daemon answers there.
     """
     found = machine_cache.fresh()
     return found if _is_current(found) else with_current_ram(found, host.ram())
@@ -212,7 +214,10 @@ def list_gpu_pools() -> tuple[Pool, ...]:
 
 @never_raise(False)
 def is_unified_memory_gpu(device: object = 0) -> bool:
-    """Return True if this GPU allocates from System RAM. False if that is not known or there is no such GPU."""
+    """Return True if this GPU allocates from System RAM. False if that is not known or there is no such GPU.
+
+    It is also False, and the reason is logged once, where `machine` raises NoDaemonError.
+    """
     found = machine_cache.any().device(device)
     return found is not None and UNIFIED.get(found.architecture, False)
 
@@ -221,11 +226,12 @@ def get_device_memory_bytes(device: object = 0, default: int | None = None) -> i
     """Return the most memory this GPU can use, from its driver or else the size of the pool it allocates from.
 
     For "cpu" it is the size of System RAM, for a MIG instance its own. Devices are named as in `Machine.find`.
-    Without such a GPU, or if its memory is not known: `default`, else raises DeviceError.
+    Without such a GPU, or if its memory is not known: `default`, else raises DeviceError, or NoDaemonError as
+    `machine`.
     """
     try:
         return _read_capacity(device)
-    except DeviceError:
+    except (DeviceError, NoDaemonError):
         if default is None:
             raise
         return default
@@ -245,8 +251,9 @@ def _read_capacity(device: object) -> int:
 def memory_info(device: object = None) -> MemoryInfo | None:
     """Return the memory of System RAM or of the pool a GPU allocates from. Never raises.
 
-    Devices are named as in `Machine.find`. Without such a GPU, or if its memory is not known, it is None, and the
-    reason is logged once. Inside a GPU memory partition it is that of the limit, for a MIG instance its own.
+    Devices are named as in `Machine.find`. Without such a GPU, if its memory is not known, or without an answer of
+    another machine that MEMWATCH_URL names, it is None, and the reason is logged once. Inside a GPU memory
+    partition it is that of the limit, for a MIG instance its own.
 
     System RAM is current. GPU memory is that of the last one or two seconds. Without a daemon, the first call with
     a GPU, and the first after a minute without one, take up to two seconds.
@@ -256,10 +263,10 @@ def memory_info(device: object = None) -> MemoryInfo | None:
 
 @never_raise(None)
 def _memory_info(device: object) -> MemoryInfo | None:
-    here = machine_cache.with_ram() if is_cpu(device) else machine_cache.fresh()
     try:
+        here = machine_cache.with_ram() if is_cpu(device) else machine_cache.fresh()
         target = here.find(device)
-    except DeviceError as error:
+    except (DeviceError, NoDaemonError) as error:
         log_once(f"memory_info: {error}")
         return None
     place = _find_place(here, target)
@@ -312,7 +319,7 @@ def _size_of(place: Pool | Share) -> int:
 def _now(place: Pool | Share, here: Machine, target: Target | None) -> tuple[Bytes, Bytes, Bytes]:
     """Return used, available and free bytes. System RAM is read again if MemTotal is exactly its size."""
     ram, total = host.ram(), _size_of(place)
-    if not isinstance(ram, Absent) and _is_all_of_meminfo(place, ram):
+    if not isinstance(ram, Absent) and daemon.is_here and _is_all_of_meminfo(place, ram):
         return ram.total_bytes - ram.available_bytes, ram.available_bytes, ram.free_bytes
     if _is_current(here):
         if isinstance(place, Pool):

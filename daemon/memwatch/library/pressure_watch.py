@@ -129,6 +129,11 @@ class PressureWatch:
         )
 
     def _look(self) -> None:
+        if self._of.is_here:
+            self._look_at_machine()
+        self._look_at_limit()
+
+    def _look_at_machine(self) -> None:
         ram = self._here.ram()
         if not isinstance(ram, Absent) and ram.total_bytes:
             ratio = 1 - ram.available_bytes / ram.total_bytes
@@ -137,7 +142,6 @@ class PressureWatch:
             if isinstance(pool.used_bytes, int) and pool.size_bytes:
                 ratio = pool.used_bytes / pool.size_bytes
                 self.see(pool.id, level_of(ratio), ratio, (f"{ratio:.1%} used",))
-        self._look_at_limit()
 
     def _look_at_limit(self) -> None:
         now = time.monotonic()
@@ -172,7 +176,7 @@ def on_pressure(callback: Callback, level: str = "high") -> PressureWatch:
     """Call `callback` on changes of level, within a tick of the daemon or within two seconds without one.
 
     Without a daemon the targets are System RAM, this process's limit and, if a framework uses a GPU, the memory of
-    all GPUs.
+    all GPUs. While a daemon of another machine (MEMWATCH_URL) does not answer, it is the limit alone.
     Raises InvalidInputError for an unknown level.
     """
     return PressureWatch(callback, level, daemon, host)

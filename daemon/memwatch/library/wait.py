@@ -36,8 +36,8 @@ def wait_for(
     without reclaim of page cache counts.
 
     Returns False on timeout, at once if `size` exceeds the total, and after a minute if the headroom stays unknown.
-    Raises InvalidInputError, and DeviceError without such a GPU. Without a daemon, each check of a GPU reads its
-    driver; an interval above a minute starts a helper process each time.
+    Raises InvalidInputError, DeviceError without such a GPU, and NoDaemonError as `machine`. Without a daemon, each
+    check of a GPU reads its driver; an interval above a minute starts a helper process each time.
     """
     need = parse_bytes(size)
     if not 0.01 <= interval <= 3600:

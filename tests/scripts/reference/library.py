@@ -42,7 +42,9 @@ or is hidden raises `DeviceError`. In functions for a training step it is `None`
 
 Without a daemon the figures are the same and cost more. The first call that needs a GPU, and the first after a
 minute without one, take up to two seconds; in between, a thread reads the machine once a second. NVIDIA's driver
-is opened in a helper process, which ends a minute after the last call.
+is opened in a helper process, which ends a minute after the last call. If `MEMWATCH_URL` names another machine and
+no daemon answers there, this machine is not read in its place: functions that return a reading raise
+`NoDaemonError`, those for a training step log it once.
 """
 
 TRAINING_INTRO = """
@@ -55,7 +57,15 @@ devices, and where a daemon is looked for: [library](library.md). Examples: [tra
 # Public names of a page by subject, by the module that they come from.
 SUBJECTS: dict[ModuleType, dict[str, tuple[str, ...]]] = {
     memwatch: {
-        "The machine": ("machine", "machine_record", "visible_gpus", "host", "memory_tree", "start_log"),
+        "The machine": (
+            "machine",
+            "machine_record",
+            "daemon_client",
+            "visible_gpus",
+            "host",
+            "memory_tree",
+            "start_log",
+        ),
         "Measuring": ("stage_log", "track", "profiler"),
         "Limits and pressure": ("guard", "pressure_watch", "wait"),
         "Advice and backends": ("advice", "backend_selection"),

@@ -1,4 +1,4 @@
-"""Default address of this machine's daemon, and the credentials sent to it."""
+"""Default address of this machine's daemon, addresses of this machine, and the credentials sent to a daemon."""
 
 from __future__ import annotations
 
@@ -31,6 +31,18 @@ def default_url(socket_file: str = SOCKET_FILE) -> str:
         except OSError:
             return TCP_URL
     return f"unix:{socket_file}"
+
+
+def is_on_this_machine(scheme: str, host: str) -> bool:
+    """Return True for a daemon of this machine, for which reading the machine directly is an equivalent."""
+    if scheme == "unix" or host in ("localhost", socket.gethostname().lower()):
+        return True
+    import ipaddress  # not loaded by a program whose daemon answers
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def read_authorization(environ: Mapping[str, str]) -> dict[str, str]:
