@@ -18,6 +18,7 @@ from simulators.opencl_binding import binding, times_imported
 from support.api_schema import check_answer
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, quiet_machine, running_daemon
+from support.null_reasons import figures_without_a_reason
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
 # Drivers of this machine, which do not depend on its load.
@@ -101,6 +102,8 @@ def test_rocm_headroom_on_an_apu_is_reported_separately(tmp_path: Path) -> None:
     (gpu,) = backend(answer, "rocm")["devices"]
     assert backend(answer, "rocm")["reason"].endswith("for programs that may open /dev/kfd: group root")
     assert (gpu["headroom_after_reclaim_bytes"] >> 20, gpu["own_headroom_bytes"] >> 20) == (49879, 26624)
+    assert figures_without_a_reason(answer) == ["id"]  # of the CPU, which is no device of the snapshot
+    assert backend(answer, "cpu")["devices"][0]["absent"]["own_headroom_bytes"] == "not_supported"
     assert (
         "    gpu0: AMD Radeon 8060S (Strix Halo): 127.0 GiB of unified memory, can allocate 37.8 GiB at once, "
         "up to 48.7 GiB after reclaim, with ROCm: 26.0 GiB\n"

@@ -191,6 +191,7 @@ def test_silence_is_told_once_with_the_last_words(tmp_path: Path) -> None:
     assert fault_unix + 300 - found["frozen"]["last_tick_unix"] <= MAX_TICK_AGE_SECONDS
     assert 295 < found["frozen"]["clock_offset_seconds"] < 301
     assert found["killed"]["clock_offset_seconds"] is None
+    assert found["killed"]["absent"]["clock_offset_seconds"] == "not_available"
     assert found["killed"]["text"].endswith("(connection refused: memwatchd does not run there)")
     assert found["killed"]["last_tick"]["holders"]
     assert len(found["killed"]["recent"]) >= 3

@@ -112,10 +112,14 @@ class Peaks(Struct):
             _raise(self.device_bytes, label, count)
 
     def json(self) -> dict[str, Any]:
-        return {
+        counted = {
             "peak_rss_bytes": self.rss_bytes,
             "peak_process_rss_bytes": self.process_rss_bytes,
             "peak_cgroup_bytes": self.cgroup_bytes,
+        }
+        return {
+            **counted,
+            "absent": {name: Absent.NOT_AVAILABLE.value for name, figure in counted.items() if figure is None},
             "peak_used_bytes": self.used_bytes,
             "peak_device_bytes": self.device_bytes,
             "processes": len(self.pids),

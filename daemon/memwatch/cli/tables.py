@@ -106,7 +106,7 @@ def _capacity(device: BackendDevice, backend: str) -> str:
     most, own = device.headroom_after_reclaim_bytes, device.own_headroom_bytes
     can = wording.can_allocate(device.headroom_bytes, most)
     memory = "System RAM" if device.kind == "cpu" else UNIFIED[known(device.unified)]
-    rule = "" if own is None or own == most else f", with {backend}: {wording.size(own)}"
+    rule = "" if own is Absent.NOT_SUPPORTED or own == most else f", with {backend}: {wording.size(own)}"
     return f"{wording.size(device.size_bytes)} of {memory}, {can}{rule}"
 
 

@@ -11,6 +11,7 @@ import pytest
 from memwatch.cli.peaks import find_home, make, peak_cgroup
 from support.client_process import memwatch
 from support.dead_address import dead_address
+from support.null_reasons import unexplained_nulls
 
 MIB = 1 << 20
 SPIKE = """
@@ -38,6 +39,7 @@ def test_transient_of_a_child_is_reported_exactly() -> None:
     assert found["peak_process_rss_bytes"] == pytest.approx(330 * MIB, abs=30 * MIB)
     assert found["peak_rss_bytes"] >= found["peak_process_rss_bytes"]
     assert found["peak_cgroup_bytes"] is None or found["peak_cgroup_bytes"] > 300 * MIB
+    assert list(unexplained_nulls(found)) == []
     assert "peak RSS, its largest process " in words
     assert "peak RSS, all processes of the program, sampled " in words
 

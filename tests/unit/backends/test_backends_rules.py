@@ -148,7 +148,7 @@ def test_rocm_is_listed_with_its_own_headroom() -> None:
         26 * GIB,
         26 * GIB,
     )
-    assert (by_opencl.own_headroom_bytes, by_opencl.room_bytes) == (None, 60 * GIB)
+    assert (by_opencl.own_headroom_bytes, by_opencl.room_bytes) == (Absent.NOT_SUPPORTED, 60 * GIB)
     assert replace(device, own_headroom_bytes=Absent.STALE).room_bytes is Absent.STALE
     assert replace(device, headroom_after_reclaim_bytes=Absent.STALE).room_bytes is Absent.STALE
 

@@ -15,6 +15,7 @@ from memwatch.monitor.neighbours.neighbour import HOUR_BYTES, RECENT_BYTES, Fail
 from memwatch.monitor.neighbours.tick import HolderTick, PoolTick, Tick, tell_last_words
 from support.fakes import FakeClock
 
+UNKNOWN = Absent.NOT_AVAILABLE
 GIB = 1 << 30
 
 
@@ -386,12 +387,12 @@ def test_ticks_without_the_figure_of_the_pool_do_not_count() -> None:
 
 @pytest.mark.parametrize(
     ("offset", "shown"),
-    [(0.0, None), (1.75, None), (2.0, 2.0), (2.25, 2.25), (-1.75, None), (-2.0, -2.0), (-2.25, -2.25)],
+    [(0.0, UNKNOWN), (1.75, UNKNOWN), (2.0, 2.0), (2.25, 2.25), (-1.75, UNKNOWN), (-2.0, -2.0), (-2.25, -2.25)],
 )
-def test_difference_of_clocks_from_two_seconds_on_is_shown(offset: float, shown: float | None) -> None:
+def test_difference_of_clocks_from_two_seconds_on_is_shown(offset: float, shown: float | Absent) -> None:
     """A smaller one may be the time that the tick took to arrive."""
     one = Neighbour("b", "http://b", 0.0)
-    assert one.known_clock_offset_seconds is None
+    assert one.known_clock_offset_seconds is UNKNOWN
 
     one.on_tick(msgspec.json.encode(tick(5000.0 + offset)), 1.0, 5000.0)
 

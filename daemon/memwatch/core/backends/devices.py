@@ -57,8 +57,16 @@ def build_device(device: Device, snapshot: Snapshot, own_rule: str | None = None
         unified=UNIFIED.get(device.architecture, Absent.NOT_AVAILABLE),
         note=None if device.state == "ok" else describe_state(device),
         state=device.state,
-        own_headroom_bytes=device.api_free_bytes.get(own_rule) if own_rule else None,
+        own_headroom_bytes=_own_headroom(device, own_rule),
     )
+
+
+def _own_headroom(device: Device, rule: str | None) -> Bytes:
+    """Return the free memory by an API's own rule, NOT_SUPPORTED only without such a rule."""
+    if rule is None or rule not in device.api_free_bytes:
+        return Absent.NOT_SUPPORTED
+    free = device.api_free_bytes[rule]
+    return Absent.NOT_AVAILABLE if free is Absent.NOT_SUPPORTED else free
 
 
 def describe_state(device: Device) -> str:

@@ -30,17 +30,18 @@ class BackendDevice(Struct, frozen=True):
     note: Annotated[str | None, Doc("Explains its state or its figures; null without anything to explain.")] = None
     state: Annotated[str, Doc("As in the snapshot: ok, lost, stalled, missing, needs_reset.")] = "ok"
     own_headroom_bytes: Annotated[
-        Bytes | None, Doc("Limit on both by this backend's own rule; null and not absent if it has none.")
-    ] = None
+        Bytes, Doc("Limit on both by this backend's own rule; not_supported if it has none.")
+    ] = Absent.NOT_SUPPORTED
 
     @property
     def room_bytes(self) -> Bytes:
         """Return the bytes that a program could allocate with this backend, after reclaim of page cache."""
-        if self.own_headroom_bytes is None or isinstance(self.headroom_after_reclaim_bytes, Absent):
-            return self.headroom_after_reclaim_bytes
+        room = self.headroom_after_reclaim_bytes
+        if self.own_headroom_bytes is Absent.NOT_SUPPORTED or isinstance(room, Absent):
+            return room
         if isinstance(self.own_headroom_bytes, Absent):
             return self.own_headroom_bytes
-        return min(self.headroom_after_reclaim_bytes, self.own_headroom_bytes)
+        return min(room, self.own_headroom_bytes)
 
 
 class Backend(Struct, frozen=True):

@@ -32,7 +32,7 @@ class MachineView(Struct, frozen=True):
     status: NeighbourStatus
     url: str
     tick: Tick | None
-    clock_offset_seconds: float | None
+    clock_offset_seconds: float | Absent
     words: LastWords | None
 
 

@@ -46,8 +46,8 @@ class Machine(Struct, frozen=True):
     is_self: bool = False
     url: Annotated[str | None, Doc("Null for this machine.")] = None
     clock_offset_seconds: Annotated[
-        float | None, Doc("By how much its clock is ahead; null below 2 s, which may be delay.")
-    ] = None
+        float | Absent, Doc("By how much its clock is ahead; not_available below 2 s, which may be delay.")
+    ] = Absent.NOT_AVAILABLE
     words: LastWords | None = None
 
 

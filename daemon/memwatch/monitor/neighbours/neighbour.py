@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from memwatch.core.model import Absent
 from memwatch.core.neighbour_status import NeighbourState
 from memwatch.monitor.neighbours.tick import LastWords, Tick, decode_all, decode_tick, tell_last_words
 from memwatch.monitor.render import words
@@ -183,7 +184,7 @@ class Neighbour:
         return decode_all(self._hour.ticks())
 
     @property
-    def known_clock_offset_seconds(self) -> float | None:
-        """Return by how much its clock is ahead of ours, None if that may be delay."""
+    def known_clock_offset_seconds(self) -> float | Absent:
+        """Return by how much its clock is ahead of ours, NOT_AVAILABLE if that may be delay."""
         offset = self.clock_offset_seconds
-        return offset if self.last is not None and abs(offset) >= MIN_CLOCK_OFFSET_SECONDS else None
+        return offset if self.last is not None and abs(offset) >= MIN_CLOCK_OFFSET_SECONDS else Absent.NOT_AVAILABLE
