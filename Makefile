@@ -71,8 +71,8 @@ help:
 	@echo "make test-deploy  check the Helm chart by Helm's code, and the Ansible role by Ansible and its linter"
 	@echo "make faults       inject faults and write docs/quality/faults.md (10 minutes)"
 	@echo "make crash        SIGKILL under critical pressure, 200 times: at most one tick may be lost"
-	@echo "make machines     check the laws of the accounting on generated machines, and corrupt single figures of all committed"
-	@echo "                  ones (COUNT=1000000 MACHINES_ARGS='--processes 2' FIELDS_ARGS='--machines gb10')"
+	@echo "make machines     check the laws of the accounting on generated machines, corrupt single figures of all committed"
+	@echo "                  ones, and compare all surfaces (COUNT=1000000 MACHINES_ARGS='--processes 2' FIELDS_ARGS='--machines gb10')"
 	@echo "make alert-laws   check the laws of alerts on generated histories (COUNT=1000000 LAWS_ARGS='--processes 2')"
 	@echo "make mutants      change pure modules in 316 places, one at a time: a test has to fail (PART=3/10 for a part)"
 	@echo "make test-pythons run the tests on every installed Python, 3.10 to 3.14"
@@ -225,6 +225,7 @@ faults: $(VENV)/.test tools
 machines: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.machines --count $(COUNT) $(MACHINES_ARGS)
 	PYTHONPATH=tests $(BIN)/python -m scripts.field_law --count $(COUNT) $(FIELDS_ARGS)
+	PYTHONPATH=tests $(BIN)/python -m scripts.one_answer $(ANSWERS_ARGS)
 
 alert-laws: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.alert_laws --count $(COUNT) $(LAWS_ARGS)

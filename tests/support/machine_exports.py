@@ -8,8 +8,8 @@ machines: see `nvml_readings`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -85,21 +85,26 @@ class _MachineDaemon(Daemon):
 
     def __init__(self, source: Source, settings: Settings) -> None:
         self._source = source
-        self._clock = FakeClock()
+        self.clock = FakeClock()
         self._runners: list[CollectorRunner] = []
         super().__init__(settings, lambda _: settings)
 
     def _monitor_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         host = wiring.build_host(self.settings)
         entries = list_collectors(host, self.settings.collectors.disabled)
-        sampler = Sampler([_entry_of_a_tick(entry, self._source, host) for entry in entries], self._clock)
+        sampler = Sampler([_entry_of_a_tick(entry, self._source, host) for entry in entries], self.clock)
         self._runners = sampler.runners
         identity, reports = read_identity(roots), AllocatorReports(roots.procfs)
-        return Monitor(sampler, self._clock, self.live.rules, identity, reports=reports), sampler
+        return Monitor(sampler, self.clock, self.live.rules, identity, reports=reports), sampler
 
     def tick(self) -> Snapshot:
-        self._clock.now += INTERVAL_SECONDS
+        self.clock.now += INTERVAL_SECONDS
         return self.monitor.tick()
+
+    @property
+    def latest(self) -> Snapshot:
+        assert self.monitor.latest is not None
+        return self.monitor.latest
 
     def close(self) -> None:
         for runner in self._runners:
@@ -118,14 +123,22 @@ def _entry_of_a_tick(entry: CollectorEntry, source: Source, host: Host) -> Colle
     return replace(entry, make=make, may_block=False)
 
 
-def export_source(source: Source) -> Export:
+@contextmanager
+def machine_daemon(source: Source, **environ: str) -> Iterator[_MachineDaemon]:
+    """Yield the daemon of a machine after three ticks. `environ`: settings by the names of the environment."""
     roots = source.roots
     flags = {"procfs": roots.procfs, "sysfs": roots.sysfs, "rootfs": roots.rootfs, "interval": "1s"}
-    settings = load({flag: str(value) for flag, value in flags.items()}, {}, default_file=Path("/nonexistent"))
+    settings = load({flag: str(value) for flag, value in flags.items()}, environ, default_file=Path("/nonexistent"))
     with closing(_MachineDaemon(source, settings)) as daemon:
         daemon.config.started(settings)
         for _ in range(TICKS):
-            snapshot = daemon.tick()
+            daemon.tick()
+        yield daemon
+
+
+def export_source(source: Source) -> Export:
+    with machine_daemon(source) as daemon:
+        snapshot = daemon.latest
         metrics = daemon.exporter().render(snapshot, generate_latest).decode()
     return Export(snapshot, json.loads(to_bytes(snapshot_json(snapshot))), metrics)
 

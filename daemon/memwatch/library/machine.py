@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from memwatch.core.backends.devices import UNIFIED, certain_part, compute_capacity
+from memwatch.core.backends.devices import UNIFIED, certain_part, compute_capacity, find_widest_place
 from memwatch.core.findings import stale_pool, stale_share
 from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share
 from memwatch.library.daemon_client import Daemon, NoDaemonError, daemon
@@ -249,11 +249,11 @@ def _read_capacity(device: object) -> int:
 
 
 def memory_info(device: object = None) -> MemoryInfo | None:
-    """Return the memory of System RAM or of the pool a GPU allocates from. Never raises.
+    """Return the memory of System RAM or of the pool in which a GPU can use most. Never raises.
 
-    Devices are named as in `Machine.find`. Without such a GPU, if its memory is not known, or without an answer of
-    another machine that MEMWATCH_URL names, it is None, and the reason is logged once. Inside a GPU memory
-    partition it is that of the limit, for a MIG instance its own.
+    Devices are named as in `Machine.find`. Without such a GPU, or if its memory is not known, it is None, and the
+    reason is logged once. Inside a GPU memory partition it is that of the limit, for a MIG instance its own. The
+    headroom is that of the GPU in all pools, as the daemon has it: on an APU, in the carve-out and in System RAM.
 
     System RAM is current. GPU memory is that of the last one or two seconds. Without a daemon, the first call with
     a GPU, and the first after a minute without one, take up to two seconds.
@@ -276,7 +276,7 @@ def _memory_info(device: object) -> MemoryInfo | None:
     unified = target is not None and UNIFIED.get(target.device.architecture, False)
     total, (used, available, free) = _size_of(place), _now(place, here, target)
     room, certain = available, certain_part(available, free)
-    if target is not None and not target.instance and not unified and _is_current(here):
+    if target is not None and not target.instance and _is_current(here):
         room, certain = target.device.headroom_after_reclaim_bytes, target.device.headroom_bytes
     return MemoryInfo(place.id, place.label, total, used, available, certain, room, unified)
 
@@ -288,7 +288,7 @@ def _log_unknown(device: Device | None) -> None:
 
 
 def _find_place(here: Machine, target: Target | None) -> Pool | Share | None:
-    """Return the first pool a device allocates from, or its MIG instance. System RAM for the CPU.
+    """Return the pool in which a device can use most, or its MIG instance. System RAM for the CPU.
 
     For a unified GPU it is System RAM if its pool is not known. Without a pool, return the smallest of the limits
     that are known of the device.
@@ -300,7 +300,7 @@ def _find_place(here: Machine, target: Target | None) -> Pool | Share | None:
     if target.instance in shares:
         return shares[target.instance] if _size_of(shares[target.instance]) else None
     limits = []
-    place = device.allocates_from[0] if device.allocates_from else ""
+    place = find_widest_place(device, here)
     while place in shares:
         limits.append(shares[place])
         place = shares[place].within

@@ -116,6 +116,11 @@ def compute_capacity(device: Device, snapshot: PoolsAndShares) -> Bytes:
     return sum_figures(widest.values()) if widest else Absent.NOT_AVAILABLE
 
 
+def find_widest_place(device: Device, snapshot: PoolsAndShares) -> str:
+    """Return the pool or share in which a device can use most: on an APU its carve-out or GTT. "" without any."""
+    return max(device.allocates_from, key=lambda place: _room(place, snapshot)[1], default="")
+
+
 def _room(place: str, snapshot: PoolsAndShares) -> tuple[str, int]:
     """Return (pool of a place, smallest limit on the path to it). A limit may be all that is known of a GPU."""
     shares = {share.id: share for share in snapshot.shares}
