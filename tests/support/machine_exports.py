@@ -30,6 +30,7 @@ from memwatch.core.reading.collector_runner import CollectorRunner
 from memwatch.core.reading.identity import read_identity
 from memwatch.core.reading.sampler import Gatherer, Sampler
 from memwatch.core.snapshot import Snapshot
+from memwatch.library.local_reading import NOT_NEEDED
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.render.json import snapshot_json, to_bytes
 from memwatchd import wiring
@@ -83,15 +84,15 @@ class RecordedTegrastats(BaseCollector):
 class _MachineDaemon(Daemon):
     """Daemon without threads, for one machine."""
 
-    def __init__(self, source: Source, settings: Settings) -> None:
-        self._source = source
+    def __init__(self, source: Source, settings: Settings, left_out: frozenset[str]) -> None:
+        self._source, self._left_out = source, left_out
         self.clock = FakeClock()
         self._runners: list[CollectorRunner] = []
         super().__init__(settings, lambda _: settings)
 
     def _monitor_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         host = wiring.build_host(self.settings)
-        entries = list_collectors(host, self.settings.collectors.disabled)
+        entries = list_collectors(host, self._left_out | self.settings.collectors.disabled)
         sampler = Sampler([_entry_of_a_tick(entry, self._source, host) for entry in entries], self.clock)
         self._runners = sampler.runners
         identity, reports = read_identity(roots), AllocatorReports(roots.procfs)
@@ -124,12 +125,17 @@ def _entry_of_a_tick(entry: CollectorEntry, source: Source, host: Host) -> Colle
 
 
 @contextmanager
-def machine_daemon(source: Source, **environ: str) -> Iterator[_MachineDaemon]:
-    """Yield the daemon of a machine after three ticks. `environ`: settings by the names of the environment."""
+def machine_daemon(
+    source: Source, left_out: frozenset[str] = frozenset(), **environ: str
+) -> Iterator[_MachineDaemon]:
+    """Yield the daemon of a machine after three ticks.
+
+    `left_out`: collectors that it does not have. `environ`: settings by the names of the environment.
+    """
     roots = source.roots
     flags = {"procfs": roots.procfs, "sysfs": roots.sysfs, "rootfs": roots.rootfs, "interval": "1s"}
     settings = load({flag: str(value) for flag, value in flags.items()}, environ, default_file=Path("/nonexistent"))
-    with closing(_MachineDaemon(source, settings)) as daemon:
+    with closing(_MachineDaemon(source, settings, left_out)) as daemon:
         daemon.config.started(settings)
         for _ in range(TICKS):
             daemon.tick()
@@ -165,6 +171,12 @@ def nvml_responses() -> Mapping[str, bytes]:
     states |= {name: state_file(machine) for name, machine in READY.items()}
     machines = {name: (state, Source(folder_of(name)).roots) for name, state in states.items()}
     return read_all({name: (state, roots) for name, (state, roots) in machines.items() if is_nvidia_here(roots)})
+
+
+def read_alone(name: str) -> Snapshot:
+    """Return the machine as the library reads it without a daemon, by its name in `golden.RUN_HERE`."""
+    with machine_daemon(Source(folder_of(name), nvml_responses().get(name)), NOT_NEEDED) as daemon:
+        return daemon.latest
 
 
 @cache

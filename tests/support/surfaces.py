@@ -33,7 +33,7 @@ from memwatch.library import wait as library_wait
 from memwatch.library.daemon_client import Daemon
 from memwatch.library.host import Host, Ram
 from memwatch.library.machine import get_device_memory_bytes, is_unified_memory_gpu, memory_info
-from memwatch.library.machine_record import Machine, MemoryInfo, decode_backends, decode_machine
+from memwatch.library.machine_record import Machine, MemoryInfo, decode_backends, decode_machine, from_snapshot
 from memwatch.library.wait import wait_for
 from memwatch.monitor.neighbours.tick import build_tick, decode_tick, encode_tick
 from memwatch.monitor.render.json import backends_json, to_bytes
@@ -43,10 +43,14 @@ Json = Any
 
 
 class View(Struct, frozen=True):
-    """A machine as a client sees it: `get` returns the body of an answer of its daemon."""
+    """A machine as a client sees it: `get` returns the body of an answer of its daemon.
+
+    `alone`: the machine as the library reads it without a daemon; None for a machine without files.
+    """
 
     snapshot: Snapshot
     get: Callable[[str], str]
+    alone: Snapshot | None = None
 
     def json(self, path: str) -> Json:
         return json.loads(self.get(path))
@@ -404,7 +408,15 @@ def replayed(view: View) -> Cells:
 
 def library_records(view: View) -> Cells:
     """Return the records of `memwatch.machine()` with a daemon."""
-    machine = decode_machine(view.json("/api/v1/snapshot"))
+    return records_of(decode_machine(view.json("/api/v1/snapshot")))
+
+
+def records_alone(view: View) -> Cells:
+    """Return the records of `memwatch.machine()` without a daemon."""
+    return {} if view.alone is None else records_of(from_snapshot(view.alone))
+
+
+def records_of(machine: Machine) -> Cells:
     found: Cells = {Cell(MACHINE, "name"): machine.name, Cell(MACHINE, "architecture"): machine.architecture}
     for pool in machine.pools:
         sizes = {"size": pool.size_bytes, "used": pool.used_bytes, "available": pool.available_bytes}
@@ -464,6 +476,15 @@ def program_on(machine: Machine, meminfo: Pool | None) -> Iterator[None]:
 def library_functions(view: View) -> Cells:
     """Return the answers of the functions for one GPU, in a program beside a daemon."""
     machine = decode_machine(view.json("/api/v1/snapshot"))
+    with program_on(machine, find_system_ram(machine.pools)):
+        return called(machine)
+
+
+def functions_alone(view: View) -> Cells:
+    """Return the answers of the functions for one GPU, in a program without a daemon."""
+    if view.alone is None:
+        return {}
+    machine = from_snapshot(view.alone)
     with program_on(machine, find_system_ram(machine.pools)):
         return called(machine)
 
@@ -614,6 +635,8 @@ SURFACES: Mapping[str, Surface] = {
     "machine()": library_records,
     "memory_info": library_functions,
     "wait_for": waiting,
+    "machine() alone": records_alone,
+    "memory_info alone": functions_alone,
     "mcp": mcp,
     "mqtt": home_assistant_sensors,
     "tick": neighbour_tick,
@@ -621,3 +644,5 @@ SURFACES: Mapping[str, Surface] = {
     "fit": fit_json,
     "backends": backends,
 }
+# Those of a program that reads the machine itself.
+ALONE = frozenset({"machine() alone", "memory_info alone"})
