@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from msgspec import Struct
+from opentelemetry.sdk.metrics.export import NumberDataPoint
 from prometheus_client.parser import text_string_to_metric_families
 
 from memwatch.cli import _mcp_tools, home_assistant, status
@@ -37,6 +38,7 @@ from memwatch.library.machine_record import Machine, MemoryInfo, decode_backends
 from memwatch.library.wait import wait_for
 from memwatch.monitor.neighbours.tick import build_tick, decode_tick, encode_tick
 from memwatch.monitor.render.json import backends_json, to_bytes
+from memwatchd.otlp.source import Span, build_payload
 from support.one_answer import CPU, MACHINE, Cell, Cells, Range, Shown, truth
 
 Json = Any
@@ -151,6 +153,38 @@ def metrics_of(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> Cells
 def metrics(view: View) -> Cells:
     families = text_string_to_metric_families(view.get("/metrics"))
     return metrics_of((one.name, one.labels, one.value) for family in families for one in family.samples)
+
+
+def otlp(view: View) -> Cells:
+    """Return what is pushed by OTLP, under the names of /metrics."""
+    return metrics_of(otlp_points(view))
+
+
+def otlp_points(view: View) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    families = text_string_to_metric_families(view.get("/metrics"))
+    for metric in build_payload(families, Span(0, 1), {}, {}).resource_metrics[0].scope_metrics[0].metrics:
+        for point in metric.data.data_points:
+            if isinstance(point, NumberDataPoint):
+                yield metric.name, {name: str(word) for name, word in (point.attributes or {}).items()}, point.value
+
+
+CONVENTIONAL = {
+    "hw.gpu.memory.limit": "size",
+    "hw.gpu.memory.usage": "used",
+    "system.memory.limit": "size",
+    "system.memory.linux.available": "available",
+}
+
+
+def otlp_conventions(view: View) -> Cells:
+    """Return what is pushed by OTLP, under the conventional names. System RAM has no id there."""
+    found: Cells = {}
+    for name, labels, value in otlp_points(view):
+        if name in CONVENTIONAL:
+            found[Cell(labels.get("hw.id", "ram"), CONVENTIONAL[name])] = int(value)
+        elif name == "system.memory.usage" and labels["system.memory.state"] == "used":
+            found[Cell("ram", "used")] = int(value)
+    return found
 
 
 # A figure on a page: its bytes and its text, the reason for its absence, or the bounds of a range.
@@ -626,6 +660,8 @@ SURFACES: Mapping[str, Surface] = {
     "snapshot": snapshot_json,
     "parts": parts_json,
     "metrics": metrics,
+    "otlp": otlp,
+    "otlp conventions": otlp_conventions,
     "overview": overview,
     "devices": devices_page,
     "processes": processes_page,
