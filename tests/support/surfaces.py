@@ -111,7 +111,11 @@ def json_machine(machine: Json) -> Cells:
 
 
 def snapshot_json(view: View) -> Cells:
-    found = view.json("/api/v1/snapshot")
+    return snapshot_cells(view.get("/api/v1/snapshot"))
+
+
+def snapshot_cells(text: str) -> Cells:
+    found = json.loads(text)
     parts = json_pools(found["pools"]) | json_shares(found["shares"]) | json_devices(found["devices"])
     return parts | json_processes(found["processes"]) | json_machine(found["machine"])
 
