@@ -14,7 +14,7 @@ from memwatch.core.model import Absent, Process
 from memwatch.core.owners import Owner
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.metrics.families import Exporter
-from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, KEEP_SECONDS
+from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, KEEP_SECONDS, process_families
 from support.sample_snapshots import critical_gb10, left_behind
 
 MIB = 1 << 20
@@ -163,3 +163,14 @@ def test_number_of_owners_can_be_set_and_zero_exports_none() -> None:
 
     assert (len(few), none) == (3, [])
     assert sum(few.values()) == sum(MANY.values())
+
+
+def test_largest_processes_are_those_of_the_pages_where_a_footprint_is_a_range() -> None:
+    """On a unified machine those with GPU memory have a range, and are the largest."""
+    small = Process(1, 0.0, "small", MIB, MIB, "rss")
+    large = Process(
+        2, 0.0, "large", MIB, Absent.NOT_AVAILABLE, "rss + device", footprint_range=(40 * MIB, 80 * MIB)
+    )
+    families = process_families(machine((), processes=(small, large)), 1)
+
+    assert {sample.labels["pid"] for family in families for sample in family.samples} == {"2"}

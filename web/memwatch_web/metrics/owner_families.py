@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from memwatch.core.model import Absent, Bytes, Process, sum_figures
+from memwatch.core.model import Absent, Bytes, sum_figures
 from memwatch.core.owners import OWNER_KINDS, OwnerKind, OwnerTotal, build_totals, find_caps
 from memwatch.core.snapshot import Snapshot
+from memwatch.monitor.render.summary import by_footprint
 from memwatch_web.metrics.samples import PREFIX, find_devices, gauge, words
 
 OWNER = ("kind", "name")
@@ -173,11 +174,7 @@ PROCESS = ("pid", "name", "unit", "container")
 
 def process_families(snapshot: Snapshot, max_processes: int) -> Iterator[Metric]:
     """Yield the largest processes. A snapshot has more: it includes every process that holds GPU memory."""
-
-    def size(process: Process) -> int:
-        return -1 if isinstance(process.footprint_bytes, Absent) else process.footprint_bytes
-
-    largest = sorted(snapshot.processes, key=size, reverse=True)[:max_processes]
+    largest = by_footprint(snapshot.processes)[:max_processes]
     keys = [(str(one.pid), words(one.name), words(one.unit), words(one.container)) for one in largest]
     found = list(zip(keys, largest, strict=True))
     resident = [(key, process.rss_bytes) for key, process in found]
