@@ -10,13 +10,15 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from memwatch.core.model import Absent, Bytes
+from memwatch.library.arguments import check_members, describe
 from memwatch.library.cupy_peaks import cupy_peaks
 from memwatch.library.host import host
 from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats, count_fallbacks, greater
 from memwatch.library.program_safety import never_raise
+from memwatch.planning.sizes import InvalidInputError
 
 # Allocators of Apple's frameworks: MLX, and PyTorch on Metal (MPS). Both allocate from System RAM.
 
@@ -352,21 +354,32 @@ def _find_jax_pools(jax: Any, bridge: Any) -> list[MemoryPool]:  # noqa: ANN401
 
 _registered: list[MemoryPool] = []
 MAX_POOLS = 16
+POOL_METHODS = ("stats", "total", "free", "pressure", "clear", "shrink")
 TOTALS = ("allocations", "frees", "total_allocated_bytes", "total_freed_bytes")
 SUMMED = ("allocated_bytes", "reserved_bytes", "peak_bytes", *TOTALS)
 
 
 def register_pool(pool: MemoryPool) -> None:
-    """Register a pool to report to the daemon and shrink under pressure. Raises ValueError above sixteen pools."""
+    """Register a pool, once, to report to the daemon and shrink under pressure.
+
+    Raises InvalidInputError for an object that is not a MemoryPool, and above sixteen pools.
+    """
+    check_members(pool, "pool", POOL_METHODS, "memory pool", "an object with the members of MemoryPool")
+    for name in ("backend_name", "device"):
+        if not isinstance(getattr(pool, name, None), str):
+            raise InvalidInputError(
+                f'pool is {describe(pool)}, whose {name} is not a text; for example device = "cuda:0"'
+            )
+    if any(one is pool for one in _registered):
+        return
     if len(_registered) >= MAX_POOLS:
-        raise ValueError(f"{len(_registered)} pools are registered, the most allowed; unregister one first")
+        raise InvalidInputError(f"{len(_registered)} pools are registered, the most allowed; unregister one first")
     _registered.append(pool)
 
 
 def unregister_pool(pool: MemoryPool) -> None:
     """Unregister a pool. No error if it is not registered."""
-    if pool in _registered:
-        _registered.remove(pool)
+    _registered[:] = [one for one in _registered if one is not pool]
 
 
 def pools() -> list[MemoryPool]:
@@ -376,13 +389,27 @@ def pools() -> list[MemoryPool]:
 
 @never_raise(PoolStats(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE))
 def read_stats(pool: MemoryPool) -> PoolStats:
-    return pool.stats()
+    return check_stats(pool.stats(), pool)
 
 
 @never_raise(PoolStats(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE))
 def read_counters(pool: MemoryPool) -> PoolStats:
     """Return the statistics with the peaks as the allocator counts them now."""
-    return pool.counters() if isinstance(pool, CachingPool) else pool.stats()
+    return check_stats(pool.counters() if isinstance(pool, CachingPool) else pool.stats(), pool)
+
+
+def check_stats(found: object, pool: MemoryPool) -> PoolStats:
+    """Return a pool's statistics if all can be added up: a registered pool is a program's own code."""
+    if not isinstance(found, PoolStats):
+        raise InvalidInputError(
+            f"stats() of {pool.backend_name} returned {describe(found)}, which is not PoolStats"
+        )
+    for name, figure in asdict(found).items():
+        if not isinstance(figure, int | Absent):
+            raise InvalidInputError(
+                f"stats() of {pool.backend_name} has the {name} {describe(figure)}, which is not a whole number"
+            )
+    return found
 
 
 def total_stats() -> PoolStats | None:

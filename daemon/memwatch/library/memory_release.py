@@ -16,6 +16,7 @@ from msgspec.structs import astuple
 
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.runtime.heap import trim_heap
+from memwatch.library.arguments import check_choice, check_text
 from memwatch.library.frameworks import clear_pool, pools, read_stats
 from memwatch.library.host import rss_bytes
 from memwatch.library.memory_pool import MemoryPool
@@ -162,10 +163,18 @@ def clear(framework: str = "") -> tuple[Released, ...]:
     Garbage is collected first, since tensors in reference cycles keep their memory. PyTorch, CuPy, MLX and
     registered pools are cleared, then the pools of cudaMallocAsync and hipMallocAsync, then the heap of the C
     library. `framework`: only pools of that name, such as "CuPy". Takes milliseconds, and waits for the GPU: call
-    it between phases, not in each step.
+    it between phases, not in each step. A framework that is not known is one line in the log.
     """
+    every = pools()
+    wanted = check_text(framework, "framework", "CuPy").lower()
+    if wanted:
+        names = [
+            *(pool.backend_name for pool in every),
+            *(name.partition(" ")[0] for name in (*CALLS, *NOTHING_TO_CALL)),
+        ]
+        check_choice(wanted, "framework", dict.fromkeys(name.lower() for name in names), "CuPy")
     gc.collect()
-    found = [pool for pool in pools() if framework.lower() in ("", pool.backend_name.lower())]
+    found = [pool for pool in every if wanted in ("", pool.backend_name.lower())]
     before = [read_stats(pool).reserved_bytes for pool in found]  # PyTorch clears all GPUs at once
     for pool in found:
         clear_pool(pool)

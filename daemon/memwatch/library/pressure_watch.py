@@ -14,12 +14,12 @@ from memwatch.core.http import GetError
 from memwatch.core.model import Absent, Pool
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Level
+from memwatch.library.arguments import check_choice, check_function
 from memwatch.library.daemon_client import Daemon, daemon
 from memwatch.library.frameworks import shrink
 from memwatch.library.host import CgroupLimit, Host, host, own_limit
 from memwatch.library.machine import list_gpu_pools
 from memwatch.library.program_safety import log_once, never_raise
-from memwatch.planning.sizes import InvalidInputError
 
 # The stream sends an event at each tick, at most a minute apart.
 STREAM_SECONDS = 70.0
@@ -65,9 +65,8 @@ class PressureWatch:
         limit: Callable[[], CgroupLimit | None] = own_limit,
         gpus: Callable[[], Iterable[Pool]] = list_gpu_pools,
     ) -> None:
-        words = [one.word for one in Level]
-        if level not in words:
-            raise InvalidInputError(f'level is "{level}", which is not one of {", ".join(words)}; for example high')
+        check_function(callback, "callback", "print")
+        check_choice(level, "level", [one.word for one in Level], "high")
         self._callback = never_raise(None)(callback)
         self._min_level = Level[level.upper()]
         self._of = of
@@ -175,13 +174,13 @@ def parse_events(lines: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  a fi
 def on_pressure(callback: Callback, level: str = "high") -> PressureWatch:
     """Call `callback` on changes of level, within a tick of the daemon or within two seconds without one.
 
-    Without a daemon the targets are System RAM, this process's limit and, if a framework uses a GPU, the memory of
-    all GPUs. While a daemon of another machine (MEMWATCH_URL) does not answer, it is the limit alone.
-    Raises InvalidInputError for an unknown level.
+        Without a daemon the targets are System RAM, this process's limit and, if a framework uses a GPU, the memory of
+        all GPUs. While a daemon of another machine (MEMWATCH_URL) does not answer, it is the limit alone.
+        Raises InvalidInputError for an unknown level, and for what is no function.
     """
     return PressureWatch(callback, level, daemon, host)
 
 
 def shrink_on_pressure(level: str = "high") -> PressureWatch:
-    """Shrink every pool of this process when the machine's pressure rises to a level."""
+    """Shrink every pool of this process when the machine's pressure rises to a level. Raises InvalidInputError."""
     return on_pressure(lambda change: change.rising and shrink(), level)

@@ -17,6 +17,7 @@ from memwatch.core.linux.files import Roots, names_in, read_once
 from memwatch.core.linux.pci import pci_numbers
 from memwatch.core.linux.runtime_power import is_awake
 from memwatch.core.model import Device
+from memwatch.library.arguments import refuse
 from memwatch.planning.sizes import InvalidInputError
 
 # Kinds of names. ANY_GPU: a number without a framework. ID: one GPU of the machine, by its id, UUID or PCI address.
@@ -55,6 +56,16 @@ class DeviceName(NamedTuple):
 
 def is_cpu(wanted: object) -> bool:
     return wanted is None or parse_name(wanted).kind == CPU
+
+
+def check_device(value: object, name: str = "device") -> str:
+    """Return a device as its framework writes it. None is the CPU. Raises InvalidInputError for what is no name."""
+    if value is None:
+        return CPU
+    text = "" if isinstance(value, bool | float | bytes) else str(value).strip()
+    if not text[:1].isalnum():
+        raise refuse(value, name, "the name of a device", '"cuda:0"')
+    return text
 
 
 def parse_name(wanted: object) -> DeviceName:

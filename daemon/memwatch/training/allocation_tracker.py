@@ -11,9 +11,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from memwatch.planning.sizes import InvalidInputError, parse_bytes
+from memwatch.library.arguments import check_choice, check_function, check_seconds, check_text
+from memwatch.planning.sizes import InvalidInputError, check_count, parse_bytes
 
 Location = Literal["gpu", "cpu"]
+LOCATIONS = ("gpu", "cpu")
 MAX_LIVE = 1_000_000
 
 
@@ -38,6 +40,7 @@ class AllocationTracker:
     """Tracker of allocations: `id = tracker.add("kv cache", 4 << 30)`, later `tracker.remove(id)`. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        check_function(clock, "clock", "time.monotonic")
         self._clock = clock
         self._live: dict[int, Allocation] = {}
         self._ids = itertools.count(1)
@@ -48,11 +51,11 @@ class AllocationTracker:
     def add(self, tag: str, size_bytes: int | str, location: Location = "gpu") -> int:
         """Record an allocation and return its id.
 
-        Raises InvalidInputError for an invalid size or location, and above a million live allocations.
+        Raises InvalidInputError for an invalid tag, size or location, and above a million live allocations.
         """
+        check_text(tag, "tag", "kv cache")
         count = parse_bytes(size_bytes, "size_bytes")
-        if location not in ("gpu", "cpu"):
-            raise InvalidInputError(f'location is "{location}", which is not gpu or cpu; for example gpu')
+        check_choice(location, "location", LOCATIONS, "gpu")
         with self._lock:
             if len(self._live) >= MAX_LIVE:
                 raise InvalidInputError(f"{MAX_LIVE} allocations are recorded, the most allowed; remove freed ones")
@@ -63,7 +66,8 @@ class AllocationTracker:
         return found.id
 
     def remove(self, allocation_id: int) -> bool:
-        """Remove an allocation. Returns False if there is none with that id."""
+        """Remove an allocation. Returns False if there is none with that id. Raises InvalidInputError for no id."""
+        check_count(allocation_id, "allocation_id", 1)
         with self._lock:
             found = self._live.pop(allocation_id, None)
             if found is not None:
@@ -72,11 +76,12 @@ class AllocationTracker:
 
     def find_old_allocations(self, older_than: float) -> list[Allocation]:
         """Return allocations older than `older_than` seconds, oldest first: candidates for a leak."""
-        limit = self._clock() - older_than
+        limit = self._clock() - check_seconds(older_than, "older_than", 600)
         with self._lock:
             return [one for one in self._live.values() if one.at < limit]
 
     def holdings(self, location: Location = "gpu") -> Holdings:
+        check_choice(location, "location", LOCATIONS, "gpu")
         with self._lock:
             live = [one for one in self._live.values() if one.location == location]
             tags: Counter[str] = Counter()

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
+from itertools import islice
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
+from memwatch.core.printable import printable
 from memwatch.core.units import size
+from memwatch.library.arguments import check_flag, check_members, refuse
 from memwatch.library.machine import is_unified_memory_gpu
 from memwatch.library.program_safety import log
-from memwatch.planning.sizes import InvalidInputError, check_count
+from memwatch.library.visible_gpus import check_device
+from memwatch.planning.sizes import InvalidInputError, check_count, quote
 from memwatch.training.oom_errors import is_out_of_memory
+
+MAX_BLOCKS = 10_000
+MODULE_METHODS = (
+    "parameters", "buffers", "to", "register_forward_pre_hook", "register_full_backward_pre_hook"
+)  # fmt: skip
+# Modules with hooks of a BlockSwap: those of a second one would move the same tensors.
+_swapped: WeakSet[Any] = WeakSet()
 
 # Tensors of one block of a PyTorch model, moved between System RAM and a device.
 
@@ -166,6 +178,7 @@ class BlockSwap:
         self._is_grad_enabled = is_grad_enabled
         self._last: int | None = None
         self._hooks: list[Any] = []
+        self._blocks: list[Any] = []
 
     @property
     def loaded_bytes(self) -> int:
@@ -182,6 +195,9 @@ class BlockSwap:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        for block in self._blocks:
+            _swapped.discard(block)
+        self._blocks.clear()
         for mover in self._movers:
             mover.evict(everything=True)
 
@@ -195,6 +211,8 @@ class BlockSwap:
 
     def _attach(self, blocks: list[Any]) -> None:
         """Register the hooks, and load the first blocks. Without room for them nothing is left behind."""
+        self._blocks = blocks
+        _swapped.update(blocks)
         for index, block in enumerate(blocks):
             self._hooks.append(block.register_forward_pre_hook(self._hook(index, self._before_forward)))
             self._hooks.append(block.register_full_backward_pre_hook(self._hook(index, self._before_backward)))
@@ -278,14 +296,20 @@ def swap_blocks(
     it with `swapped_blocks`. `pin_memory`: copies in pinned pages overlap, and cannot be reclaimed.
 
     If the GPU allocates from System RAM, nothing is swapped, as that would free nothing: the blocks are moved to
-    the device, and `note` says so. Raises InvalidInputError without blocks.
+    the device, and `note` says so. Raises InvalidInputError without blocks, for objects that are not modules, for
+    blocks that are swapped already, and for a device that PyTorch refuses. Raises ImportError without PyTorch.
     """
+    check_count(resident, "resident", 2, 1, MAX_BLOCKS)
+    found, place = check_blocks(blocks), check_device(device)
+    check_flag(pin_memory, "pin_memory", True)
+
     import torch
 
-    found, place = list(blocks), str(device)
-    check_count(resident, "resident", 2, 1, 1 << 20)
-    if not found:
-        raise InvalidInputError("blocks is empty, which leaves nothing to swap; for example model.layers")
+    try:
+        torch.device(place)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = printable(str(error).splitlines()[0][:200])
+        raise InvalidInputError(f'device is {quote(place)}: {reason}; for example "cuda:0"') from None
     note = explain_inaction(place, len(found), resident)
     if note:
         for block in found:
@@ -306,6 +330,24 @@ def swap_blocks(
         size(swap.swapped_bytes),
     )
     return swap
+
+
+def check_blocks(blocks: object) -> list[Any]:
+    """Return the blocks if all are modules that can be swapped."""
+    if not isinstance(blocks, Iterable):
+        raise refuse(blocks, "blocks", "a list of modules", "model.layers")
+    found = list(islice(blocks, MAX_BLOCKS + 1))
+    if not found:
+        raise InvalidInputError("blocks is empty, which leaves nothing to swap; for example model.layers")
+    if len(found) > MAX_BLOCKS:
+        raise InvalidInputError(f"blocks has more than {MAX_BLOCKS} modules; for example model.layers")
+    for index, block in enumerate(found):
+        check_members(block, f"blocks[{index}]", MODULE_METHODS, "module of PyTorch", "model.layers")
+        if block in _swapped:
+            raise InvalidInputError(
+                f"blocks[{index}] is swapped already; call remove() of the BlockSwap that has it first"
+            )
+    return found
 
 
 def explain_inaction(device: str, count: int, resident: int) -> str:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Absent
 from memwatch.core.units import size
+from memwatch.library.arguments import check_flag, check_folder, check_seconds
 from memwatch.library.memory_pool import greater
 from memwatch.library.peaks import Peak
 from memwatch.library.profiler import MemoryProfiler
@@ -309,9 +310,11 @@ def transformers_callback(interval: float = 0.5, *, exact: bool = True, folder: 
     """Return a callback for Hugging Face's Trainer: stages and peaks of epochs and evaluations as marks.
 
     Use as `Trainer(…, callbacks=[memwatch.transformers_callback()])`. An out-of-memory error that ends the program
-    gets an autopsy, saved in `folder` if there is one. Raises ImportError without transformers.
+    gets an autopsy, saved in `folder` if there is one. Raises InvalidInputError for wrong arguments, ImportError
+    without transformers.
     """
-    return build(TransformersHooks, import_module("transformers").TrainerCallback, interval, exact, folder)
+    settings = check_settings(interval, exact, folder)
+    return build(TransformersHooks, import_module("transformers").TrainerCallback, settings)
 
 
 def lightning_callback(interval: float = 0.5, *, exact: bool = True, folder: str | Path | None = None) -> Any:  # noqa: ANN401  a lightning.pytorch.Callback
@@ -319,14 +322,16 @@ def lightning_callback(interval: float = 0.5, *, exact: bool = True, folder: str
 
     It is of the package that is imported, `lightning` or `pytorch_lightning`. Raises ImportError without both.
     """
+    settings = check_settings(interval, exact, folder)
     older = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
     package = import_module("pytorch_lightning" if older else "lightning.pytorch")
-    return build(LightningHooks, package.Callback, interval, exact, folder)
+    return build(LightningHooks, package.Callback, settings)
 
 
 def keras_callback(interval: float = 0.5, *, exact: bool = True, folder: str | Path | None = None) -> Any:  # noqa: ANN401  a keras.callbacks.Callback
     """Return a callback for Keras' fit, evaluate and predict, as `transformers_callback`. Raises ImportError."""
-    return build(KerasHooks, import_module("keras").callbacks.Callback, interval, exact, folder)
+    settings = check_settings(interval, exact, folder)
+    return build(KerasHooks, import_module("keras").callbacks.Callback, settings)
 
 
 def accelerate_tracker(interval: float = 0.5, *, exact: bool = True, folder: str | Path | None = None) -> Any:  # noqa: ANN401  an accelerate.tracking.GeneralTracker
@@ -334,7 +339,8 @@ def accelerate_tracker(interval: float = 0.5, *, exact: bool = True, folder: str
 
     It measures from `init_trackers` to `end_training`. `log` reports the peak so far, every 10 s at most.
     """
-    return build(AccelerateHooks, import_module("accelerate.tracking").GeneralTracker, interval, exact, folder)
+    settings = check_settings(interval, exact, folder)
+    return build(AccelerateHooks, import_module("accelerate.tracking").GeneralTracker, settings)
 
 
 FACTORIES: dict[type[StagesCallback], Callable[..., Any]] = {
@@ -345,9 +351,20 @@ FACTORIES: dict[type[StagesCallback], Callable[..., Any]] = {
 }
 
 
-def build(hooks: type[StagesCallback], base: type, interval: float, exact: bool, folder: str | Path | None) -> Any:  # noqa: ANN401
+Settings = tuple[float, bool, str | Path | None]
+
+
+def check_settings(interval: float, exact: bool, folder: str | Path | None) -> Settings:
+    """Return the arguments of a callback, which are checked before its framework is imported."""
+    check_seconds(interval, "interval", 0.5)
+    MemoryProfiler(interval, exact=check_flag(exact, "exact", True))
+    check_folder(folder)
+    return interval, exact, folder
+
+
+def build(hooks: type[StagesCallback], base: type, settings: Settings) -> Any:  # noqa: ANN401
     kind = type(hooks.__name__.replace("Hooks", "Callback"), (hooks, base), {"factory": FACTORIES[hooks]})
-    return kind(interval, exact, folder)
+    return kind(*settings)
 
 
 def rebuild(name: str, settings: tuple[Any, ...]) -> Any:  # noqa: ANN401

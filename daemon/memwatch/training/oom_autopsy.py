@@ -7,8 +7,9 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from memwatch.core.model import Absent, Bytes
 from memwatch.core.printable import decode, printable
 from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.units import size
+from memwatch.library.arguments import check_folder, refuse
 from memwatch.library.daemon_client import daemon, read_roots
 from memwatch.library.frameworks import pools, read_stats
 from memwatch.library.host import PAGE_BYTES, host, own_limit, rss_bytes
@@ -132,13 +134,20 @@ class Autopsy(Struct, frozen=True):
         return "; ".join(list_parts(self))
 
 
+find_folder = never_raise(None)(check_folder)
+
+
 @never_raise(None)
 def autopsy(error: BaseException | str, folder: str | Path | None = None) -> Autopsy | None:
     """Collect the memory around an out-of-memory error, log it, and send it to the daemon as a mark. Never raises.
 
     Call it before memory is freed. With a `folder` it is saved there as JSON, with PyTorch's snapshot of its
     allocator (`memwatch autopsy FILE` reads it). Takes some 20 ms, up to two seconds if the daemon is slow.
+    What is neither an exception nor its text is one line in the log, as is a folder that cannot be one.
     """
+    if not isinstance(error, BaseException | str):
+        raise refuse(error, "error", "an exception or its text", "the error of an except block")
+    place = find_folder(folder)
     text = printable(str(error)[:MAX_ERROR_LENGTH]) or type(error).__name__
     found = [pool for pool in pools() if is_of_gpu(pool, find_gpu(text))]
     short = pick(found, text, error)
@@ -155,24 +164,37 @@ def autopsy(error: BaseException | str, folder: str | Path | None = None) -> Aut
         limit_left_bytes=Absent.NOT_SUPPORTED if limit is None else limit.left_bytes,
         pools=tuple(map(examine, found)),
         holders=find_holders(None if short is None else short.device),
-        **({} if folder is None else name_files(Path(folder))),
+        **({} if place is None else name_files(place)),
     )
-    if folder is not None:
+    if place is not None:
         save(result)
     log.warning("%s", result)
     reporter.mark(str(result))
     return result
 
 
-@contextmanager
-def autopsy_on_oom(folder: str | Path | None = None) -> Iterator[None]:
-    """Call `autopsy` on an out-of-memory error of the block, and raise the error. Also a decorator."""
-    try:
-        yield
-    except Exception as error:
-        if is_out_of_memory(error):
-            autopsy(error, folder)
-        raise
+class OomExaminer(ContextDecorator):
+    """Result of `autopsy_on_oom`."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and is_out_of_memory(error):
+            autopsy(error, self._folder)
+
+
+def autopsy_on_oom(folder: str | Path | None = None) -> OomExaminer:
+    """Call `autopsy` on an out-of-memory error of the block, and raise the error. Also a decorator.
+
+    Raises InvalidInputError for a folder that cannot be one, also if the decorator is written without `()`.
+    """
+    return OomExaminer(check_folder(folder))
 
 
 def is_of_gpu(pool: MemoryPool, number: int | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -10,14 +11,15 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from memwatch.library.arguments import check_folder, check_function, describe
 from memwatch.library.frameworks import clear_all
 from memwatch.library.machine import is_unified_memory_gpu
 from memwatch.library.memory_pool import note_fallback
 from memwatch.library.memory_release import clear
 from memwatch.library.program_safety import log_once
 from memwatch.library.reporter import reporter
-from memwatch.library.visible_gpus import CPU, is_cpu, parse_name
-from memwatch.planning.sizes import check_count
+from memwatch.library.visible_gpus import CPU, check_device, is_cpu, parse_name
+from memwatch.planning.sizes import InvalidInputError, check_count
 from memwatch.training.oom_autopsy import autopsy
 from memwatch.training.oom_errors import drop_frames, find_gpu, is_out_of_memory
 
@@ -32,13 +34,16 @@ def retry_on_oom(
 
     Use as `@retry_on_oom(batch_size=64)`. Later calls start with the size that worked. After `attempts`, or below
     `least`, the first error is raised with a note of the sizes tried. `autopsy` is called with the first error of a
-    call, and saves its files in `folder` if there is one. Raises InvalidInputError for invalid numbers.
+    call, and saves its files in `folder` if there is one. Raises InvalidInputError for invalid numbers, and for a
+    function that has no such keyword, or whose errors come after it returns, as those of a coroutine do.
     """
     check_count(batch_size, "batch_size", 64)
     check_count(attempts, "attempts", DEFAULT_ATTEMPTS, 1, 64)
     check_count(least, "least", 1, 1, batch_size)
+    check_folder(folder)
 
     def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        check_step(function)
         works = batch_size
 
         @wraps(function)
@@ -72,6 +77,24 @@ def retry_on_oom(
     return decorate
 
 
+def check_step(function: object) -> None:
+    """Check that `retry_on_oom` can call a function with another batch size, and that it sees its errors."""
+    check_function(function, "the decorated step", "def train(batch_size): …")
+    assert callable(function)  # noqa: S101  for type checkers
+    name = getattr(function, "__name__", describe(function))
+    checks = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(check(function) for check in checks):
+        raise InvalidInputError(
+            f"{name} is a coroutine or a generator, whose errors come after the call; decorate the function inside"
+        )
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of a builtin without one
+        return
+    if not any(one.kind is one.VAR_KEYWORD or one.name == "batch_size" for one in found):
+        raise InvalidInputError(f"{name} has no parameter batch_size; for example def {name}(batch_size): …")
+
+
 def _with_history(error: BaseException, tried: list[int]) -> BaseException:
     note = f"memwatch: out of memory with all batch sizes tried: {', '.join(map(str, tried))}"
     if sys.version_info >= (3, 11):
@@ -103,9 +126,10 @@ def allocate_with_fallback(make: Callable[[str], T], device: object = "cuda:0") 
     Use as `allocate_with_fallback(lambda device: torch.empty(1 << 28, device=device), "cuda:0")`. Before the
     fallback, all allocators are cleared and the device is tried once more. A fallback is logged once for each
     device, sent to the daemon as a mark, and counted in `PoolStats.cpu_fallbacks`. Other errors are raised, and
-    those of the CPU.
+    those of the CPU. Raises InvalidInputError if `make` is no function or `device` no name.
     """
-    name = CPU if device is None else str(device)
+    check_function(make, "make", "lambda device: torch.empty(1 << 28, device=device)")
+    name = check_device(device)
     if is_cpu(name):
         return FallbackBuffer(make(name), name)
     error = _try(make, name)

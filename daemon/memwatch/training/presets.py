@@ -20,10 +20,10 @@ from memwatch.library.advice import (
     select_environment,
     with_visible_gpus,
 )
+from memwatch.library.arguments import check_choice, refuse
 from memwatch.library.machine import machine
 from memwatch.library.machine_record import Machine
 from memwatch.library.program_safety import log_once
-from memwatch.planning.sizes import InvalidInputError, quote
 
 TORCH_INFERENCE = "https://docs.pytorch.org/docs/stable/notes/autograd.html"
 TORCH_CHECKPOINT = "https://docs.pytorch.org/docs/stable/checkpoint.html"
@@ -56,8 +56,10 @@ class Preset(Struct, frozen=True):
     def apply(self, environ: MutableMapping[str, str] | None = None) -> dict[str, str]:
         """Set the environment variables that are not set yet, and return them. Call it before importing torch.
 
-        `environ`: in place of that of this process.
+        `environ`: in place of that of this process. Raises InvalidInputError if it is no mapping.
         """
+        if environ is not None and not isinstance(environ, MutableMapping):
+            raise refuse(environ, "environ", "a mapping that can be changed", "os.environ")
         environ = os.environ if environ is None else environ
         new = {name: value for name, value in self.environment.items() if name not in environ}
         environ.update(new)
@@ -79,8 +81,7 @@ def preset(name: str) -> Preset:
 
 
 def build_preset(name: str, here: Machine) -> Preset:
-    if name not in PRESETS:
-        raise InvalidInputError(f"preset is {quote(name)}, which is not one of {', '.join(PRESETS)}")
+    check_choice(name, "preset", PRESETS, '"training"')
     own = list(PRESETS[name](here))
     chosen = {one.name: one for one in [*own, *advice_for(here)][::-1]}
     without = LOADER if name == "inference" else OF_WORKERS if name == "constrained" else frozenset()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ from msgspec import Struct
 
 from memwatch.core.runtime.own_files import remedy_to_read
 from memwatch.core.runtime.regular_file import open_descriptor
+from memwatch.library.arguments import check_path, check_text
 from memwatch.planning.safetensors import checked_bytes, list_entries, read_header
 from memwatch.planning.sizes import InvalidInputError, quote
 
@@ -41,7 +43,8 @@ class SafetensorsFile:
     """An open safetensors file. `tensors`: all entries by name. Use as `with open_safetensors(path) as file:`."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path: Path = Path(path)
+        self.path: Path = check_path(path, "path", "model.safetensors")
+        self._lock = threading.RLock()
         try:
             header, room = read_header(self.path)
             checked_bytes(header, room, str(self.path))
@@ -71,8 +74,9 @@ class SafetensorsFile:
 
     def read(self, name: str) -> memoryview:
         """Return the bytes of one tensor, which the kernel reads from the file when they are used."""
-        start, end = self._span(name)
-        return memoryview(self._map)[start:end]
+        with self._lock:
+            start, end = self._span(name)
+            return memoryview(self._map)[start:end]
 
     def as_torch(self, name: str) -> Any:  # noqa: ANN401  torch.Tensor
         """Return one tensor for PyTorch, on the CPU, mapped from the file. Changes do not reach the file."""
@@ -94,11 +98,13 @@ class SafetensorsFile:
 
     def close(self) -> None:
         """Unmap the file, or leave that to the last memoryview that was read from it."""
-        self._close_file()
-        with suppress(BufferError):
-            self._map.close()
+        with self._lock:
+            self._close_file()
+            with suppress(BufferError):
+                self._map.close()
 
     def __enter__(self) -> SafetensorsFile:
+        self._check_open()
         return self
 
     def __exit__(
@@ -113,14 +119,21 @@ class SafetensorsFile:
 
     def _map_tensor(self, name: str, item_bytes: int) -> memoryview | bytearray:
         """Map one tensor for a framework, which may write to it. Only the pages that are written take memory."""
-        start, end = self._span(name)
-        if start % item_bytes:
-            return bytearray(self.read(name))  # not aligned
-        page = start - start % mmap.ALLOCATIONGRANULARITY
-        mapped = mmap.mmap(self._file, end - page, access=mmap.ACCESS_COPY, offset=page)
+        with self._lock:  # another thread may close the file, whose number the next open file gets
+            start, end = self._span(name)
+            if start % item_bytes:
+                return bytearray(self.read(name))  # not aligned
+            page = start - start % mmap.ALLOCATIONGRANULARITY
+            mapped = mmap.mmap(self._file, end - page, access=mmap.ACCESS_COPY, offset=page)
         return memoryview(mapped)[start - page :]
 
+    def _check_open(self) -> None:
+        if not self._close_file.alive:
+            raise InvalidInputError(f"{self.path}: is closed; read its tensors before that, or open it again")
+
     def _find(self, name: str) -> TensorInfo:
+        self._check_open()
+        check_text(name, "name", next(iter(self.tensors), "lm_head.weight"))
         if name not in self.tensors:
             near = get_close_matches(name[:200], list(self.tensors)[:10_000], 3, 0.5) or list(self.tensors)[:3]
             known = ", ".join(one[:80] for one in near) or "none"

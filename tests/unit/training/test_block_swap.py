@@ -259,3 +259,33 @@ def test_window_has_the_block_first_and_never_more_than_resident(
 def test_direction_follows_the_order_of_blocks(last: int | None, index: int, step: int) -> None:
     """With activation checkpoints the last block runs twice, and then those before it."""
     assert choose_direction(last, index, 4) == step
+
+
+@pytest.mark.process
+def test_blocks_that_are_swapped_already_are_refused_until_they_are_removed(start: Start) -> None:
+    """Two of them would move the same tensors."""
+    gpu = Gpu()
+    start(gpu)
+    blocks = blocks_on(gpu)
+
+    with (
+        memwatch.swap_blocks(blocks),
+        pytest.raises(InvalidInputError, match=r"blocks\[0\] is swapped already; call"),
+    ):
+        memwatch.swap_blocks(blocks[1:])
+    with memwatch.swap_blocks(blocks[1:]) as swap:
+        run(blocks[1:])
+    assert swap.loads
+
+
+@pytest.mark.process
+def test_device_that_pytorch_refuses_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu()
+    torch = start(gpu)
+
+    def refuse(name: str) -> None:
+        raise RuntimeError(f"Invalid device string: '{name}'\nException raised from parse_type")
+
+    monkeypatch.setattr(torch, "device", refuse)
+    with pytest.raises(InvalidInputError, match="device is \"gpuX\": Invalid device string: 'gpuX'; for example"):
+        memwatch.swap_blocks(blocks_on(gpu), "gpuX")
