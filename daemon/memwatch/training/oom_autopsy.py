@@ -134,7 +134,9 @@ class Autopsy(Struct, frozen=True):
         return "; ".join(list_parts(self))
 
 
-find_folder = never_raise(None)(check_folder)
+@never_raise(None)
+def find_folder(folder: object) -> Path | None:
+    return check_folder(folder)
 
 
 @never_raise(None)
