@@ -71,5 +71,5 @@ class Site:
 @contextmanager
 def any_site(**environ: str) -> Iterator[Site]:
     """Yield the site of a daemon without a machine. `environ`: its settings."""
-    with machine_daemon(ANY_MACHINE, **environ) as daemon:
+    with machine_daemon(ANY_MACHINE, frozenset(), **environ) as daemon:
         yield Site(daemon)

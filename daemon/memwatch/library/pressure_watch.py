@@ -174,9 +174,9 @@ def parse_events(lines: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  a fi
 def on_pressure(callback: Callback, level: str = "high") -> PressureWatch:
     """Call `callback` on changes of level, within a tick of the daemon or within two seconds without one.
 
-        Without a daemon the targets are System RAM, this process's limit and, if a framework uses a GPU, the memory of
-        all GPUs. While a daemon of another machine (MEMWATCH_URL) does not answer, it is the limit alone.
-        Raises InvalidInputError for an unknown level, and for what is no function.
+    Without a daemon the targets are System RAM, this process's limit and, if a framework uses a GPU, the memory of
+    all GPUs. While a daemon of another machine (MEMWATCH_URL) does not answer, it is the limit alone.
+    Raises InvalidInputError for an unknown level, and for what is no function.
     """
     return PressureWatch(callback, level, daemon, host)
 
