@@ -287,12 +287,17 @@ def devices_in_lines(html: str, snapshot: Snapshot) -> Cells:
 
 
 def bounds(name: str, text: str) -> Cells:
-    """Return both ends of a headroom: "14.5 – 44.3 GiB", or one text for both if they are nearly the same."""
+    """Return both ends of a headroom: "14.5 – 44.3 GiB", or the smaller alone if they are nearly the same."""
     low, dash, high = text.partition(" – ")
     if not dash or low == "—":
-        return {Cell(name, "after reclaim"): text.removeprefix("— ")}
+        return {Cell(name, end_of(text)): text.removeprefix("— ")}
     unit = "" if " " in low else f" {high.split()[1]}"
     return {Cell(name, "headroom"): low + unit, Cell(name, "after reclaim"): high}
+
+
+def end_of(shown: Shown | str) -> str:
+    """Return which end of a headroom is shown alone: what is free now, or the reason why neither is known."""
+    return "headroom" if isinstance(shown, Shown) or shown[:1].isdigit() else "after reclaim"
 
 
 def status_room(html: str, snapshot: Snapshot) -> Cells:
@@ -303,7 +308,7 @@ def status_room(html: str, snapshot: Snapshot) -> Cells:
     name = snapshot.devices[0].id if snapshot.devices else CPU
     after = re.search(r">([^<]*) after reclaim</span>", match[2])
     values = [*figures_in(match[2])[:1], *([plain(after[1])] if after else [])]
-    return named(name, ("headroom", "after reclaim") if after else ("after reclaim",), values)
+    return named(name, ("headroom", "after reclaim") if after else (end_of(values[0]),), values)
 
 
 def head_of(html: str) -> Cells:
@@ -321,8 +326,9 @@ def devices_page(view: View) -> Cells:
         chip = re.search(r'<span class="chip">([^<]*)</span>', section)
         found[Cell(name, "architecture")] = plain(chip[1]) if chip else None
         found |= named(name, ("headroom",), fact(section, "free at once"))
-        for heading in ("after reclaim, up to", "available to allocate"):
-            found |= named(name, ("after reclaim",), fact(section, heading))
+        found |= named(name, ("after reclaim",), fact(section, "after reclaim, up to"))
+        for text in fact(section, "available to allocate"):
+            found |= named(name, (end_of(text),), [text])
         for row in re.findall(
             r'<tr[^>]*><th scope="row">(.*?)</tr>', section.partition("<h3>Processes")[0], re.DOTALL
         ):
@@ -389,6 +395,9 @@ def place_line(lines: list[str], label: str, name: str, quantities: tuple[str, s
     return found
 
 
+ENDS = ("headroom", "after reclaim")
+
+
 def device_line(lines: list[str], name: str) -> Cells:
     """Return the figures of "gpu0: NAME (unified memory): can allocate 29.8 GiB at once, up to 49.5 GiB after…"."""
     pattern = re.compile(rf"{name}: .*\((?P<architecture>[^()]*?)(?:, [a-z ]+)?\): (?P<room>.*)")
@@ -400,9 +409,9 @@ def device_line(lines: list[str], name: str) -> Cells:
         return found | {Cell(name, "after reclaim"): match["room"].removeprefix("headroom — ")}
     if both := re.fullmatch(r"can allocate (.*) at once, up to (.*) after reclaim", match["room"]):
         return found | {Cell(name, "headroom"): both[1], Cell(name, "after reclaim"): both[2]}
-    one = re.fullmatch(r"can allocate (?:up to )?(.*?) (?:now|after reclaim)", match["room"])
+    one = re.fullmatch(r"can allocate (?:(?P<now>.*) now|up to (?P<after>.*) after reclaim)", match["room"])
     assert one, match["room"]
-    return found | {Cell(name, "after reclaim"): one[1]}
+    return found | {Cell(name, end): text for end, text in zip(ENDS, one.groups(), strict=True) if text}
 
 
 def status_tree(view: View) -> Cells:
