@@ -15,12 +15,15 @@ from memwatch.library.daemon_client import daemon, read_roots
 from memwatch.library.device_selection import hidden_devices
 from memwatch.library.machine import machine_cache
 from memwatch.library.machine_record import ResponseDecodeError, decode_backends
+from memwatch.library.program_safety import log
 from memwatch.planning.answer import FitAnswer
+from memwatch.planning.arguments import check_choice, refuse
 from memwatch.planning.fit import CPU
 from memwatch.planning.request import MAX_GPUS
 from memwatch.planning.sizes import check_count, parse_bytes
 
 INQUIRY_SECONDS = 30.0
+SELECTABLE = (*(name for name, _ in PREFERENCE), CPU)
 # Backends whose devices are chosen by environment variables that the library evaluates.
 MASKED = frozenset({"cuda", "rocm"})
 
@@ -70,30 +73,49 @@ def _without(backend: Backend, hidden: Mapping[str, str]) -> Backend:
     return replace(backend, devices=(), available=False, reason=f"{why} hides its GPUs from this program")
 
 
-def best_available_backend() -> str:
-    """Return the name of the best usable backend: cuda, rocm, metal, opencl or cpu."""
-    return discover_backends().recommended
+def best_available_backend(prefer: str | Sequence[str] = ()) -> str:
+    """Return the name of the best usable backend: cuda, rocm, metal, opencl or cpu.
+
+    `prefer`: a name, or several in order; the first of them that is usable is returned. Raises InvalidInputError
+    for other names, and NoDaemonError as `machine`.
+    """
+    wishes, found = _check_preferred(prefer), discover_backends()
+    usable = {one.name for one in found.backends if one.gpus or (one.name == CPU and one.available is True)}
+    return next((name for name in wishes if name in usable), found.recommended)
 
 
-def select_backend_for(wanted: str | int | FitAnswer, gpus: int = 1) -> Backend:
-    """Return the best backend with a device that can allocate `wanted` bytes now, or `gpus` GPUs that can together.
+def _check_preferred(prefer: object) -> tuple[str, ...]:
+    names = [prefer] if isinstance(prefer, str) else prefer
+    if not isinstance(names, list | tuple):
+        raise refuse(
+            prefer, "prefer", f"the name of a backend or a list of names from {', '.join(SELECTABLE)}", '"cuda"'
+        )
+    return tuple(check_choice(name, "prefer", SELECTABLE, '"cuda"') for name in names)
+
+
+def select_backend_for(
+    wanted: str | int | FitAnswer, gpus: int = 1, *, prefer: str | Sequence[str] = ()
+) -> Backend:
+    """Return the best backend with a device that can allocate `wanted` bytes, or `gpus` GPUs that can together.
+
+    `prefer`: a name, or several in order, which come first if they have room. If not, a log line says why.
 
     With an answer of `fit`: the best one for the devices of that answer, also if these are several. If no backend
     has them, and it fits on the CPU, the CPU. Raises NoBackendError or InvalidInputError.
     """
     if isinstance(wanted, FitAnswer):
-        return select_for_answer(discover_backends(), wanted)
-    count = check_count(gpus, "gpus", 2, 1, MAX_GPUS)
-    return select(discover_backends(), parse_bytes(wanted, "bytes"), count)
+        return select_for_answer(discover_backends(), wanted, _check_preferred(prefer))
+    count, wishes = check_count(gpus, "gpus", 2, 1, MAX_GPUS), _check_preferred(prefer)
+    return select(discover_backends(), parse_bytes(wanted, "bytes"), count, wishes)
 
 
-def select(found: Backends, need: int, gpus: int = 1) -> Backend:
+def select(found: Backends, need: int, gpus: int = 1, prefer: Sequence[str] = ()) -> Backend:
     each = -(-need // gpus)
     where = f" on each of {gpus} GPUs" if gpus > 1 else ""
-    return _first(found, lambda backend: explain_refusal(backend, each, gpus), f"{size(each)}{where}")
+    return _first(found, lambda backend: explain_refusal(backend, each, gpus), f"{size(each)}{where}", prefer)
 
 
-def select_for_answer(found: Backends, answer: FitAnswer) -> Backend:
+def select_for_answer(found: Backends, answer: FitAnswer, prefer: Sequence[str] = ()) -> Backend:
     fit = answer.fit
     if not answer.fits:
         reasons = "; ".join(f"{verdict.device}: {verdict.reason}" for verdict in fit.verdicts)
@@ -106,18 +128,21 @@ def select_for_answer(found: Backends, answer: FitAnswer) -> Backend:
             return None if cpu_fits else "the plan is for GPUs"
         return _explain_absence(backend, devices)
 
-    return _first(found, explain, f"memory on {', '.join(devices)}")
+    return _first(found, explain, f"memory on {', '.join(devices)}", prefer)
 
 
-def _first(found: Backends, why_not: Callable[[Backend], str | None], what: str) -> Backend:
+def _first(found: Backends, why_not: Callable[[Backend], str | None], what: str, prefer: Sequence[str]) -> Backend:
     """Return the first backend in order of preference without a reason against it. Raises NoBackendError."""
     by_name = {backend.name: backend for backend in found.backends}
-    known = [by_name[name] for name in (*(name for name, _ in PREFERENCE), "cpu") if name in by_name]
+    known = [by_name[name] for name in dict.fromkeys((*prefer, *SELECTABLE)) if name in by_name]
     reasons = [(backend, why_not(backend)) for backend in known]
     chosen = next((backend for backend, why in reasons if why is None), None)
     if chosen is None:
         tried = "; ".join(f"{backend.label}: {why}" for backend, why in reasons)
         raise NoBackendError(f"no backend can allocate {what} now. Tried: {tried}")
+    if prefer and chosen.name not in prefer:
+        passed = "; ".join(f"{backend.label}: {why}" for backend, why in reasons if backend.name in prefer)
+        log.info("%s is used, as the preferred backends cannot be: %s", chosen.label, passed)
     return chosen
 
 
@@ -149,4 +174,4 @@ def explain_refusal(backend: Backend, need: int, gpus: int = 1) -> str | None:
     if len(rooms) < gpus:
         return "the headroom of its devices is not known"
     least, name = sorted(rooms, reverse=True)[gpus - 1]
-    return None if least >= need else f"{name} can allocate {size(least)} now"
+    return None if least >= need else f"{name} can allocate {size(least)}"

@@ -17,6 +17,7 @@ from memwatch.library.machine_record import ROOTS
 from memwatch.library.program_safety import log_once
 from memwatch.library.visible_gpus import Program
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
+from memwatch.planning.arguments import check_path, refuse
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
 from memwatch.planning.launch import select_engines
 from memwatch.planning.need import is_size, read_subject
@@ -50,6 +51,8 @@ def fit(
     its launch line, or all. Without a daemon, reads the machine, which takes up to two seconds. Raises
     NoDaemonError as `machine`.
     """
+    if not isinstance(model, str | int | os.PathLike | Checkpoint):
+        raise refuse(model, "model", "a size, a path or a Checkpoint", '"20GiB"')
     left = parse_bytes(reserve, "reserve") if reserve else 0
     if isinstance(model, int) or (isinstance(model, str) and is_size(model)):
         return answer_size(parse_bytes(model), str(model), read_snapshot(), left)
@@ -75,7 +78,9 @@ def fit(
 def _checkpoint(model: str | Path | Checkpoint) -> Checkpoint:
     if isinstance(model, Checkpoint):
         return model
-    return read_checkpoint_as_owner(model) if isinstance(model, Path) else read_subject(model)
+    if isinstance(model, os.PathLike):
+        return read_checkpoint_as_owner(check_path(model, "model", "models/qwen3-8b"))
+    return read_subject(model)
 
 
 def read_snapshot() -> Snapshot:

@@ -13,11 +13,11 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from memwatch.core.model import Absent, Bytes
-from memwatch.library.arguments import check_members, describe
 from memwatch.library.cupy_peaks import cupy_peaks
 from memwatch.library.host import host
 from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats, count_fallbacks, greater
 from memwatch.library.program_safety import never_raise
+from memwatch.planning.arguments import check_members, describe
 from memwatch.planning.sizes import InvalidInputError
 
 # Allocators of Apple's frameworks: MLX, and PyTorch on Metal (MPS). Both allocate from System RAM.

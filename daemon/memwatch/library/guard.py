@@ -14,7 +14,8 @@ from memwatch.library.frameworks import total_stats
 from memwatch.library.host import rss_bytes
 from memwatch.library.memory_release import clear
 from memwatch.library.program_safety import log, never_raise
-from memwatch.planning.sizes import InvalidInputError, parse_bytes
+from memwatch.planning.arguments import check_function, check_interval, refuse
+from memwatch.planning.sizes import parse_bytes
 
 # A callback is called again only after usage fell this far below its threshold.
 REARM_RATIO = 0.05
@@ -61,10 +62,10 @@ class Guard:
         _check_ratio("warn_at", warn_at)
         if clear_at is not None:
             _check_ratio("clear_at", clear_at)
-        if not MIN_INTERVAL_SECONDS <= interval <= 3600:
-            raise InvalidInputError(
-                f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 0.5"
-            )
+        check_interval(interval)
+        for name, callback in (("on_warn", on_warn), ("on_limit", on_limit)):
+            if callback is not None:
+                check_function(callback, name, "print")
         self._callback = {warn_at: on_warn, 1.0: on_limit}
         self._armed = dict.fromkeys(self._callback, True)
         self._clear_at, self._may_clear = clear_at, True
@@ -153,8 +154,8 @@ def guard(
 
 
 def _check_ratio(name: str, value: float) -> None:
-    if not 0 < value < 1:
-        raise InvalidInputError(f"{name} is {value!r}, which is not between 0 and 1; for example 0.9")
+    if not isinstance(value, int | float) or not 0 < value < 1:
+        raise refuse(value, name, "between 0 and 1", "0.9")
 
 
 def limit_bytes() -> int | None:

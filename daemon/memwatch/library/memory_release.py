@@ -16,11 +16,11 @@ from msgspec.structs import astuple
 
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.runtime.heap import trim_heap
-from memwatch.library.arguments import check_choice, check_text
 from memwatch.library.frameworks import clear_pool, pools, read_stats
 from memwatch.library.host import rss_bytes
 from memwatch.library.memory_pool import MemoryPool
 from memwatch.library.program_safety import never_raise
+from memwatch.planning.arguments import check_choice, check_text
 
 # Default memory pools of CUDA's and HIP's stream-ordered allocators, as cudaMallocAsync and CuPy's async pool use.
 #

@@ -14,12 +14,12 @@ from memwatch.core.http import GetError
 from memwatch.core.model import Absent, Pool
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Level
-from memwatch.library.arguments import check_choice, check_function
 from memwatch.library.daemon_client import Daemon, daemon
 from memwatch.library.frameworks import shrink
 from memwatch.library.host import CgroupLimit, Host, host, own_limit
 from memwatch.library.machine import list_gpu_pools
 from memwatch.library.program_safety import log_once, never_raise
+from memwatch.planning.arguments import check_choice, check_function
 
 # The stream sends an event at each tick, at most a minute apart.
 STREAM_SECONDS = 70.0

@@ -23,6 +23,7 @@ from memwatch.library.memory_pool import greater
 from memwatch.library.peaks import Peak, PeakWatch, PeriodicSampler, Sample, counters
 from memwatch.library.program_safety import never_raise
 from memwatch.library.reporter import reporter
+from memwatch.planning.arguments import check_flag, check_interval, check_path
 from memwatch.planning.sizes import InvalidInputError
 
 MAX_SAMPLES = 100_000
@@ -52,17 +53,13 @@ class MemoryProfiler:
     """
 
     def __init__(self, interval: float = 0.5, *, exact: bool = True) -> None:
-        if not 0.01 <= interval <= 3600:
-            raise InvalidInputError(
-                f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 0.5"
-            )
-        self._interval = interval
+        self._interval = check_interval(interval)
         self._samples: deque[tuple[str, Sample]] = deque(maxlen=MAX_SAMPLES)
         self._peaks: dict[str, Peak] = {FIRST_STAGE: Peak(FIRST_STAGE)}
         self._stage = FIRST_STAGE
         self._lock = threading.RLock()
         self._follower: PeriodicSampler | None = None
-        self._exact = exact
+        self._exact = check_flag(exact, "exact", example=False)
         self._watch: PeakWatch | None = None
 
     @never_raise(None)
@@ -129,7 +126,7 @@ class MemoryProfiler:
 
     def save(self, path: str | Path) -> Path:
         """Save as .json, .csv, or .html with a plot. Raises InvalidInputError for other suffixes, and OSError."""
-        target = Path(path)
+        target = check_path(path, "path", "memory.html")
         write = WRITERS.get(target.suffix.lower())
         if write is None:
             raise InvalidInputError(

@@ -17,6 +17,7 @@ from memwatch.library.frameworks import TOTALS
 from memwatch.library.memory_pool import greater
 from memwatch.library.peaks import PeakWatch, Sample, Watermark, counters, difference
 from memwatch.library.program_safety import never_raise
+from memwatch.planning.arguments import check_flag, check_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -204,8 +205,8 @@ class track:
     """
 
     def __init__(self, name: str = "", *, exact: bool = True) -> None:
-        self._name = name
-        self._exact = exact
+        self._name = check_text(name, "name", "forward")
+        self._exact = check_flag(exact, "exact", example=False)
         self._entered: list[MemoryStats] = []
 
     def __enter__(self) -> MemoryStats:

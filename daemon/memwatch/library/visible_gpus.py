@@ -17,7 +17,7 @@ from memwatch.core.linux.files import Roots, names_in, read_once
 from memwatch.core.linux.pci import pci_numbers
 from memwatch.core.linux.runtime_power import is_awake
 from memwatch.core.model import Device
-from memwatch.library.arguments import refuse
+from memwatch.planning.arguments import refuse
 from memwatch.planning.sizes import InvalidInputError
 
 # Kinds of names. ANY_GPU: a number without a framework. ID: one GPU of the machine, by its id, UUID or PCI address.

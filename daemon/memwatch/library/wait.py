@@ -15,7 +15,8 @@ from memwatch.library.machine import get_device_memory_bytes, machine_cache, mem
 from memwatch.library.machine_record import MemoryInfo, decode_leased_machine, decode_machine
 from memwatch.library.program_safety import never_raise
 from memwatch.library.visible_gpus import is_cpu
-from memwatch.planning.sizes import MAX_BYTES, InvalidInputError, parse_bytes
+from memwatch.planning.arguments import check_flag, check_interval, check_seconds
+from memwatch.planning.sizes import MAX_BYTES, parse_bytes
 
 # Unknown headroom becomes known when a driver answers again. After this time it is not expected to.
 UNKNOWN_SECONDS = 60.0
@@ -40,8 +41,10 @@ def wait_for(
     check of a GPU reads its driver; an interval above a minute starts a helper process each time.
     """
     need = parse_bytes(size)
-    if not 0.01 <= interval <= 3600:
-        raise InvalidInputError(f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 1")
+    check_interval(interval, example=1)
+    check_flag(certain, "certain", example=True)
+    if timeout is not None:
+        check_seconds(timeout, "timeout", 60)
     began = time.monotonic()
     machine_cache.any().find(device)
     whole = get_device_memory_bytes(device, default=MAX_BYTES)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from memwatch.core.printable import printable
 from memwatch.planning.sizes import InvalidInputError, quote
+
+T = TypeVar("T")
 
 
 def describe(value: object) -> str:
@@ -46,6 +49,19 @@ def check_seconds(value: object, name: str, example: float) -> float:
     """Return a time that is neither negative nor infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
         raise refuse(value, name, "a number of seconds from 0 to 1e9", str(example))
+    return value
+
+
+def check_interval(value: object, name: str = "interval", example: float = 0.5) -> float:
+    """Return a time between two readings, from 10 ms to an hour."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.01 <= value <= 3600:
+        raise refuse(value, name, "from 0.01 to 3600 seconds", str(example))
+    return value
+
+
+def check_kind(value: object, name: str, kind: type[T], example: str) -> T:
+    if not isinstance(value, kind):
+        raise refuse(value, name, f"a {kind.__name__}", example)
     return value
 
 

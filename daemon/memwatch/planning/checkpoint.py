@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from memwatch.core.linux.user_files import as_owner
 from memwatch.core.runtime.own_files import remedy_to_read
 from memwatch.planning import diffusion, gguf, safetensors
+from memwatch.planning.arguments import check_path
 from memwatch.planning.config_keys import UnknownFamilyError
 from memwatch.planning.diffusion import Pipeline
 from memwatch.planning.huggingface import Config, parse_config
@@ -50,9 +51,13 @@ class Checkpoint(Struct, frozen=True):
     pipeline: Pipeline | None = None
 
 
-def read_checkpoint(path: ModelPath) -> Checkpoint:
-    """Read a model's size and shape. Raises InvalidInputError if it is missing, incomplete or of an unknown
-    format."""
+def read_checkpoint(path: str | ModelPath) -> Checkpoint:
+    """Read the size and shape of the model at a path.
+
+    Raises InvalidInputError if it is missing, incomplete or of an unknown format, and for what is no path.
+    """
+    if isinstance(path, str) or not hasattr(path, "is_dir"):
+        path = check_path(path, "path", "models/qwen3-8b")
     try:
         if path.is_dir():
             return _read_folder(path)

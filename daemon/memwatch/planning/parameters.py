@@ -13,6 +13,7 @@ from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import fields
 
 from memwatch.core.doc import Doc
+from memwatch.planning.arguments import describe
 from memwatch.planning.sizes import InvalidInputError, check_count, quote
 
 Record = TypeVar("Record", bound=Struct)
@@ -76,6 +77,15 @@ class Parameter(Struct, frozen=True):
             check_count(value, name, self.example, *self.bounds)
         elif self.choices and value not in get_args(self.kind):
             raise InvalidInputError(f"{name} is {quote(value)}, which is not one of {', '.join(self.choices)}")
+        elif self.record and value is not None and not isinstance(value, self.record):
+            kind = self.record.__name__
+            raise InvalidInputError(f"{name} is {describe(value)}, which is not a {kind}; for example {kind}()")
+        elif self.kind is bool and not isinstance(value, bool):
+            raise InvalidInputError(f"{name} is {describe(value)}, which is not True or False; for example True")
+        elif self.kind is str and self.parse is None and not isinstance(value, str):
+            raise InvalidInputError(
+                f"{name} is {describe(value)}, which is not a text; for example {self.default!r}"
+            )
 
 
 @cache
@@ -150,5 +160,6 @@ def check_fields(record: Struct, by_attribute: bool = False) -> None:
     """Check limits and words of the fields that do not have their default. Raises InvalidInputError."""
     for one in list_parameters(type(record)):
         value = getattr(record, one.attribute)
-        if value != one.default or isinstance(value, bool):
+        is_missing = value is None and type(None) not in get_args(one.kind)
+        if value != one.default or isinstance(value, bool) or is_missing:
             one.check(value, one.attribute if by_attribute else one.name)

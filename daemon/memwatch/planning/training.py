@@ -9,6 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from memwatch.core.doc import Doc
+from memwatch.planning.arguments import check_kind
 from memwatch.planning.inference import UNQUANTIZED_BYTES, compute_weights
 from memwatch.planning.parameters import check_fields
 from memwatch.planning.sizes import InvalidInputError, check_count, check_dtype_bytes
@@ -113,6 +114,10 @@ def estimate_training_memory(
     `weights_bytes`: the size of the checkpoint's tensors, if known, without adapters. Within 10 % of the peaks
     that `make test-torch` measured on an H100, for eight plans.
     """
+    check_kind(model, "model", Transformer, "read_checkpoint(path).transformer")
+    check_kind(plan, "plan", TrainingPlan, "TrainingPlan(batch_size=8)")
+    if weights_bytes is not None:
+        check_count(weights_bytes, "weights_bytes", 16 << 30, 0, 1 << 60)
     if plan.swapped_blocks > model.n_layers:
         raise InvalidInputError(
             f"swapped_blocks is {plan.swapped_blocks}, but the model has {model.n_layers} layers; "

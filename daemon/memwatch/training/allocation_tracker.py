@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from memwatch.library.arguments import check_choice, check_function, check_seconds, check_text
+from memwatch.planning.arguments import check_choice, check_function, check_seconds, check_text
 from memwatch.planning.sizes import InvalidInputError, check_count, parse_bytes
 
 Location = Literal["gpu", "cpu"]

@@ -18,12 +18,12 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Absent
 from memwatch.core.units import size
-from memwatch.library.arguments import check_flag, check_folder, check_seconds
 from memwatch.library.memory_pool import greater
 from memwatch.library.peaks import Peak
 from memwatch.library.profiler import MemoryProfiler
 from memwatch.library.program_safety import log, never_raise
 from memwatch.library.reporter import reporter
+from memwatch.planning.arguments import check_flag, check_folder, check_seconds
 from memwatch.training.oom_autopsy import autopsy
 from memwatch.training.oom_errors import is_out_of_memory
 

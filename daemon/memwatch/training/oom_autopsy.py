@@ -19,7 +19,6 @@ from memwatch.core.model import Absent, Bytes
 from memwatch.core.printable import decode, printable
 from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.units import size
-from memwatch.library.arguments import check_folder, refuse
 from memwatch.library.daemon_client import daemon, read_roots
 from memwatch.library.frameworks import pools, read_stats
 from memwatch.library.host import PAGE_BYTES, host, own_limit, rss_bytes
@@ -27,6 +26,7 @@ from memwatch.library.machine_record import decode_machine
 from memwatch.library.memory_pool import CachingPool, MemoryPool, is_framework
 from memwatch.library.program_safety import log, never_raise
 from memwatch.library.reporter import reporter
+from memwatch.planning.arguments import check_folder, refuse
 from memwatch.training.oom_errors import find_gpu, find_wanted_bytes, is_out_of_memory
 
 MAX_HOLDERS = 5

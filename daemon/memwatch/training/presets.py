@@ -20,10 +20,10 @@ from memwatch.library.advice import (
     select_environment,
     with_visible_gpus,
 )
-from memwatch.library.arguments import check_choice, refuse
 from memwatch.library.machine import machine
 from memwatch.library.machine_record import Machine
 from memwatch.library.program_safety import log_once
+from memwatch.planning.arguments import check_choice, refuse
 
 TORCH_INFERENCE = "https://docs.pytorch.org/docs/stable/notes/autograd.html"
 TORCH_CHECKPOINT = "https://docs.pytorch.org/docs/stable/checkpoint.html"

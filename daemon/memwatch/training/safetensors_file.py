@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from memwatch.core.runtime.own_files import remedy_to_read
 from memwatch.core.runtime.regular_file import open_descriptor
-from memwatch.library.arguments import check_path, check_text
+from memwatch.planning.arguments import check_path, check_text
 from memwatch.planning.safetensors import checked_bytes, list_entries, read_header
 from memwatch.planning.sizes import InvalidInputError, quote
 

@@ -87,3 +87,34 @@ def test_answer_that_fits_nowhere_selects_nothing() -> None:
 def test_number_of_gpus_is_checked() -> None:
     with pytest.raises(InvalidInputError, match="gpus is 0, which is not a whole number from 1"):
         memwatch.select_backend_for("1GiB", gpus=0)
+
+
+def three_backends() -> Backends:
+    """CUDA with 10 GiB, OpenCL with 20 and the CPU with 64."""
+    opencl = machine(gpu("gpu1", 20 * GIB), backend="opencl").backends[0]
+    found = machine(gpu("gpu0", 10 * GIB))
+    return replace(found, backends=(*found.backends, opencl))
+
+
+@pytest.mark.parametrize(
+    ("prefer", "need", "chosen"),
+    [
+        ((), GIB, "cuda"),
+        (("cpu",), GIB, "cpu"),
+        (("opencl", "cuda"), GIB, "opencl"),
+        (("cuda",), 15 * GIB, "opencl"),
+        (("rocm",), GIB, "cuda"),
+    ],
+)
+def test_preferred_backend_comes_first_if_it_has_room(prefer: tuple[str, ...], need: int, chosen: str) -> None:
+    assert select(three_backends(), need, prefer=prefer).name == chosen
+
+
+def test_preferred_backend_that_is_passed_over_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "memwatch")
+
+    select(three_backends(), 15 * GIB, prefer=("cuda",))
+
+    assert caplog.messages == [
+        "OPENCL is used, as the preferred backends cannot be: CUDA: gpu0 can allocate 10.0 GiB"
+    ]
