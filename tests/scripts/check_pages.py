@@ -36,6 +36,7 @@ CONTRIBUTING, SECURITY = Path("CONTRIBUTING.md"), Path("SECURITY.md")
 WITH_TESTS = (
     ATTACKS,
     Path("docs/quality/attacks-on-secrets.md"),
+    Path("docs/quality/wrong-figures.md"),
     SECURITY,
     Path("docs/explanation/readings.md"),
     Path("docs/explanation/alerts.md"),
