@@ -136,7 +136,7 @@ def test_texts_of_many_gpus_stay_in_their_columns(visited_page: Page, width: int
 
 @pytest.mark.parametrize("width", [1100, 1200, 1280])
 def test_no_figure_of_the_state_is_cut(visited_page: Page, width: int) -> None:
-    """Also what CUDA reports on a GB10, the longest of them; names of GPUs and processes may be cut."""
+    """Also both ends of the headroom of a GB10, the longest of them; names of GPUs and processes may be cut."""
     page = visited_page
     with visiting(page, Site(critical_gb10()), width=width, height=900):
         figures = page.locator(".status-figure:not(.status-who) .status-value").all()
@@ -144,7 +144,7 @@ def test_no_figure_of_the_state_is_cut(visited_page: Page, width: int) -> None:
         beside = page.locator(".status-figure .of").all_inner_texts()
 
     assert cut == []
-    assert any("CUDA reports" in text for text in beside)
+    assert any("after reclaim" in text for text in beside)
 
 
 # Elements with a percentage or an amount of memory that show less than their text.

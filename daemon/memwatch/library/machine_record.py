@@ -9,6 +9,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -43,7 +44,7 @@ def decode_shares(found: Json) -> tuple[Share, ...]:
 
 
 def decode_devices(found: Json) -> tuple[Device, ...]:
-    return _decode(tuple[Device, ...], with_both_headrooms(found), "Device")
+    return _decode(tuple[Device, ...], found, "Device", with_both_headrooms)
 
 
 def decode_leases(found: Json) -> tuple[Lease, ...]:
@@ -54,9 +55,9 @@ def decode_backends(found: Json) -> Backends:
     return _decode(Backends, found, "backends")
 
 
-def _decode(kind: type[R], found: Any, name: str) -> R:  # noqa: ANN401  JSON
+def _decode(kind: type[R], found: Any, name: str, prepare: Callable[[Any], Any] | None = None) -> R:  # noqa: ANN401
     try:
-        return cast(R, RECORDS.decode(kind, found))
+        return cast(R, RECORDS.decode(kind, prepare(found) if prepare else found))
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
         raise ResponseDecodeError(f"the daemon's {name} cannot be decoded: {error}") from None
 
