@@ -7,12 +7,12 @@ tests/not_shown.toml lists the quantities that a surface does not show, with the
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tomllib
 from msgspec import Struct, field
 
 from memwatch.cli.terminal.figures import pair_words
@@ -20,6 +20,11 @@ from memwatch.core.backends.devices import UNIFIED, compute_capacity, read_syste
 from memwatch.core.model import Absent, Device, Process
 from memwatch.core.snapshot import Snapshot
 from memwatch.monitor.render import words
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 TABLE = Path(__file__).parents[1] / "not_shown.toml"
 MACHINE, CPU = "machine", "cpu"
