@@ -15,19 +15,9 @@ from support.library_process import roots_environment
 from support.paths import TESTS
 from support.waiting import MAX_WAIT_SECONDS
 
-MODEL = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 128,
-    "vocab_size": 1000,
-    "torch_dtype": "float16",
-}
-
 
 def test_every_wrong_argument_is_answered_with_an_error_of_the_library(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    (tmp_path / "config.json").write_text(json.dumps(wrong_arguments.MODEL))
     environment = clean_environment(
         MEMWATCH_URL=f"http://{dead_address()}", PYTHONPATH=str(TESTS), **roots_environment("n100")
     )

@@ -12,15 +12,6 @@ from support.library_process import roots_environment, run_program
 
 GIB = 1 << 30
 SHAPE = "hidden_size=64, intermediate_size=128, n_layers=2, vocab_size=1000, n_heads=4, n_kv_heads=4"
-MODEL = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 128,
-    "vocab_size": 1000,
-    "torch_dtype": "float16",
-}
 # Of this shape: 128,000 in embeddings and output, 41,088 in each of two layers, 64 in the last norm.
 PARAMETERS = 210_240
 # Name, a call of it, and the answer. `model` is a folder.
@@ -105,7 +96,7 @@ print(json.dumps({{name: eval(call) for name, call in {calls!r}.items()}}))
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     model = tmp_path_factory.mktemp("model")
-    (Path(model) / "config.json").write_text(json.dumps(MODEL))
+    (Path(model) / "config.json").write_text(json.dumps(wrong_arguments.MODEL))
     calls = {name: call for name, (call, _) in TABLE.items()}
     program = PROGRAM.format(model=str(model), calls=calls)
     done = run_program(program, **roots_environment("strix-halo"))

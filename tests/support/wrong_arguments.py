@@ -35,6 +35,16 @@ WRONG: tuple[Any, ...] = (
     True,
     len,
 )
+# The config.json of the model in FOLDER, and its shape.
+MODEL = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 1000,
+    "torch_dtype": "float16",
+}
 SHAPE = {
     "hidden_size": 64,
     "intermediate_size": 128,

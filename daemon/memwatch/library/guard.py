@@ -19,7 +19,6 @@ from memwatch.planning.sizes import parse_bytes
 
 # A callback is called again only after usage fell this far below its threshold.
 REARM_RATIO = 0.05
-MIN_INTERVAL_SECONDS = 0.01
 
 
 class Usage(Struct, frozen=True):
