@@ -23,11 +23,11 @@ from memwatch.core.reading.sampler import FIRST_SECONDS, Gatherer, Sampler
 from memwatch.core.runtime.heap import trim_heap
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.doctor.checks import check_collectors
-from memwatch.monitor.doctor.model import Verdict
-from memwatch.monitor.feature import Feature
-from memwatch.monitor.history_recorder import HistoryRecorder
-from memwatch.monitor.loop import Monitor
+from memwatch.reporting.doctor.checks import check_collectors
+from memwatch.reporting.doctor.model import Verdict
+from memwatch_monitor.feature import Feature
+from memwatch_monitor.history_recorder import HistoryRecorder
+from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.access import WebOptions
 from memwatch_web.asgi.auth import FailedLogins
 from memwatch_web.asgi.sse import Broker

@@ -15,22 +15,22 @@ from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import KeyOwners
 from memwatch.core.linux.process_ends import ProcessEnds
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.alert_states import Alerts
-from memwatch.monitor.alerts.rules import possible_targets
-from memwatch.monitor.between_scrapes import BetweenScrapes
-from memwatch.monitor.feature import Feature
-from memwatch.monitor.history_recorder import HistoryRecorder
-from memwatch.monitor.incident_observer import IncidentObserver
-from memwatch.monitor.lease_book import LeaseBook
-from memwatch.monitor.loop import Monitor
-from memwatch.monitor.neighbours.book import NeighbourBook
-from memwatch.monitor.notify.channel import Channel
-from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.notify.outbox import Outbox
-from memwatch.monitor.notify.receiver import Receiver, Subscription
-from memwatch.monitor.processes import EndedProcesses, GrowthWatch
-from memwatch.monitor.recording.file_format import RecordingError
-from memwatch.monitor.transitions import EventWriter
+from memwatch.reporting.recording.file_format import RecordingError
+from memwatch_monitor.alert_states import Alerts
+from memwatch_monitor.alerts.rules import possible_targets
+from memwatch_monitor.between_scrapes import BetweenScrapes
+from memwatch_monitor.feature import Feature
+from memwatch_monitor.history_recorder import HistoryRecorder
+from memwatch_monitor.incident_observer import IncidentObserver
+from memwatch_monitor.lease_book import LeaseBook
+from memwatch_monitor.loop import Monitor
+from memwatch_monitor.neighbours.book import NeighbourBook
+from memwatch_monitor.notify.channel import Channel
+from memwatch_monitor.notify.manager import NotificationManager
+from memwatch_monitor.notify.outbox import Outbox
+from memwatch_monitor.notify.receiver import Receiver, Subscription
+from memwatch_monitor.processes import EndedProcesses, GrowthWatch
+from memwatch_monitor.transitions import EventWriter
 from memwatch_web.metrics.families import Exporter
 from memwatchd.sd_notify import Notifier
 from memwatchd.settings.alerts import ReceiverSection
@@ -85,7 +85,7 @@ class Alerting(NotificationManager):
     def create(cls, daemon: Parts) -> Alerting:
         opened = None
         if daemon.state.folder is not None:
-            from memwatch.monitor.notify.sqlite_store import open_outbox
+            from memwatch_monitor.notify.sqlite_store import open_outbox
 
             opened = open_outbox(daemon.state.folder, time.time())
         for complaint in opened.complaints if opened else ():

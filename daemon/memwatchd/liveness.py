@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from memwatch.core.runtime.worker import ThreadState
-from memwatch.monitor.loop import Monitor
+from memwatch_monitor.loop import Monitor
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from memwatch.core.linux.process_files import Passwd
 from memwatch.core.printable import printable
 from memwatch.core.reading.machine import read_machine
 from memwatch.core.runtime.small_limits import require_limits
-from memwatch.monitor.notify.manager import build_test_notification
-from memwatch.monitor.recording.file_format import RecordingError
-from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.reporting.recording.file_format import RecordingError
+from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch_monitor.notify.manager import build_test_notification
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.http_server import server

@@ -9,12 +9,12 @@ from msgspec.structs import asdict
 
 from memwatch.core.backends.finder import Finder
 from memwatch.core.processes.process_folder import PssReader, read_oom_score
-from memwatch.monitor.doctor.examiner import Examiner
-from memwatch.monitor.history_recorder import HistoryRecorder
-from memwatch.monitor.neighbours.book import NeighbourBook
-from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.notify.status import build_view, count_firing
-from memwatch.monitor.processes import GrowthWatch
+from memwatch.reporting.doctor.examiner import Examiner
+from memwatch_monitor.history_recorder import HistoryRecorder
+from memwatch_monitor.neighbours.book import NeighbourBook
+from memwatch_monitor.notify.manager import NotificationManager
+from memwatch_monitor.notify.status import build_view, count_firing
+from memwatch_monitor.processes import GrowthWatch
 from memwatch_web.api.services import Inquiries, Services
 from memwatch_web.asgi.threads import SingleFlight
 from memwatchd.daemon import Daemon

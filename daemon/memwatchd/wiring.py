@@ -26,15 +26,15 @@ from memwatch.core.options import InvalidValueError
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.machine import DirectReading, MachineReader
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.history.disk.writer import HistoryWriter
-from memwatch.monitor.history_recorder import HistoryRecorder
-from memwatch.monitor.incident_observer import IncidentObserver
-from memwatch.monitor.incidents.store import IncidentStore
-from memwatch.monitor.loop import Monitor
-from memwatch.monitor.notify.channel import Sender
-from memwatch.monitor.recording.file_format import RecordingError
-from memwatch.monitor.render.summary import notice_lines, notices_of
+from memwatch.reporting.recording.file_format import RecordingError
+from memwatch.reporting.render.summary import notice_lines, notices_of
+from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.history.disk.writer import HistoryWriter
+from memwatch_monitor.history_recorder import HistoryRecorder
+from memwatch_monitor.incident_observer import IncidentObserver
+from memwatch_monitor.incidents.store import IncidentStore
+from memwatch_monitor.loop import Monitor
+from memwatch_monitor.notify.channel import Sender
 from memwatch_web.asgi.access import WebOptions
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording

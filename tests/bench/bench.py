@@ -27,8 +27,8 @@ from memwatch.core.linux.meminfo import Meminfo
 from memwatch.core.linux.process_files import STAT_BYTES, read_at
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.loop import Monitor
+from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.loop import Monitor
 from support.monitors import create_monitor
 from support.sleeping_processes import sleepers
 

@@ -12,11 +12,11 @@ from bench_machines import SETTLE_SECONDS, daemon_on, machine_of
 from msgspec.structs import replace
 from subjects import pss_mib, rss_mib
 
-from memwatch.monitor.history.disk.records import ROWS, PayloadReader, pack_entry
-from memwatch.monitor.history.disk.ring_file import TIERS, open_ring_set
-from memwatch.monitor.history.disk.writer import Files
-from memwatch.monitor.history.tier import Aggregates, RowBlock, TierSpec
-from memwatch.monitor.history.tiers import TIER_SPECS
+from memwatch.reporting.history.tier import Aggregates, RowBlock, TierSpec
+from memwatch_monitor.history.disk.records import ROWS, PayloadReader, pack_entry
+from memwatch_monitor.history.disk.ring_file import TIERS, open_ring_set
+from memwatch_monitor.history.disk.writer import Files
+from memwatch_monitor.history.tiers import TIER_SPECS
 from support.sleeping_processes import sleepers
 
 DISK_BYTES = 64 << 20

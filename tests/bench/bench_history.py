@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from memwatch.core.model import Process
 from memwatch.core.owners import sum_owners
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.history.holders import HolderHistory
-from memwatch.monitor.history.tier import Aggregate, Row
-from memwatch.monitor.history.tiers import History
+from memwatch.reporting.history.tier import Aggregate, Row
+from memwatch_monitor.history.holders import HolderHistory
+from memwatch_monitor.history.tiers import History
 from support.sample_history import SERIES, full_history, jumping, memory_mb, noise, still
 from support.sample_snapshots import critical_gb10
 

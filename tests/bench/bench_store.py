@@ -12,11 +12,11 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from memwatch.monitor.history.disk.records import pack_entry
-from memwatch.monitor.history.disk.ring_file import BLOCK, RingFile, Stamp, blocks_for
-from memwatch.monitor.history.disk.writer import BATCH_ROWS, FLUSH_SECONDS
-from memwatch.monitor.history.tier import Aggregate
-from memwatch.monitor.history.tiers import History
+from memwatch.reporting.history.tier import Aggregate
+from memwatch_monitor.history.disk.records import pack_entry
+from memwatch_monitor.history.disk.ring_file import BLOCK, RingFile, Stamp, blocks_for
+from memwatch_monitor.history.disk.writer import BATCH_ROWS, FLUSH_SECONDS
+from memwatch_monitor.history.tiers import History
 
 SIZE = 20 << 20
 SLOTS = SIZE // BLOCK

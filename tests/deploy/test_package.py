@@ -23,7 +23,11 @@ from support.wheels import BUILD, PROJECTS, SAME_BUILD, Built, build, run
 
 VERSION = BUILD.version
 LIBRARY = {"memwatch": "daemon/memwatch"}
-PACKAGES = {"memwatchd": "daemon/memwatchd", "memwatch_web": "web/memwatch_web"}
+PACKAGES = {
+    "memwatchd": "daemon/memwatchd",
+    "memwatch_monitor": "daemon/memwatch_monitor",
+    "memwatch_web": "web/memwatch_web",
+}
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from memwatch.monitor.alerts.rules import EVENTS, runbook_anchor
+from memwatch_monitor.alerts.rules import EVENTS, runbook_anchor
 from scripts.reference.runbooks import SOURCE, TEMPLATE, anchors
 from support.exported_metrics import exported_names
 from support.paths import ROOT

@@ -23,9 +23,9 @@ from memwatch.core.linux.files import Roots
 from memwatch.core.processes.allocator_reports import AllocatorReports
 from memwatch.core.reading.identity import read_identity
 from memwatch.core.reading.sampler import Gatherer, Sampler
-from memwatch.monitor.history.disk.writer import HistoryWriter
-from memwatch.monitor.loop import Monitor
-from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch_monitor.history.disk.writer import HistoryWriter
+from memwatch_monitor.loop import Monitor
 from memwatch_web.metrics.families import Exporter, negotiate_format
 from memwatchd import wiring
 from memwatchd.daemon import Daemon

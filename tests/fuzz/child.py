@@ -10,7 +10,7 @@ from pathlib import Path
 
 import atheris
 
-PACKAGES = ["memwatch", "memwatchd", "memwatch_web"]
+PACKAGES = ["memwatch", "memwatch_monitor", "memwatchd", "memwatch_web"]
 # More address space raises MemoryError, which no target allows; libFuzzer's own limit is checked only periodically.
 MAX_ADDRESS_SPACE = 6 << 30
 # Removing a file takes 3 ms on the disk where this was measured, and next to nothing in memory.

@@ -8,14 +8,14 @@ from math import isfinite
 from fuzz.oracle import numbers_in
 from memwatch.core.clock import Moment
 from memwatch.core.silences import MAX_SECONDS, by_wall_clock
-from memwatch.monitor.alerts.persistence import (
+from memwatch.reporting.render.json import rfc3339
+from memwatch_monitor.alerts.persistence import (
     StateDecodeError,
     decode_alert_states,
     decode_silences,
     encode_alert_states,
     encode_silences,
 )
-from memwatch.monitor.render.json import rfc3339
 
 NOW = Moment(monotonic=1000.0, boottime=1060.0, wall=1.7e9)
 BOOT = "5b4e1c1e"

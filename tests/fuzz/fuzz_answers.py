@@ -29,7 +29,7 @@ from memwatch.library.machine_record import (
     decode_shares,
 )
 from memwatch.library.pressure_watch import parse_events
-from memwatch.monitor.notify.http_post import MAX_RETRY_AFTER_SECONDS, retry_after_seconds
+from memwatch_monitor.notify.http_post import MAX_RETRY_AFTER_SECONDS, retry_after_seconds
 
 MAX_BYTES = 6000
 HERE = DEFAULT

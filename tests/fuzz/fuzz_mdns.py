@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from memwatch.monitor.neighbours.found import MAX_FOUND_BY_SOURCE, FoundMachines
+from memwatch_monitor.neighbours.found import MAX_FOUND_BY_SOURCE, FoundMachines
 from memwatchd.neighbours.mdns import MAX_SERVICES, NAME_LENGTH, SERVICE, PacketError, parse_services, read_service
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from fuzz.oracle import as_file
 from memwatch.core.reading.identity import Identity
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.recording.file_format import GZIP, RecordingError, _with_sum, first_line, read_lines
+from memwatch.reporting.recording.file_format import GZIP, RecordingError, _with_sum, first_line, read_lines
+from memwatch_monitor.feature import MonitorRules
 from memwatchd.recording.frames import open_recording, read_frames
 from memwatchd.recording.player import Player, ReplayClock, ReplaySleep
 from support.monitors import create_monitor

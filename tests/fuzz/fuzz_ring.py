@@ -9,9 +9,10 @@ from tempfile import TemporaryDirectory
 
 from memwatch.core.events import EventLog
 from memwatch.core.helper.codec import DecodeError
-from memwatch.monitor.history.disk.records import MAX_ROWS, pack_rows, unpack_entry, unpack_rows
-from memwatch.monitor.history.disk.restore import restore
-from memwatch.monitor.history.disk.ring_file import (
+from memwatch.reporting.history.notable_ticks import NotableTicks
+from memwatch_monitor.history.disk.records import MAX_ROWS, pack_rows, unpack_entry, unpack_rows
+from memwatch_monitor.history.disk.restore import restore
+from memwatch_monitor.history.disk.ring_file import (
     BLOCK,
     CRC,
     HEAD,
@@ -22,9 +23,8 @@ from memwatch.monitor.history.disk.ring_file import (
     open_ring_set,
     prepare,
 )
-from memwatch.monitor.history.holders import HolderHistory, parse_name
-from memwatch.monitor.history.notable_ticks import NotableTicks
-from memwatch.monitor.history.tiers import History
+from memwatch_monitor.history.holders import HolderHistory, parse_name
+from memwatch_monitor.history.tiers import History
 
 MAX_BYTES = 3 * BLOCK
 SIZE = 256 << 10

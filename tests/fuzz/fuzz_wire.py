@@ -13,7 +13,7 @@ from memwatch.core.drivers.amd.smi import SmiFailure, SmiReading
 from memwatch.core.drivers.apple import Metal
 from memwatch.core.drivers.nvml.records import NvmlFailure, NvmlReading
 from memwatch.core.helper.codec import DecodeError, from_line, to_line
-from memwatch.monitor.history.notable_ticks import Tick, unpack
+from memwatch.reporting.history.notable_ticks import Tick, unpack
 
 KINDS: tuple[Any, ...] = (NvmlReading, NvmlFailure, SmiReading, SmiFailure, OpenclResult, Metal, Tick)
 

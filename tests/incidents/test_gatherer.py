@@ -14,9 +14,9 @@ from memwatch.core.linux.cgroup_kills import CgroupKill
 from memwatch.core.model import Process
 from memwatch.core.pressure.oom_kills import NewKills
 from memwatch.core.snapshot import Level, Pressure, Snapshot
-from memwatch.monitor.incidents.gatherer import Gatherer
-from memwatch.monitor.incidents.records import Incident, Suspect
-from memwatch.monitor.incidents.triggers import Observation
+from memwatch.reporting.incidents.records import Incident, Suspect
+from memwatch_monitor.incidents.gatherer import Gatherer
+from memwatch_monitor.incidents.triggers import Observation
 from support.fakes import GIB
 from support.sample_snapshots import calm_workstation
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.monitor.incidents.cause import Finding, find_cause, find_rise
-from memwatch.monitor.incidents.readings import HolderKey, Holding, Reading
-from memwatch.monitor.incidents.records import Suspect
+from memwatch.reporting.incidents.cause import Finding, find_cause, find_rise
+from memwatch.reporting.incidents.readings import HolderKey, Holding, Reading
+from memwatch.reporting.incidents.records import Suspect
 from support.fakes import GIB
 
 MIB = 1 << 20

@@ -6,7 +6,7 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from memwatch.monitor.incidents.records import Incident
+from memwatch.reporting.incidents.records import Incident
 from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.server_charts import INCIDENT_HEIGHT, Edge, Place, build_incident_chart, find_place
 from support.html_reader import Reader

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.model import Absent, Bytes, Process
-from memwatch.monitor.history.notable_ticks import Holder, PoolUse, Tick
-from memwatch.monitor.incidents.readings import HolderKey, Places, read_ticks, size_in
+from memwatch.reporting.history.notable_ticks import Holder, PoolUse, Tick
+from memwatch.reporting.incidents.readings import HolderKey, Places, read_ticks, size_in
 from support.fakes import GIB
 
 RAM = Places(frozenset({"ram", "cuda0"}), is_ram=True)

@@ -14,11 +14,11 @@ from memwatch.core.clock import SystemClock
 from memwatch.core.linux.cgroup_kills import CgroupKill
 from memwatch.core.linux.kmsg_parser import KernelLogTracker
 from memwatch.core.model import Quality, Share, ShareKind
-from memwatch.monitor.incidents.incident_json import incident_json
-from memwatch.monitor.incidents.markdown import render
-from memwatch.monitor.incidents.open_incident import OpenIncident
-from memwatch.monitor.incidents.records import Incident
-from memwatch.monitor.incidents.store import FILE, MAX_INCIDENTS, RECENT_SECONDS, IncidentLog, IncidentStore, pack
+from memwatch.reporting.incidents.markdown import render
+from memwatch.reporting.incidents.records import Incident
+from memwatch_monitor.incidents.incident_json import incident_json
+from memwatch_monitor.incidents.open_incident import OpenIncident
+from memwatch_monitor.incidents.store import FILE, MAX_INCIDENTS, RECENT_SECONDS, IncidentLog, IncidentStore, pack
 from support.incident_player import Actor, Player, Scenario, Truth
 from support.incident_scenarios import DESKTOP, ID, SCENARIOS, global_kill, group_kill, kib
 from support.monitors import incidents

@@ -21,12 +21,12 @@ from memwatch.cli.terminal.style import plain
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import snapshot_from
-from memwatch.monitor.incidents.records import Incident
-from memwatch.monitor.loop import Monitor
-from memwatch.monitor.processes import GrowthWatch
-from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch.monitor.render.owners_json import OWNERS, GrowthTimes
-from memwatch.monitor.render.status_line import GROWTH_SECONDS, build_status_line
+from memwatch.reporting.incidents.records import Incident
+from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch_monitor.loop import Monitor
+from memwatch_monitor.processes import GrowthWatch
+from memwatch_monitor.render.owners_json import OWNERS, GrowthTimes
+from memwatch_monitor.render.status_line import GROWTH_SECONDS, build_status_line
 from support.incident_player import Player, Scenario
 from support.incident_scenarios import SCENARIOS
 from support.monitors import incidents

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.monitor.incidents.cause import Finding, Rise
-from memwatch.monitor.incidents.killer import Death, explains
-from memwatch.monitor.incidents.readings import Holding, Reading
-from memwatch.monitor.incidents.records import Killer, Suspect, Victim
-from memwatch.monitor.incidents.sentence import capitalized, describe_death, list_evidence, write_sentence
+from memwatch.reporting.incidents.cause import Finding, Rise
+from memwatch.reporting.incidents.killer import Death, explains
+from memwatch.reporting.incidents.readings import Holding, Reading
+from memwatch.reporting.incidents.records import Killer, Suspect, Victim
+from memwatch.reporting.incidents.sentence import capitalized, describe_death, list_evidence, write_sentence
 from support.fakes import GIB
 
 UNIX = 1_700_000_000.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memwatch.monitor.history.disk.ring_file import RingFile, Stamp, boot_bytes
-from memwatch.monitor.incidents.store import FILE, INCIDENT, IncidentStore
+from memwatch_monitor.history.disk.ring_file import RingFile, Stamp, boot_bytes
+from memwatch_monitor.incidents.store import FILE, INCIDENT, IncidentStore
 from support.fakes import FakeClock
 
 SIZE = 1 << 16

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from memwatch.core.events import MARK, Event
 from memwatch.core.model import Absent, Bytes, Process
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
-from memwatch.monitor.incidents.readings import build_frame
-from memwatch.monitor.incidents.triggers import (
+from memwatch.reporting.incidents.readings import build_frame
+from memwatch_monitor.incidents.triggers import (
     Observation,
     find_gap,
     find_lost_devices,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from memwatch.core.events import MARK, Event
-from memwatch.monitor.incidents.assemble import _find_largest, _list_driver_lines, build_incident, find_mark
-from memwatch.monitor.incidents.cause import Finding, Observed, Rise
-from memwatch.monitor.incidents.killer import Death
-from memwatch.monitor.incidents.open_incident import OpenIncident, is_same_end
-from memwatch.monitor.incidents.readings import HolderKey, Holding, Reading, build_frame
-from memwatch.monitor.incidents.records import IncidentKind, Killer, KillerKind, Suspect, Victim
+from memwatch.reporting.incidents.cause import Finding, Observed, Rise
+from memwatch.reporting.incidents.killer import Death
+from memwatch.reporting.incidents.readings import HolderKey, Holding, Reading, build_frame
+from memwatch.reporting.incidents.records import IncidentKind, Killer, KillerKind, Suspect, Victim
+from memwatch_monitor.incidents.assemble import _find_largest, _list_driver_lines, build_incident, find_mark
+from memwatch_monitor.incidents.open_incident import OpenIncident, is_same_end
 from support.fakes import GIB
 from support.sample_snapshots import calm_workstation
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from memwatch.core.linux.cgroups import parse_owners
-from memwatch.monitor.incidents.cause import owner_key
-from memwatch.monitor.incidents.killer import is_member, owner_in
-from memwatch.monitor.incidents.readings import Holding
+from memwatch.reporting.incidents.cause import owner_key
+from memwatch.reporting.incidents.killer import is_member, owner_in
+from memwatch.reporting.incidents.readings import Holding
 
 ID = "3fa9c1d07be24586" * 4
 

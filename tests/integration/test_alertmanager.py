@@ -17,8 +17,8 @@ import yaml
 from msgspec import convert
 from msgspec.structs import replace
 
-from memwatch.monitor.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
-from memwatch.monitor.notify.http_post import Poster, parse_endpoint
+from memwatch_monitor.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
+from memwatch_monitor.notify.http_post import Poster, parse_endpoint
 from support.alert_machine import QUICK, AlertMachine
 from support.bound_process import start_bound
 from support.daemon_process import get, running_daemon

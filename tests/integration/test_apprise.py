@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.monitor.notify.apprise import AppriseChannel, load_service
+from memwatch_monitor.notify.apprise import AppriseChannel, load_service
 from support.http_proxy import proxying
 from support.settings_sample import problems_from, settings_from
 from support.waiting import wait_until

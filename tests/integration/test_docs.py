@@ -12,12 +12,12 @@ import pytest
 
 import memwatch
 import memwatch.core.pressure
-from memwatch.monitor.history.disk import ring_file
-from memwatch.monitor.notify import sqlite_store
-from memwatch.monitor.recording import file_format
-from memwatch.monitor.render import json
-from memwatch.monitor.report import contents
+from memwatch.reporting.recording import file_format
+from memwatch.reporting.render import json
+from memwatch.reporting.report import contents
 from memwatch_build import debian_version, next_version
+from memwatch_monitor.history.disk import ring_file
+from memwatch_monitor.notify import sqlite_store
 from scripts.reference.__main__ import FOLDER, PAGES
 from scripts.reference.commands import WIDTH
 from scripts.reference.metrics import subject_of
@@ -94,7 +94,7 @@ def test_exit_codes_are_those_that_help_promises() -> None:
 
 def test_importing_everything_reads_no_device_and_needs_no_root() -> None:
     web = "memwatch_web.pages_app, memwatch_web.api_app"
-    modules = f"memwatch.monitor, memwatch.core.collectors, {web}, memwatchd.http_server.server, memwatchd.run"
+    modules = f"memwatch_monitor.loop, memwatch.core.collectors, {web}, memwatchd.http_server.server, memwatchd.run"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", f"import {modules}"], capture_output=True, check=False
     )

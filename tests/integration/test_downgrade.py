@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.monitor.notify.outbox import checksum
+from memwatch_monitor.notify.outbox import checksum
 from support.alert_machine import AlertMachine, quick_config
 from support.daemon_process import MEMWATCHD, run_program, running_daemon
 from support.waiting import wait_until

@@ -15,7 +15,7 @@ from memwatch.cli.http import DaemonUnreachableError, ask, parse_url
 from memwatch.core.collectors.containers import RuntimeCollector as Containers
 from memwatch.core.linux.files import ParseError
 from memwatch.library.daemon_client import Daemon
-from memwatch.monitor.notify.apprise import NOT_ENDED, AppriseChannel, load_service
+from memwatch_monitor.notify.apprise import NOT_ENDED, AppriseChannel, load_service
 from memwatchd.neighbours.connection import ANSWER_SECONDS, QUIET_SECONDS, Connection, connect
 from memwatchd.settings.endpoints import Peer
 from support.neighbours import HEAD, event, serving, tick_data

@@ -24,8 +24,8 @@ from memwatch.core.linux.listener_owner import is_on_this_machine
 from memwatch.core.linux.process_files import Passwd
 from memwatch.core.linux.tcp_peer import Peer, TcpEnd, find_peer
 from memwatch.core.model import Absent
-from memwatch.monitor.doctor.checks import run_checks
-from memwatch.monitor.doctor.model import Verdict
+from memwatch.reporting.doctor.checks import run_checks
+from memwatch.reporting.doctor.model import Verdict
 from memwatchd.state_dir import OWNERS_FILE, open_key_owners, read_owners
 from support import engine_texts as texts
 from support.engine_host import EngineHost

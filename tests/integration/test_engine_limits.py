@@ -17,7 +17,7 @@ from memwatch.core.linux.engine_processes import (
     MAX_PER_ACCOUNT,
 )
 from memwatch.core.model import Absent
-from memwatch.monitor.render.json import snapshot_json
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_web.metrics.families import engine_families
 from support.dead_address import dead_port
 from support.engine_host import EngineHost

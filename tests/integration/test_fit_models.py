@@ -346,7 +346,7 @@ def test_page_without_a_model_has_placeholders(daemons: Daemons) -> None:
 
 LIBRARY = """
 import json, memwatch
-from memwatch.monitor.render.fit_json import fit_json
+from memwatch.reporting.render.fit_json import fit_json
 answer = memwatch.fit({path!r}, launch="all", context=4096)
 print(json.dumps([fit_json(answer), answer.fits]))
 """

@@ -19,10 +19,10 @@ from memwatch.core.engines.records import ModelQuery, ModelSizes
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.core.model import Bytes
-from memwatch.monitor.recording.redact import Redactor
-from memwatch.monitor.report.evidence import EvidenceReader
-from memwatch.monitor.report.redaction import TextRedactor
 from memwatch.planning.served import ServedModels, read_model, size_served
+from memwatch.reporting.recording.redact import Redactor
+from memwatch.reporting.report.evidence import EvidenceReader
+from memwatch.reporting.report.redaction import TextRedactor
 from support import engine_texts
 from support.engine_host import EngineHost
 from support.engine_servers import engine_site

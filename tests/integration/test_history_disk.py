@@ -16,8 +16,8 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.snapshot import Kernel
-from memwatch.monitor.history.disk.ring_file import MAX_RUNS, PARTS
-from memwatch.monitor.history.notable_ticks import unpack
+from memwatch.reporting.history.notable_ticks import unpack
+from memwatch_monitor.history.disk.ring_file import MAX_RUNS, PARTS
 from support.fakes import GIB
 from support.monitors import history
 from support.paths import TESTS

@@ -14,10 +14,10 @@ from memwatch.core.events import Event
 from memwatch.core.helper.codec import DecodeError
 from memwatch.core.kernel_log import KernelLog, OomKill
 from memwatch.core.snapshot import Kernel
-from memwatch.monitor.alerts.notification import Notification
-from memwatch.monitor.between_scrapes import BetweenScrapes
-from memwatch.monitor.history.disk.records import EVENTS, unpack_events
-from memwatch.monitor.history.disk.ring_file import blocks_for
+from memwatch_monitor.alerts.notification import Notification
+from memwatch_monitor.between_scrapes import BetweenScrapes
+from memwatch_monitor.history.disk.records import EVENTS, unpack_events
+from memwatch_monitor.history.disk.ring_file import blocks_for
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import running_daemon
 from support.fakes import GIB

@@ -16,7 +16,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message
 
-from memwatch.monitor.loop import Monitor
+from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.lazy_app import ALERTS_FIRST_SECONDS, AppLoader, LazyApp
 from memwatch_web.asgi.problems import ProblemError
 from support.daemon_process import RunningDaemon, running_daemon

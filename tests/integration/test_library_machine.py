@@ -361,7 +361,7 @@ def test_reading_without_a_daemon_loads_no_loop_and_no_collector_in_vain() -> No
         loaded = run_json(program)
 
     assert "memwatch.core.reading.machine" in loaded
-    assert [name for name in loaded if name.startswith("memwatch.monitor")] == []
+    assert [name for name in loaded if name.startswith("memwatch.reporting")] == []
     assert "memwatch.core.collectors.meminfo" in loaded
     assert {f"memwatch.core.collectors.{name}" for name in NOT_NEEDED}.isdisjoint(loaded)
     assert {"http.client", "ssl", "email", "memwatch.core.engines.kinds"}.isdisjoint(loaded)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.monitor.neighbours.found import FoundMachine
+from memwatch_monitor.neighbours.found import FoundMachine
 from memwatchd.neighbours.mdns import SERVICE, Service, read_service
 from support.daemon_process import MEMWATCHD, run_program, running_daemon
 from support.html_reader import Reader

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.monitor.neighbours.found import MAX_FOUND_BY_SOURCE
+from memwatch_monitor.neighbours.found import MAX_FOUND_BY_SOURCE
 from support.budget import within
 from support.mdns_flood import NETWORK
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from memwatch.core.model import Absent, PoolKind, Process, Quality, Share, ShareKind
 from memwatch.core.snapshot import CollectorStatus, Level, Machine, Pressure, Reason, SelfUsage, Snapshot
-from memwatch.monitor.between_scrapes import BetweenScrapes
+from memwatch_monitor.between_scrapes import BetweenScrapes
 from memwatch_web.metrics.families import Exporter
 from memwatchd.recording.demos import DESCRIPTIONS, path_of
 from memwatchd.recording.frames import read_frames

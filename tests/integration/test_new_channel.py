@@ -15,8 +15,8 @@ from support.waiting import wait_until
 WITH_FILES = """
 import sys
 from typing import Annotated
-from memwatch.monitor.notify.http_post import PostResult
-from memwatch.monitor.notify.http_post import Password
+from memwatch_monitor.notify.http_post import PostResult
+from memwatch_monitor.notify.http_post import Password
 from memwatch.core.options import Accepts
 from memwatchd.settings import alerts
 from memwatchd.settings.secrets_source import password_from

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.monitor.notify.outbox import Batch, NewMessage, Outbox
-from memwatch.monitor.notify.queue import Kind
+from memwatch_monitor.notify.outbox import Batch, NewMessage, Outbox
+from memwatch_monitor.notify.queue import Kind
 from support.paths import TESTS
 from support.thread_limit import no_threads
 from support.waiting import MAX_WAIT_SECONDS, wait_until
@@ -25,10 +25,10 @@ LONG_DELAYS = (0.0, 60.0, 60.0, 60.0)
 FULL_DISK = """
 import resource, signal, sys, time
 from pathlib import Path
-from memwatch.monitor.notify.sqlite_store import open_outbox
-from memwatch.monitor.notify.outbox import NewMessage, Outbox
-from memwatch.monitor.notify.queue import Kind
-from memwatch.monitor.notify.outbox import Batch
+from memwatch_monitor.notify.sqlite_store import open_outbox
+from memwatch_monitor.notify.outbox import NewMessage, Outbox
+from memwatch_monitor.notify.queue import Kind
+from memwatch_monitor.notify.outbox import Batch
 from support.webhook_samples import new_receiver, webhook_channel
 
 opened = open_outbox(Path(sys.argv[1]), 0.0)

@@ -24,8 +24,8 @@ from memwatch.core.reading.collector_runner import moved_between
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Level, Pressure, Reason
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.pacing import MIN_MOVE_RATIO, RESTLESS_SECONDS, Pacing
+from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.pacing import MIN_MOVE_RATIO, RESTLESS_SECONDS, Pacing
 from support.daemon_process import running_daemon
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import create_monitor

@@ -19,7 +19,7 @@ from memwatch.core.linux.wakeups import Wake, Wakeups
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.reading.schedule import FAST_SECONDS
-from memwatch.monitor.feature import MonitorRules
+from memwatch_monitor.feature import MonitorRules
 from support.daemon_process import running_daemon
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.memory_cgroup import THRASH, memory_cgroup

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.monitor.render.owners_json import owners_json
+from memwatch_monitor.render.owners_json import owners_json
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording, read_frames
 from memwatchd.recording.player import build_findings

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.build_info import __version__
-from memwatch.monitor.report.contents import FOLDER
+from memwatch.reporting.report.contents import FOLDER
 from scripts import machine_from_report
 from scripts.golden import host_in, host_of
 from simulators import sample_nvml, sample_nvml_integrated

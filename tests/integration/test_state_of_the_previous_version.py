@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.clock import Moment
-from memwatch.monitor.alerts.persistence import decode_silences
-from memwatch.monitor.notify.sqlite_store import open_outbox
+from memwatch_monitor.alerts.persistence import decode_silences
+from memwatch_monitor.notify.sqlite_store import open_outbox
 from memwatchd.recording.frames import open_recording, read_frames
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import running_daemon

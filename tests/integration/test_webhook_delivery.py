@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from memwatch.monitor.notify.receiver import close_all
+from memwatch_monitor.notify.receiver import close_all
 from support.waiting import wait_until
 from support.webhook_receiver import raw_receiver, receiving, silent
 from support.webhook_samples import ids, new_receiver, notice, put_notices, receiver, webhook_channel

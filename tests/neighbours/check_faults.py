@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memwatch.monitor.neighbours.book import HOLD_SECONDS
-from memwatch.monitor.neighbours.neighbour import LATE_SECONDS, SILENT_SECONDS
+from memwatch_monitor.neighbours.book import HOLD_SECONDS
+from memwatch_monitor.neighbours.neighbour import LATE_SECONDS, SILENT_SECONDS
 from support.cut_link import link_to
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from support.neighbour_faults import FAULTS, Victim

@@ -123,7 +123,7 @@ def check_names(page: Path, text: str) -> Iterator[Finding]:
     for match in re.finditer(rf"\b{PREFIX}[a-z0-9_]+[a-z0-9]\b", text):
         name, line = match.group(), text.count("\n", 0, match.start()) + 1
         is_known = any(f"{one}_".startswith(f"{name}_") for one in known_metrics())
-        if name not in ("memwatch_web", "memwatchd") and not is_known:
+        if name not in ("memwatch_web", "memwatch_monitor", "memwatchd") and not is_known:
             yield Finding(page, line, "metric", f"{name} is not exported")
     for match in re.finditer(r"`make ([a-z0-9-]+)", text):
         if match[1] not in make_targets():

@@ -34,9 +34,9 @@ from memwatch.core.model import Absent, Process, Vitals
 from memwatch.core.reading.identity import Identity, read_identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Machine, ProcessScan, SelfUsage, Snapshot, Swap
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.recording.file_format import RecordingFile
-from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.reporting.recording.file_format import RecordingFile
+from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch_monitor.feature import MonitorRules
 from memwatchd.recording import demos
 from support.demo_engines import ENGINES
 from support.demo_host import KIB, LEAKING_PID, MIB, Host, Scene, ramp, scene_of

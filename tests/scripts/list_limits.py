@@ -19,7 +19,7 @@ else:
     import tomli as tomllib
 
 TABLE = ROOT / "tests/list_limits.toml"
-PRODUCT = ("daemon/memwatch", "daemon/memwatchd", "web/memwatch_web")
+PRODUCT = ("daemon/memwatch", "daemon/memwatch_monitor", "daemon/memwatchd", "web/memwatch_web")
 LIMIT = re.compile(r"_?(?:MAX|SHOWN|TOP)_[A-Z0-9_]+")
 # A size of one thing, a time or a ratio: no entries of a list.
 NO_COUNT = re.compile(

@@ -17,26 +17,26 @@ from support.change_base import Repository, find_base
 from support.paths import ROOT
 
 NEEDED_PROGRAMS = ("git",)
+TRACE_WORDS = ("tests/unit/pressure/test_trace_words.py",)
 # Changed files, and the long tests that are about them. A changed test file is always run.
 CONCERNED = {
     r"web/memwatch_web/(templates|static|pages)/": ("tests/browser",),
-    r"daemon/memwatch/monitor/history/": ("tests/integration/test_history_disk.py",),
-    r"daemon/memwatch/monitor/neighbours/": (
+    r"daemon/(memwatch/reporting|memwatch_monitor)/history/": ("tests/integration/test_history_disk.py",),
+    r"daemon/memwatch_monitor/neighbours/": (
         "tests/integration/test_neighbours.py",
         "tests/integration/test_mdns.py",
     ),
-    r"daemon/memwatch/monitor/notify/": (
+    r"daemon/memwatch_monitor/notify/": (
         "tests/integration/test_alert_flood.py",
         "tests/integration/test_receivers_reload.py",
     ),
     r"daemon/memwatch/core/pressure/": ("tests/unit/pressure", "tests/integration/test_collapse.py"),
-    r"daemon/memwatch/(monitor/(render/(words|summary|status_line)|pacing)|cli/terminal/frame|core/units)": (
-        "tests/unit/pressure/test_trace_words.py",
-    ),
+    r"daemon/memwatch/(reporting/render/(words|summary)|cli/terminal/frame|core/units)": TRACE_WORDS,
+    r"daemon/memwatch_monitor/(render/status_line|pacing)": TRACE_WORDS,
     r"tests/traces/": ("tests/unit/pressure",),
     r"daemon/memwatch/core/(collectors|linux)/meminfo": ("tests/unit/collectors/test_meminfo_fields.py",),
     r"daemon/memwatch/cli/mqtt": ("tests/integration/client/test_mqtt.py",),
-    r"daemon/memwatch/monitor/report/": ("tests/integration/test_report.py",),
+    r"daemon/memwatch/reporting/report/": ("tests/integration/test_report.py",),
     r"(deploy|systemd)/|pyproject.toml": ("tests/deploy/test_deb.py", "tests/deploy/test_package.py"),
     r"deploy/(grafana|prometheus)/|web/memwatch_web/metrics/": ("tests/deploy/test_dashboards.py",),
     r"(README|CONTRIBUTING).md|docs/|daemon/memwatch/cli/": ("tests/integration/test_docs_blocks.py",),

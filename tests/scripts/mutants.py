@@ -24,7 +24,18 @@ from msgspec import Struct
 
 from support.lanes import Lane
 from support.mutation_runner import CAUGHT, OPTIONS, SURVIVED, TIMEOUT, Outcome, WarmTests
-from support.mutations import PACKAGES, RULES, SOURCE, TABLE, Mutation, draw, list_mutations, list_row, package_of
+from support.mutations import (
+    MONITOR,
+    PACKAGES,
+    RULES,
+    SOURCE,
+    TABLE,
+    Mutation,
+    draw,
+    list_mutations,
+    list_row,
+    package_of,
+)
 from support.paths import ROOT
 from support.related_tests import VARIABLE, RelatedTests
 
@@ -86,7 +97,8 @@ class Known(Struct, frozen=True):
 
 
 def list_pure_modules() -> Iterator[str]:
-    paths = (str(file.relative_to(ROOT)) for file in (ROOT / SOURCE).rglob("*.py") if file.name != "__init__.py")
+    files = (file for folder in (SOURCE, MONITOR) for file in (ROOT / folder).rglob("*.py"))
+    paths = (str(file.relative_to(ROOT)) for file in files if file.name != "__init__.py")
     chosen = ((PACKAGES.index(package_of(path)), path) for path in paths if package_of(path) in PACKAGES)
     for _, path in sorted(chosen):
         if not list_imports(ast.parse((ROOT / path).read_text())) & OUTSIDE:
@@ -231,7 +243,8 @@ def list_survivors(
             why = known.get(one.key, Known("open", "not looked at yet"))
             texts = (code.replace("|", "\\|") for code in (one.before, one.after))
             change = f"`{one.name}`: {' → '.join(f'`{text}`' for text in texts)}"
-            yield f"| `{one.path.removeprefix(SOURCE + '/')}` | {change} | {why.verdict} | {why.reason} |"
+            path = one.path.removeprefix("daemon/").removeprefix("memwatch/")
+            yield f"| `{path}` | {change} | {why.verdict} | {why.reason} |"
 
 
 def write_page(mutations: Sequence[Mutation], results: Mapping[str, Outcome]) -> None:

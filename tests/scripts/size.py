@@ -18,7 +18,7 @@ from msgspec import Struct
 
 ROOT = Path(__file__).parents[2]
 # Parts of the package memwatch that consist of packages.
-ROOMS = ("core", "monitor")
+ROOMS = ("core", "reporting")
 PRODUCT = ("daemon", "web")
 # The longest module that has one importer only and is a candidate to be joined with it, see docs/contributing.
 SMALL_LINES = 80
@@ -94,6 +94,7 @@ def packages() -> Iterator[tuple[str, list[Path]]]:
     for top in (
         "daemon/memwatch",
         *(f"daemon/memwatch/{room}" for room in ROOMS),
+        "daemon/memwatch_monitor",
         "daemon/memwatchd",
         "web/memwatch_web",
     ):

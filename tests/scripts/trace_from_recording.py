@@ -12,7 +12,7 @@ from typing import Any
 from memwatch.core.kernel_log import DriverError, KernelLog
 from memwatch.core.model import Absent, Architecture, PoolKind, find_system_ram
 from memwatch.core.snapshot import Kernel, MemoryPsi, PsiLine, Snapshot, Swap
-from memwatch.monitor.recording.file_format import RecordingError
+from memwatch.reporting.recording.file_format import RecordingError
 from memwatchd.recording.frames import open_recording, read_frames
 from support.trace_file import FORMAT, TraceError, parse_trace
 

@@ -15,8 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.owners import OwnerKind
-from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch.monitor.render.owners_json import owners_json
+from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch_monitor.render.owners_json import owners_json
 from memwatchd.recording.demos import DESCRIPTIONS, path_of
 from memwatchd.recording.frames import read_frames
 from memwatchd.recording.player import rebuild_owners

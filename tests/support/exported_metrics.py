@@ -22,9 +22,9 @@ from memwatch.core.snapshot import (
     ZfsCache,
     Zram,
 )
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.notify.outbox import Outbox
+from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.notify.manager import NotificationManager
+from memwatch_monitor.notify.outbox import Outbox
 from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter, limit_series
 from memwatch_web.metrics.samples import PREFIX

@@ -40,7 +40,7 @@ CODE = (sys.executable, "-W", "error", "-c")
 PRELOADED = (
     *PROGRAMS.values(),
     "encodings.idna",
-    "memwatch.monitor.notify.sqlite_store",
+    "memwatch_monitor.notify.sqlite_store",
     "memwatch_web.api.openapi",
     "memwatchd.wiring",
     "memwatchd.logging_setup",

@@ -14,6 +14,7 @@ from msgspec import Struct
 # Modules that the daemon, its helpers or Python itself import.
 MODULES = (
     *("argparse", "json", "ctypes", "msgspec", "memwatch", "memwatchd", "click", "signal", "importlib", "logging"),
+    *("memwatch_monitor", "memwatch_web"),
     *("collections", "pathlib", "runpy", "pynvml", "pyopencl", "amdsmi", "Metal", "sitecustomize", "usercustomize"),
 )
 SOURCE = "import sys\nopen({marker!r}, 'a').write(f'{{__name__}} {{sys.orig_argv}}\\n')\n"

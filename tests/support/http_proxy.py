@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct, field
 
-from memwatch.monitor.notify.http_post import Poster, PostResult, Proxy, parse_endpoint
+from memwatch_monitor.notify.http_post import Poster, PostResult, Proxy, parse_endpoint
 from support.waiting import MAX_WAIT_SECONDS
 
 BODY = b'{"event": "test"}'

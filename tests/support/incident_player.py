@@ -22,8 +22,8 @@ from memwatch.core.model import Absent, Content, Device, Pool, PoolKind, Process
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Kernel, MemoryPsi, PsiLine
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.incidents.records import Incident
+from memwatch.reporting.incidents.records import Incident
+from memwatch_monitor.feature import MonitorRules
 from support.fakes import FakeClock, FakeCollector
 from support.monitors import create_monitor, incidents
 

@@ -31,8 +31,8 @@ from memwatch.core.reading.identity import read_identity
 from memwatch.core.reading.sampler import Gatherer, Sampler
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.local_reading import NOT_NEEDED
-from memwatch.monitor.loop import Monitor
-from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch_monitor.loop import Monitor
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.settings.load import load

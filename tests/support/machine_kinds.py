@@ -13,8 +13,8 @@ from memwatch.core.owners import sum_owners
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import CollectorStatus, Kernel, Level, Pressure, Reason, Snapshot, Swap
-from memwatch.monitor.between_scrapes import BetweenScrapes
-from memwatch.monitor.feature import MonitorRules
+from memwatch_monitor.between_scrapes import BetweenScrapes
+from memwatch_monitor.feature import MonitorRules
 from memwatch_web.metrics.families import Exporter, limit_series
 from support.fakes import GIB
 from support.monitors import create_monitor

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from memwatch.monitor.notify.http_post import GATEWAY_LOST_IT, Poster, PostResult, parse_endpoint, words_for_status
-from memwatch.monitor.notify.outbox import Outbox
-from memwatch.monitor.notify.receiver import SCHEDULE, Receiver
-from memwatch.monitor.notify.webhook import WebhookChannel, parse_secret
+from memwatch_monitor.notify.http_post import GATEWAY_LOST_IT, Poster, PostResult, parse_endpoint, words_for_status
+from memwatch_monitor.notify.outbox import Outbox
+from memwatch_monitor.notify.receiver import SCHEDULE, Receiver
+from memwatch_monitor.notify.webhook import WebhookChannel, parse_secret
 from support.fakes import FakeClock
 from support.manual_wait import ManualWait
 from support.waiting import MAX_WAIT_SECONDS, wait_until

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from memwatch.monitor.neighbours.found import FoundMachines
+from memwatch_monitor.neighbours.found import FoundMachines
 from memwatchd.neighbours.mdns import Announcement, Discovery
 from support.mdns_pair import ADDRESS
 

@@ -10,18 +10,18 @@ from memwatch.core.findings import Findings
 from memwatch.core.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.core.processes.unreturned import ReturnChanges
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.alert_states import Alerts
-from memwatch.monitor.alerts.notification import Notification
-from memwatch.monitor.between_scrapes import BetweenScrapes
-from memwatch.monitor.feature import Feature, Features, MonitorRules, Tick
-from memwatch.monitor.history_recorder import HistoryRecorder
-from memwatch.monitor.incident_observer import IncidentObserver
-from memwatch.monitor.lease_book import LeaseBook
-from memwatch.monitor.loop import Monitor
-from memwatch.monitor.neighbours.book import NeighbourBook
-from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.processes import EndedProcesses, GrowthWatch
-from memwatch.monitor.transitions import EventWriter
+from memwatch_monitor.alert_states import Alerts
+from memwatch_monitor.alerts.notification import Notification
+from memwatch_monitor.between_scrapes import BetweenScrapes
+from memwatch_monitor.feature import Feature, Features, MonitorRules, Tick
+from memwatch_monitor.history_recorder import HistoryRecorder
+from memwatch_monitor.incident_observer import IncidentObserver
+from memwatch_monitor.lease_book import LeaseBook
+from memwatch_monitor.loop import Monitor
+from memwatch_monitor.neighbours.book import NeighbourBook
+from memwatch_monitor.notify.manager import NotificationManager
+from memwatch_monitor.processes import EndedProcesses, GrowthWatch
+from memwatch_monitor.transitions import EventWriter
 
 NOTHING_FOUND = Findings()
 ALWAYS = (

@@ -28,8 +28,9 @@ SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotIn: ast.In,
 }
 SOURCE = "daemon/memwatch"
+MONITOR = "daemon/memwatch_monitor"
 # Parts of the package that consist of packages.
-ROOMS = ("core", "monitor")
+ROOMS = ("core", "monitor", "reporting")
 PACKAGES = (
     "accounting",
     "alerts",
@@ -86,9 +87,14 @@ class Mutation(Struct, frozen=True):
         return package_of(self.path)
 
 
+def _parts(path: str) -> list[str]:
+    """Return the room of a module and its path there. The package memwatch_monitor is a room like the others."""
+    return path.replace(MONITOR, f"{SOURCE}/monitor").removeprefix(f"{SOURCE}/").split("/")
+
+
 def package_of(path: str) -> str:
     """Return the package of a module by its name in its room, or the room's for a module beside the packages."""
-    room, *inner = path.removeprefix(f"{SOURCE}/").split("/")
+    room, *inner = _parts(path)
     return inner[0] if len(inner) > 1 and room in ROOMS else room
 
 
@@ -288,9 +294,9 @@ def _replace(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
 
 
 def _without_room(mutation: Mutation) -> str:
-    room, *inner = mutation.path.removeprefix(f"{SOURCE}/").split("/")
+    room, *inner = _parts(mutation.path)
     is_inside = len(inner) > 1 and room in ROOMS
-    return mutation.key.replace(f"{SOURCE}/{room}/", f"{SOURCE}/", 1) if is_inside else mutation.key
+    return mutation.key.replace(mutation.path, "/".join((SOURCE, *((room,) * (not is_inside)), *inner)), 1)
 
 
 def draw(mutations: Sequence[Mutation], count: int, seed: int) -> list[Mutation]:

@@ -19,7 +19,7 @@ from memwatch.cli.terminal.figures import pair_words
 from memwatch.core.backends.devices import UNIFIED, compute_capacity, read_system_ram
 from memwatch.core.model import Absent, Device, Process
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.render import words
+from memwatch.reporting.render import words
 
 if sys.version_info >= (3, 11):
     import tomllib

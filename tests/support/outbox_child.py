@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from memwatch.monitor.notify.outbox import NewMessage, Outbox
-from memwatch.monitor.notify.queue import Kind
-from memwatch.monitor.notify.sqlite_store import open_outbox
+from memwatch_monitor.notify.outbox import NewMessage, Outbox
+from memwatch_monitor.notify.queue import Kind
+from memwatch_monitor.notify.sqlite_store import open_outbox
 from support.webhook_samples import new_receiver, webhook_channel
 
 LAST = "last"

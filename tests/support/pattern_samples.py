@@ -43,7 +43,7 @@ from memwatch.core.snapshot import (
     Snapshot,
     Swap,
 )
-from memwatch.monitor.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow, RuleRow
+from memwatch_monitor.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow, RuleRow
 
 GIB = 1 << 30
 UNIX = 1_795_256_553.25  # 2026-11-21 10:22:33 UTC

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Machine, SelfUsage, Snapshot
-from memwatch.monitor.recording.file_format import RecordingFile
-from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.reporting.recording.file_format import RecordingFile
+from memwatch.reporting.render.json import snapshot_json, to_bytes
 from memwatchd.recording.frames import read_frames
 from support.fakes import GIB, ram
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.monitor.report.contents import DRIVERS, FILES, FOLDER, FORMAT, KEY, README, RECORDING, SUMMARY
-from memwatch.monitor.report.evidence import MAX_FILES
-from memwatch.monitor.report.sources import FOLDERS
+from memwatch.reporting.report.contents import DRIVERS, FILES, FOLDER, FORMAT, KEY, README, RECORDING, SUMMARY
+from memwatch.reporting.report.evidence import MAX_FILES
+from memwatch.reporting.report.sources import FOLDERS
 
 Json = Any
 

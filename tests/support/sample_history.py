@@ -8,8 +8,8 @@ import tracemalloc
 from array import array
 from collections.abc import Callable
 
-from memwatch.monitor.history.tier import PLACES, Aggregates, RowBlock
-from memwatch.monitor.history.tiers import History
+from memwatch.reporting.history.tier import PLACES, Aggregates, RowBlock
+from memwatch_monitor.history.tiers import History
 
 SERIES = [f"pool.gpu{number % 8}.figure{number}_bytes" for number in range(100)]
 

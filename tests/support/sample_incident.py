@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memwatch.monitor.incidents.records import Entry, Incident, Killer, Sample, Suspect
+from memwatch.reporting.incidents.records import Entry, Incident, Killer, Sample, Suspect
 
 GIB = 1 << 30
 INCIDENT = Incident(

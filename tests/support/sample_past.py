@@ -6,9 +6,9 @@ import math
 
 from memwatch.core.events import Event
 from memwatch.core.snapshot import Level, Snapshot
-from memwatch.monitor.history.holders import HolderHistory
-from memwatch.monitor.history.series import AllSeries, collect_figures
-from memwatch.monitor.history.tiers import TIER_SPECS, History
+from memwatch_monitor.history.holders import HolderHistory
+from memwatch_monitor.history.series import AllSeries, collect_figures
+from memwatch_monitor.history.tiers import TIER_SPECS, History
 from memwatch_web.pages.history_data import HistoryInput
 
 SECONDS, STEP = 3600, 2

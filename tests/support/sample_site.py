@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from memwatch.core.events import Event
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.notify.status import AlertView
+from memwatch_monitor.notify.status import AlertView
 from memwatch_web.asgi.access import SECURITY_HEADERS
 from memwatch_web.pages.history_data import HistoryInput
 from memwatch_web.pages.history_page import build_answer, build_pool_data, parse_pool_query

@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from memwatch.monitor.incidents.store import IncidentStore
-from memwatch.monitor.notify.sqlite_store import FILE_NAME
+from memwatch_monitor.incidents.store import IncidentStore
+from memwatch_monitor.notify.sqlite_store import FILE_NAME
 from memwatchd.settings.schema import Settings
 from support.fakes import FakeClock
 from support.store_machine import BOOTS, Machine

@@ -13,9 +13,9 @@ from memwatch.core.findings import Findings
 from memwatch.core.model import Process
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.history.disk.writer import HistoryWriter
-from memwatch.monitor.loop import Monitor
+from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.history.disk.writer import HistoryWriter
+from memwatch_monitor.loop import Monitor
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import create_monitor, history
 from support.waiting import wait_until

@@ -36,8 +36,8 @@ from memwatch.library.host import Host, Ram
 from memwatch.library.machine import get_device_memory_bytes, is_unified_memory_gpu, memory_info
 from memwatch.library.machine_record import Machine, MemoryInfo, decode_backends, decode_machine, from_snapshot
 from memwatch.library.wait import wait_for
-from memwatch.monitor.neighbours.tick import build_tick, decode_tick, encode_tick
-from memwatch.monitor.render.json import backends_json, to_bytes
+from memwatch.reporting.render.json import backends_json, to_bytes
+from memwatch_monitor.neighbours.tick import build_tick, decode_tick, encode_tick
 from memwatchd.otlp.source import Span, build_payload
 from support.one_answer import CPU, MACHINE, Cell, Cells, Range, Shown, truth
 

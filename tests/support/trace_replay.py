@@ -17,7 +17,7 @@ from memwatch.core.pressure.judge import JudgeState, judge
 from memwatch.core.pressure.oom_kills import OomKillCount, count_new_kills
 from memwatch.core.pressure.rules import PressureRules, TargetRules
 from memwatch.core.snapshot import CgroupPressure, Kernel, MemoryPsi, Node, Pressure, PsiLine, Swap
-from memwatch.monitor.pacing import Pacing
+from memwatch_monitor.pacing import Pacing
 from support.trace_file import LogLine, Trace, read_size
 
 INTERVAL_SECONDS = 1.0

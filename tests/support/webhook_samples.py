@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from memwatch.core.snapshot import Level, Reason
-from memwatch.monitor.alerts.notification import Notification
-from memwatch.monitor.alerts.rules import CRITICAL
-from memwatch.monitor.notify.channel import Channel, Sender
-from memwatch.monitor.notify.http_post import Poster, context_for, parse_endpoint
-from memwatch.monitor.notify.manager import kind_of
-from memwatch.monitor.notify.outbox import NewMessage, Outbox
-from memwatch.monitor.notify.receiver import Receiver, close_all
-from memwatch.monitor.notify.webhook import WebhookChannel, parse_secret
+from memwatch_monitor.alerts.notification import Notification
+from memwatch_monitor.alerts.rules import CRITICAL
+from memwatch_monitor.notify.channel import Channel, Sender
+from memwatch_monitor.notify.http_post import Poster, context_for, parse_endpoint
+from memwatch_monitor.notify.manager import kind_of
+from memwatch_monitor.notify.outbox import NewMessage, Outbox
+from memwatch_monitor.notify.receiver import Receiver, close_all
+from memwatch_monitor.notify.webhook import WebhookChannel, parse_secret
 from support.sample_snapshots import critical_gb10
 from support.webhook_receiver import Site
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.build_info import REVISION, __version__
-from memwatch.monitor.render import json as as_json
+from memwatch.reporting.render import json as as_json
 from memwatch_web.api import alerts, history, machines, owners, programs, snapshot
 from memwatch_web.api.dependencies import ApiServices, find_example, refuse_unknown
 from memwatch_web.api.services import Services

@@ -18,11 +18,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from memwatch.core.silences import MAX_SECONDS, MAX_SILENCES
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.alerts.rules import EVENTS
-from memwatch.monitor.history_recorder import HistoryRecorder
-from memwatch.monitor.incident_observer import IncidentObserver
-from memwatch.monitor.neighbours.neighbour import HOUR_STEP_SECONDS
-from memwatch.monitor.notify.manager import SilenceLimitError
+from memwatch_monitor.alerts.rules import EVENTS
+from memwatch_monitor.history_recorder import HistoryRecorder
+from memwatch_monitor.incident_observer import IncidentObserver
+from memwatch_monitor.neighbours.neighbour import HOUR_STEP_SECONDS
+from memwatch_monitor.notify.manager import SilenceLimitError
 from memwatch_web.asgi import static_files
 from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.health import stalled_seconds

@@ -20,8 +20,8 @@ from memwatch.core.printable import printable
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import RECORDS
-from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.summary import (
+from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.summary import (
     build_notices,
     end_command,
     notice_lines,

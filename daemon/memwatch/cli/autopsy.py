@@ -13,7 +13,7 @@ from memwatch.cli.context import EXIT_OK, Number, build_context, common
 from memwatch.cli.http import Address, CommandError
 from memwatch.cli.tables import columns
 from memwatch.core.runtime.own_files import remedy_to_read
-from memwatch.monitor.render import words as wording
+from memwatch.reporting.render import words as wording
 from memwatch.training.allocator_snapshot import SnapshotSummary, read_snapshot
 from memwatch.training.pickle_reader import PickleRefusedError
 

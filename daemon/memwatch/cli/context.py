@@ -90,7 +90,7 @@ class SnapshotAnswer(Struct, frozen=True, dict=True):
     def json(self) -> Json:
         if self.read is None:
             return self.sent
-        from memwatch.monitor.render.json import snapshot_json
+        from memwatch.reporting.render.json import snapshot_json
 
         return snapshot_json(self.read)
 
@@ -166,7 +166,7 @@ class ClientContext(Struct, frozen=True):
         self, answer: Callable[[Snapshot], FitAnswer], declined: RequestDeclinedError
     ) -> DaemonResponse:
         from memwatch.core.snapshot_json import SnapshotDecodeError
-        from memwatch.monitor.render.fit_json import fit_json
+        from memwatch.reporting.render.fit_json import fit_json
 
         response = self.ask_snapshot()
         try:
@@ -202,7 +202,7 @@ class ClientContext(Struct, frozen=True):
     def print_simulated(self, is_simulated: bool) -> None:
         """Warn on stderr about simulated data. JSON contains the field `simulated` instead."""
         if is_simulated and not self.as_json:
-            from memwatch.monitor.render import words as wording
+            from memwatch.reporting.render import words as wording
 
             print_errors([wording.SIMULATED])
 

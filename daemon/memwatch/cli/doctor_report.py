@@ -29,12 +29,12 @@ from memwatch.core.reading.machine import DirectReading
 from memwatch.core.runtime.own_files import remedy_to_write
 from memwatch.core.snapshot import UNKNOWN_BOOT
 from memwatch.core.units import size
-from memwatch.monitor.doctor.versions import InstalledVersions, find_version, read_versions
-from memwatch.monitor.recording.file_format import RecordingFile
-from memwatch.monitor.recording.redact import Redactor
-from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch.monitor.report.contents import (
+from memwatch.reporting.doctor.versions import InstalledVersions, find_version, read_versions
+from memwatch.reporting.recording.file_format import RecordingFile
+from memwatch.reporting.recording.redact import Redactor
+from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.report.contents import (
     FORMAT,
     KEY,
     RECORDING,
@@ -44,8 +44,8 @@ from memwatch.monitor.report.contents import (
     summarize_files,
     write_archive,
 )
-from memwatch.monitor.report.evidence import ALWAYS_LISTED, Evidence, EvidenceReader, read_drivers, read_users
-from memwatch.monitor.report.redaction import MIN_PERSON, TextRedactor
+from memwatch.reporting.report.evidence import ALWAYS_LISTED, Evidence, EvidenceReader, read_drivers, read_users
+from memwatch.reporting.report.redaction import MIN_PERSON, TextRedactor
 
 Json = Any
 

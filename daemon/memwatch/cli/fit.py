@@ -28,7 +28,6 @@ from memwatch.cli.tables import MARKS, Json, columns, known
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import RECORDS
-from memwatch.monitor.render import words as wording
 from memwatch.planning.answer import FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
 from memwatch.planning.diffusion import ImageUse
 from memwatch.planning.fit import CPU, FitVerdict
@@ -37,6 +36,7 @@ from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size, read
 from memwatch.planning.parameters import build, walk_parameters
 from memwatch.planning.request import IMAGES, TRAINING, Use, write_request
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
+from memwatch.reporting.render import words as wording
 
 # `runtime` is measured by --measure.
 OPTIONS = [one for one in walk_parameters(Use) if one.name != "runtime"]

@@ -15,7 +15,7 @@ from memwatch.core.reading.identity import read_identity
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
 from memwatch.library.host import CgroupLimit, own_limit
-from memwatch.monitor.render import words as wording
+from memwatch.reporting.render import words as wording
 
 
 class PlaceHeadroom(NamedTuple):

@@ -15,8 +15,8 @@ from memwatch.cli.tables import clock, columns, known_size
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import NAMELESS, Absent, Bytes
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.summary import by_footprint
+from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.summary import by_footprint
 
 Json = dict[str, Any]
 GROUPS = ("process", "container", "pod", "job", "unit", "user")
@@ -238,7 +238,7 @@ def engines(url: Address | None, as_json: bool) -> int:
 
 
 def engine_lines(snapshot: Snapshot) -> Iterator[str]:
-    from memwatch.monitor.render.json import advice
+    from memwatch.reporting.render.json import advice
 
     found = snapshot.engines
     if not found:
@@ -257,7 +257,7 @@ def engine_lines(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _row(one: Engine) -> tuple[str, ...]:
-    from memwatch.monitor.render.engine_view import describe_use
+    from memwatch.reporting.render.engine_view import describe_use
 
     part, rate = "", one.tokens_per_second
     if not isinstance(one.kv_cache_ratio, Absent):

@@ -18,9 +18,9 @@ from memwatch.core.owners import describe_home
 from memwatch.core.printable import printable_lines
 from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.units import size
-from memwatch.monitor.incidents.markdown import render
-from memwatch.monitor.incidents.records import title_of
-from memwatch.monitor.render import words as wording
+from memwatch.reporting.incidents.markdown import render
+from memwatch.reporting.incidents.records import title_of
+from memwatch.reporting.render import words as wording
 
 Json = dict[str, Any]
 NOT_KNOWN = "not known"

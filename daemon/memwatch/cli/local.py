@@ -17,9 +17,9 @@ from memwatch.core.linux.files import Roots
 from memwatch.core.reading.machine import DirectReading, read_machine
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
-from memwatch.monitor.doctor.examiner import Examiner
-from memwatch.monitor.render.json import backends_json, examination_json
 from memwatch.planning.answer import FitAnswer
+from memwatch.reporting.doctor.examiner import Examiner
+from memwatch.reporting.render.json import backends_json, examination_json
 
 Json = dict[str, Any]
 
@@ -60,7 +60,7 @@ def snapshots(interval_seconds: float, reading: DirectReading | None = None) -> 
 
 
 def fit(answer: Callable[[Snapshot], FitAnswer]) -> Json:
-    from memwatch.monitor.render.fit_json import fit_json  # with the planner
+    from memwatch.reporting.render.fit_json import fit_json  # with the planner
 
     return fit_json(answer(read_machine(load_reading())))
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from memwatch.cli.context import EXIT_OK, build_context, check_shape, common, print_errors
 from memwatch.cli.http import Address, CommandError, ask, parse_url
 from memwatch.cli.tables import MARKS, columns
-from memwatch.monitor.render import words as wording
+from memwatch.reporting.render import words as wording
 
 Json = dict[str, Any]
 METRICS = "/metrics"

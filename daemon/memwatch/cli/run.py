@@ -33,7 +33,7 @@ from memwatch.core.printable import printable
 from memwatch.core.runtime.own_files import open_own
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.host import KEEP_PEAK, host
-from memwatch.monitor.render import words as wording
+from memwatch.reporting.render import words as wording
 
 # Poll a daemon in a separate thread while a program runs, without blocking the caller.
 

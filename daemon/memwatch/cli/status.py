@@ -17,8 +17,8 @@ from memwatch.cli.terminal.style import Line, Span, cells, line_cells, pad
 from memwatch.core.model import Absent, Device, Pool, PoolKind, Process, Share, ShareKind, find_system_ram
 from memwatch.core.owners import WITHIN, describe_home
 from memwatch.core.snapshot import Level, Pressure, Snapshot
-from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.memory_map import (
+from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.memory_map import (
     AVAILABLE,
     HELD_BY_DEVICES,
     Segment,
@@ -27,8 +27,8 @@ from memwatch.monitor.render.memory_map import (
     order_contents,
     place_parts,
 )
-from memwatch.monitor.render.summary import by_footprint, notices_of
-from memwatch.monitor.render.summary import notice_lines as silence_lines
+from memwatch.reporting.render.summary import by_footprint, notices_of
+from memwatch.reporting.render.summary import notice_lines as silence_lines
 
 MIN_BAR, MAX_BAR, MAX_LABEL = 10, 40, 28
 # Widths of "80.3 / 121.7 GiB   66.0%" and of "  available 1,600 GiB".

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from memwatch.core.model import Absent, Device
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.render import words as wording
+from memwatch.reporting.render import words as wording
 
 if TYPE_CHECKING:
     from memwatch.core.backends.model import BackendDevice, Backends

@@ -24,8 +24,8 @@ from memwatch.cli.http import Address, CommandError, RequestDeclinedError, ask
 from memwatch.cli.run import COMMAND, PASS_THROUGH, CommandNotRunError
 from memwatch.core.leases import MAX_NAME_LENGTH, OWN_LEASE
 from memwatch.core.linux.process_files import parse_stat
-from memwatch.monitor.render import words as wording
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
+from memwatch.reporting.render import words as wording
 
 LEASES = "/api/v1/leases"
 # The lease is granted later: its limit is reached, or another program was faster.

@@ -32,9 +32,9 @@ from memwatch.cli.terminal.style import Depth, Line, Span
 from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Share, sum_figures
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.json import rfc3339
-from memwatch.monitor.render.memory_map import HELD_BY_DEVICES
+from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.json import rfc3339
+from memwatch.reporting.render.memory_map import HELD_BY_DEVICES
 
 # Lines of `memwatch watch`, as vmstat prints them: a header now and then, one figure per pool, the level last.
 

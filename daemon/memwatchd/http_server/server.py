@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from memwatch.core.linux.host_names import OwnNames
 from memwatch.core.snapshot import Level, Snapshot
-from memwatch.monitor.feature import Feature
+from memwatch_monitor.feature import Feature
 from memwatch_web.asgi.access import AccessControl, response_headers
 from memwatch_web.asgi.caller import CallerLookup
 from memwatch_web.asgi.lazy_app import AppLoader, LazyApp

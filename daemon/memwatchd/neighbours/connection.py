@@ -12,8 +12,8 @@ from httptools import HttpParserError, HttpResponseParser
 from memwatch.core.http import GetError
 from memwatch.core.linux.key_owner import KeyOwner
 from memwatch.core.linux.listener_owner import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS
-from memwatch.monitor.neighbours.neighbour import Failure
-from memwatch.monitor.neighbours.tick import TickError
+from memwatch_monitor.neighbours.neighbour import Failure
+from memwatch_monitor.neighbours.tick import TickError
 from memwatchd.settings.endpoints import Peer
 
 CONNECT_SECONDS = ANSWER_SECONDS = 5.0

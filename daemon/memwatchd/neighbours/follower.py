@@ -18,8 +18,8 @@ from memwatch.core.linux.key_owner import TOKEN, KeyOwner, KeyOwners, KeyUse
 from memwatch.core.reading.machine import Additions
 from memwatch.core.runtime.backoff import Backoff
 from memwatch.core.runtime.worker import ThreadState, Worker
-from memwatch.monitor.feature import Feature
-from memwatch.monitor.neighbours.book import NeighbourBook
+from memwatch_monitor.feature import Feature
+from memwatch_monitor.neighbours.book import NeighbourBook
 from memwatchd.neighbours.connection import Link
 from memwatchd.settings.endpoints import Peer
 

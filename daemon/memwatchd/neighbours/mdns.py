@@ -24,8 +24,8 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch.core.printable import printable
-from memwatch.monitor.feature import Feature
-from memwatch.monitor.neighbours.found import FoundMachine, FoundMachines
+from memwatch_monitor.feature import Feature
+from memwatch_monitor.neighbours.found import FoundMachine, FoundMachines
 
 MAX_PACKET_BYTES = 9000
 MAX_RECORDS = 64

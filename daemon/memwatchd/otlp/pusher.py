@@ -23,8 +23,8 @@ from requests.structures import CaseInsensitiveDict
 
 from memwatch.core.http import Admit
 from memwatch.core.runtime.worker import FailureLog, Worker
-from memwatch.monitor.feature import Feature
-from memwatch.monitor.notify.http_post import DEFAULT_PORTS, Endpoint, Poster, PostResult
+from memwatch_monitor.feature import Feature
+from memwatch_monitor.notify.http_post import DEFAULT_PORTS, Endpoint, Poster, PostResult
 
 if TYPE_CHECKING:
     import asyncio

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import SnapshotDecodeError, snapshot_from
-from memwatch.monitor.feature import Feature
-from memwatch.monitor.recording.file_format import (
+from memwatch.reporting.recording.file_format import (
     KEY,
     DamagedPart,
     RecordingError,
@@ -21,7 +20,8 @@ from memwatch.monitor.recording.file_format import (
     first_line,
     read_lines,
 )
-from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch_monitor.feature import Feature
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from memwatch.core.model import Absent
 from memwatch.core.owners import Owner, sum_owners
 from memwatch.core.reading.machine import COPIED
 from memwatch.core.snapshot import CollectorStatus, Snapshot
-from memwatch.monitor.loop import Monitor
+from memwatch_monitor.loop import Monitor
 from memwatchd.recording.frames import RecordingInfo, read_frames
 
 log = logging.getLogger(__name__)

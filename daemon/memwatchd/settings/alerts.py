@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from memwatch.core.doc import Doc
 from memwatch.core.linux.key_owner import KeyOwners, KeyUse
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
-from memwatch.monitor.alerts.rules import DEFAULT_EVENTS, EVENTS, AlertRules
-from memwatch.monitor.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
-from memwatch.monitor.notify.apprise import AppriseChannel
-from memwatch.monitor.notify.channel import JOB, Channel
-from memwatch.monitor.notify.http_post import (
+from memwatch_monitor.alerts.rules import DEFAULT_EVENTS, EVENTS, AlertRules
+from memwatch_monitor.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
+from memwatch_monitor.notify.apprise import AppriseChannel
+from memwatch_monitor.notify.channel import JOB, Channel
+from memwatch_monitor.notify.http_post import (
     DEFAULT_PORTS,
     Endpoint,
     Password,
@@ -26,7 +26,7 @@ from memwatch.monitor.notify.http_post import (
     context_for,
     is_on_this_machine,
 )
-from memwatch.monitor.notify.webhook import Secret, WebhookChannel
+from memwatch_monitor.notify.webhook import Secret, WebhookChannel
 from memwatchd.settings.keys import (
     ON_RELOAD,
     ON_RELOAD_OF_MACHINE,

@@ -16,8 +16,8 @@ from memwatch.core.doc import Doc
 from memwatch.core.engines.server import Address
 from memwatch.core.linux.key_owner import KeyUse
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
-from memwatch.monitor.neighbours.book import MAX_NEIGHBOURS
-from memwatch.monitor.notify.http_post import Endpoint, Password, parse_password
+from memwatch_monitor.neighbours.book import MAX_NEIGHBOURS
+from memwatch_monitor.notify.http_post import Endpoint, Password, parse_password
 from memwatchd.settings.certificates import client_context
 from memwatchd.settings.keys import (
     CertificateFile,

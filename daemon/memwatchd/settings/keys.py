@@ -27,7 +27,7 @@ from memwatch.core.options import (
     parse_socket,
 )
 from memwatch.core.runtime.own_files import remedy_to_read
-from memwatch.monitor.notify.http_post import Endpoint, parse_endpoint
+from memwatch_monitor.notify.http_post import Endpoint, parse_endpoint
 
 
 class ContextConverter(Struct, frozen=True):

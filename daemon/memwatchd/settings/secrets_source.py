@@ -14,9 +14,9 @@ from typing import Any
 
 from memwatch.core.options import InvalidValueError
 from memwatch.core.runtime.regular_file import NOT_REGULAR, NotRegularError, open_regular
-from memwatch.monitor.notify.apprise import INSTALL, MissingExtraError, load_service
-from memwatch.monitor.notify.http_post import Password, Proxy, parse_password, parse_proxy
-from memwatch.monitor.notify.webhook import SECRET_PREFIX, Secret, parse_secret
+from memwatch_monitor.notify.apprise import INSTALL, MissingExtraError, load_service
+from memwatch_monitor.notify.http_post import Password, Proxy, parse_password, parse_proxy
+from memwatch_monitor.notify.webhook import SECRET_PREFIX, Secret, parse_secret
 from memwatchd.settings.keys import why_unreadable
 
 MAX_SECRET_FILE_BYTES = 4096

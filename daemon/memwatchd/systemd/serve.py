@@ -16,10 +16,10 @@ from memwatch.core.linux.cgroup_members import Members, find_group, read_charged
 from memwatch.core.linux.files import Roots
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.feature import Feature
-from memwatch.monitor.incident_observer import IncidentObserver
-from memwatch.monitor.incidents.sentence import describe_holders
-from memwatch.monitor.loop import Monitor
+from memwatch.reporting.incidents.sentence import describe_holders
+from memwatch_monitor.feature import Feature
+from memwatch_monitor.incident_observer import IncidentObserver
+from memwatch_monitor.loop import Monitor
 from memwatchd.sd_notify import Notifier
 from memwatchd.systemd.prekill_hook import SOCKET_NAME, PrekillHook
 from memwatchd.systemd.pressure_sockets import PressureSockets

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json, to_bytes
 from scripts.published_models import MODELS
 from support.client_process import call_memwatch
 from support.http_site import http, site

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memwatch.monitor.incidents.records import Incident
+from memwatch.reporting.incidents.records import Incident
 from scripts.reference.markdown import page, prose
 from support.incident_player import Player, Scenario
 from support.incident_scenarios import SCENARIOS

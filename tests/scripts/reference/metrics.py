@@ -8,9 +8,9 @@ from memwatch.core.kernel_log import ABOUT_MEMORY, OTHERS
 from memwatch.core.model import Architecture, PoolKind, ShareKind
 from memwatch.core.owners import OWNER_KINDS
 from memwatch.core.snapshot import Level
-from memwatch.monitor.alerts.rules import RULES
-from memwatch.monitor.notify.queue import Outcome
-from memwatch.monitor.render.words import CONTENT_WORDS
+from memwatch.reporting.render.words import CONTENT_WORDS
+from memwatch_monitor.alerts.rules import RULES
+from memwatch_monitor.notify.queue import Outcome
 from memwatch_web.metrics.families import MAX_SERIES
 from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, KEEP_SECONDS
 from memwatch_web.metrics.samples import PREFIX

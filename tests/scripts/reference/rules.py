@@ -24,7 +24,7 @@ from memwatch.core.pressure.judge import (
 )
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import SHORT_USED, Level
-from memwatch.monitor.alerts.rules import (
+from memwatch_monitor.alerts.rules import (
     FAILED_SECONDS,
     KV_FULL_RATIO,
     KV_PENDING_SECONDS,
@@ -33,8 +33,8 @@ from memwatch.monitor.alerts.rules import (
     URGENT_SECONDS,
     AlertRules,
 )
-from memwatch.monitor.notify.channel import Sender
-from memwatch.monitor.notify.webhook import TEXT_LENGTHS, body_json
+from memwatch_monitor.notify.channel import Sender
+from memwatch_monitor.notify.webhook import TEXT_LENGTHS, body_json
 from scripts.reference.markdown import code, codes, page, table
 from support.sample_snapshots import critical_gb10
 from support.webhook_samples import notice

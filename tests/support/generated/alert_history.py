@@ -22,16 +22,16 @@ from memwatch.core.findings import stale_pool
 from memwatch.core.model import Absent, Pool, PoolKind, Quality
 from memwatch.core.silences import Silence, in_force
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
-from memwatch.monitor.alerts.notification import Key, Notification
-from memwatch.monitor.alerts.persistence import decode_alert_states, encode_alert_states
-from memwatch.monitor.alerts.rules import NEIGHBOUR_SILENT, AlertRules, evaluate_rules
-from memwatch.monitor.alerts.sources import collector_states
-from memwatch.monitor.alerts.state import AlertState, step
-from memwatch.monitor.neighbours.book import NeighbourBook
-from memwatch.monitor.neighbours.neighbour import Failure
-from memwatch.monitor.neighbours.tick import SCHEMA, Tick
-from memwatch.monitor.notify.manager import new_message
-from memwatch.monitor.notify.queue import MAX_WAITING, DeliveredState, Message, Queue
+from memwatch_monitor.alerts.notification import Key, Notification
+from memwatch_monitor.alerts.persistence import decode_alert_states, encode_alert_states
+from memwatch_monitor.alerts.rules import NEIGHBOUR_SILENT, AlertRules, evaluate_rules
+from memwatch_monitor.alerts.sources import collector_states
+from memwatch_monitor.alerts.state import AlertState, step
+from memwatch_monitor.neighbours.book import NeighbourBook
+from memwatch_monitor.neighbours.neighbour import Failure
+from memwatch_monitor.neighbours.tick import SCHEMA, Tick
+from memwatch_monitor.notify.manager import new_message
+from memwatch_monitor.notify.queue import MAX_WAITING, DeliveredState, Message, Queue
 from support.fakes import GIB, FakeClock
 from support.generated.choices import Choices
 from support.sample_snapshots import calm_workstation

@@ -15,19 +15,19 @@ from msgspec.structs import replace
 from memwatch.core.clock import Moment
 from memwatch.core.silences import Silence, is_silenced
 from memwatch.core.snapshot import Level, Pressure, Reason
-from memwatch.monitor.alerts.notification import Key, Notification
-from memwatch.monitor.alerts.rules import FAILED_SECONDS, URGENT, AlertRules
-from memwatch.monitor.alerts.sources import STARTING_SECONDS
-from memwatch.monitor.alerts.state import (
+from memwatch_monitor.alerts.notification import Key, Notification
+from memwatch_monitor.alerts.rules import FAILED_SECONDS, URGENT, AlertRules
+from memwatch_monitor.alerts.sources import STARTING_SECONDS
+from memwatch_monitor.alerts.state import (
     CHANGE_SECONDS,
     GONE_SECONDS,
     MAX_GROUP_SECONDS,
     NEW_SECONDS,
     PENDING_GONE_SECONDS,
 )
-from memwatch.monitor.neighbours.book import HOLD_SECONDS
-from memwatch.monitor.neighbours.neighbour import FIRST_SECONDS, MAX_STOPPED_SECONDS, SILENT_SECONDS
-from memwatch.monitor.notify.queue import MAX_WAITING
+from memwatch_monitor.neighbours.book import HOLD_SECONDS
+from memwatch_monitor.neighbours.neighbour import FIRST_SECONDS, MAX_STOPPED_SECONDS, SILENT_SECONDS
+from memwatch_monitor.notify.queue import MAX_WAITING
 from support.generated.alert_history import (
     CAN_BE_GONE,
     CLAIMS,

@@ -13,7 +13,7 @@ from memwatch.core.findings import Findings
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.self_usage import SelfUsageReader
 from memwatch.core.snapshot import CollectorStatus, Snapshot
-from memwatch.monitor.feature import MonitorRules
+from memwatch_monitor.feature import MonitorRules
 from support.fakes import FakeClock
 from support.generated.amd import draw_amd
 from support.generated.apple import draw_apple

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memwatch.core.snapshot import Level, Snapshot
-from memwatch.monitor.alerts.notification import Notification
-from memwatch.monitor.alerts.rules import LEVELS
-from memwatch.monitor.notify.alertmanager import alert_json
-from memwatch.monitor.notify.channel import Sender, build_text, build_title
-from memwatch.monitor.notify.webhook import body_json
+from memwatch_monitor.alerts.notification import Notification
+from memwatch_monitor.alerts.rules import LEVELS
+from memwatch_monitor.notify.alertmanager import alert_json
+from memwatch_monitor.notify.channel import Sender, build_text, build_title
+from memwatch_monitor.notify.webhook import body_json
 
 SENDER = Sender()
 WORDS: dict[Level | None, str | None] = {None: None, **{level: level.word for level in Level}}

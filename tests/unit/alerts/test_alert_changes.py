@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from memwatch.core.findings import stale_pool
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import CollectorState, CollectorStatus, Level, Pressure, Reason, Snapshot
-from memwatch.monitor.alerts.notification import Key, Notification, describe_news
-from memwatch.monitor.alerts.rules import EVENTS, AlertRules, Condition, evaluate_rules
-from memwatch.monitor.alerts.sources import OF_MEMORY, STARTING_SECONDS, collectors_of, source_word
-from memwatch.monitor.alerts.state import CHANGE_SECONDS, AlertState, step
+from memwatch_monitor.alerts.notification import Key, Notification, describe_news
+from memwatch_monitor.alerts.rules import EVENTS, AlertRules, Condition, evaluate_rules
+from memwatch_monitor.alerts.sources import OF_MEMORY, STARTING_SECONDS, collectors_of, source_word
+from memwatch_monitor.alerts.state import CHANGE_SECONDS, AlertState, step
 from support.generated.choices import RandomChoices
 from support.generated.machine import draw_machine, tick
 from support.sample_snapshots import calm_workstation

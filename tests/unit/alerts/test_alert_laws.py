@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from memwatch.monitor.alerts.notification import Notification
-from memwatch.monitor.alerts.rules import AlertRules
+from memwatch_monitor.alerts.notification import Notification
+from memwatch_monitor.alerts.rules import AlertRules
 from support.generated.alert_history import EVENTS, Act, Plan, Run, Step, Told, draw_plan
 from support.generated.alert_laws import check_history, complaints_about
 from support.generated.choices import RandomChoices, ReplayedChoices

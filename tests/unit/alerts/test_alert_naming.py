@@ -6,7 +6,7 @@ import re
 
 import yaml
 
-from memwatch.monitor.alerts.rules import EVENTS, alert_name, runbook_anchor, target_labels
+from memwatch_monitor.alerts.rules import EVENTS, alert_name, runbook_anchor, target_labels
 from support.paths import DEPLOY, ROOT
 
 RULES = yaml.safe_load((DEPLOY / "prometheus/rules/alerts.yml").read_text())["groups"]

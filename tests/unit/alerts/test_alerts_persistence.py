@@ -14,8 +14,8 @@ from msgspec.structs import asdict, replace
 from memwatch.core.clock import Moment
 from memwatch.core.silences import MAX_SECONDS, Silence, by_wall_clock
 from memwatch.core.snapshot import Level, Reason
-from memwatch.monitor.alerts.notification import Key
-from memwatch.monitor.alerts.persistence import (
+from memwatch_monitor.alerts.notification import Key
+from memwatch_monitor.alerts.persistence import (
     MAX_UNREAD,
     UNREAD,
     StateDecodeError,
@@ -24,8 +24,8 @@ from memwatch.monitor.alerts.persistence import (
     encode_alert_states,
     encode_silences,
 )
-from memwatch.monitor.alerts.rules import AlertRules, evaluate_rules
-from memwatch.monitor.alerts.state import AlertState, step
+from memwatch_monitor.alerts.rules import AlertRules, evaluate_rules
+from memwatch_monitor.alerts.state import AlertState, step
 from support.sample_snapshots import calm_workstation
 
 STOPPED = Moment(monotonic=1000.0, boottime=1500.0, wall=1e9)

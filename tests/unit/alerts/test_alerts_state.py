@@ -15,8 +15,8 @@ from memwatch.core.events import Event
 from memwatch.core.model import Absent, Architecture, Device
 from memwatch.core.silences import Silence, in_force
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
-from memwatch.monitor.alerts.notification import Key, Notification
-from memwatch.monitor.alerts.rules import (
+from memwatch_monitor.alerts.notification import Key, Notification
+from memwatch_monitor.alerts.rules import (
     EVENTS,
     LEVELS,
     AlertRules,
@@ -25,7 +25,7 @@ from memwatch.monitor.alerts.rules import (
     is_urgent,
     possible_targets,
 )
-from memwatch.monitor.alerts.state import (
+from memwatch_monitor.alerts.state import (
     AlertState,
     Transition,
     active_alerts,

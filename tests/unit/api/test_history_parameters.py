@@ -8,7 +8,7 @@ from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.monitor.feature import MonitorRules
+from memwatch_monitor.feature import MonitorRules
 from memwatch_web.api.history import series_json
 from memwatch_web.api.history_parameters import instant, span
 from support.fakes import GIB, FakeClock, FakeCollector, ram

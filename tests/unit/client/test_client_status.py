@@ -19,8 +19,8 @@ from memwatch.cli.watch import header_line, sample_line
 from memwatch.core.model import Absent, Process
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import build_snapshot
-from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.json import snapshot_json, to_bytes
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import (
     SAMPLES,

@@ -15,8 +15,8 @@ from memwatch.core.engines.requests import Answers
 from memwatch.core.engines.server import Rates, build_engine
 from memwatch.core.engines.text import EVERY_LABEL, MAX_SAMPLES, VLLM_CORE, Exposition
 from memwatch.core.model import Absent
-from memwatch.monitor.alerts.rules import is_cache_full
-from memwatch.monitor.render.engine_view import describe_engine
+from memwatch.reporting.render.engine_view import describe_engine
+from memwatch_monitor.alerts.rules import is_cache_full
 from support import engine_texts as texts
 
 GIB = 1 << 30

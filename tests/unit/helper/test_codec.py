@@ -22,7 +22,7 @@ from memwatch.core.drivers.nvml.records import (
 from memwatch.core.helper.codec import DecodeError, LineEncoder, from_line, to_line
 from memwatch.core.model import Absent
 from memwatch.core.printable import printable
-from memwatch.monitor.history.notable_ticks import Holder
+from memwatch.reporting.history.notable_ticks import Holder
 
 counts = st.integers(0, 2**63)
 absent = st.sampled_from(Absent)

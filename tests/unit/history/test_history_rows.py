@@ -6,8 +6,8 @@ from array import array
 
 import pytest
 
-from memwatch.monitor.history.tier import RowBlock, TierSpec
-from memwatch.monitor.history.tiers import History
+from memwatch.reporting.history.tier import RowBlock, TierSpec
+from memwatch_monitor.history.tiers import History
 
 USED = "pool.ram.used_bytes"
 

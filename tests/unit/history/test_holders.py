@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent, Process
 from memwatch.core.owners import sum_owners
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.history.holders import (
+from memwatch.reporting.history.tier import TierSpec
+from memwatch_monitor.history.holders import (
     MAX_KEPT,
     MAX_RECORDED,
     Holder,
@@ -21,7 +22,6 @@ from memwatch.monitor.history.holders import (
     list_holders,
     parse_name,
 )
-from memwatch.monitor.history.tier import TierSpec
 from support.sample_snapshots import critical_gb10
 
 GIB = 1 << 30

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.snapshot import Kernel, Level, Pressure, Snapshot
-from memwatch.monitor.history.notable_ticks import (
+from memwatch.reporting.history.notable_ticks import (
     NotableTick,
     NotableTicks,
     NotableTickSelector,

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.events import EventLog
-from memwatch.monitor.history.disk.last_run import UncleanShutdown
-from memwatch.monitor.history.disk.records import ROWS, STARTED, STOPPED, TICK, pack_entry
-from memwatch.monitor.history.disk.restore import restore
-from memwatch.monitor.history.disk.ring_file import BLOCK, WHOLE, Stamp, open_ring_set, prepare
-from memwatch.monitor.history.holders import HolderHistory
-from memwatch.monitor.history.notable_ticks import NotableTicks, Tick, pack
-from memwatch.monitor.history.tier import Aggregates, RowBlock
-from memwatch.monitor.history.tiers import History
+from memwatch.reporting.history.disk.last_run import UncleanShutdown
+from memwatch.reporting.history.notable_ticks import NotableTicks, Tick, pack
+from memwatch.reporting.history.tier import Aggregates, RowBlock
+from memwatch_monitor.history.disk.records import ROWS, STARTED, STOPPED, TICK, pack_entry
+from memwatch_monitor.history.disk.restore import restore
+from memwatch_monitor.history.disk.ring_file import BLOCK, WHOLE, Stamp, open_ring_set, prepare
+from memwatch_monitor.history.holders import HolderHistory
+from memwatch_monitor.history.tiers import History
 
 USED = "pool.ram.used_bytes"
 WALL = 1_700_000_000.0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memwatch.monitor.history.tier import (
+from memwatch.reporting.history.tier import (
     BLOCK_ROWS,
     PLACES,
     Aggregate,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.monitor.history.tier import Aggregate, TierSpec
-from memwatch.monitor.history.tiers import TIER_SPECS, Bucket, History
+from memwatch.reporting.history.tier import Aggregate, TierSpec
+from memwatch_monitor.history.tiers import TIER_SPECS, Bucket, History
 from support.sample_history import SERIES, full_history, jumping
 
 USED = "pool.ram.used_bytes"

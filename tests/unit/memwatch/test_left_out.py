@@ -25,13 +25,13 @@ from memwatch.core.model import Absent
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.snapshot import Snapshot
 from memwatch.library import profiler
-from memwatch.monitor.doctor.checks import run_checks
-from memwatch.monitor.incident_observer import MAX_ANNOUNCED, IncidentObserver
-from memwatch.monitor.neighbours.found import MAX_FOUND, FoundMachine, FoundMachines
-from memwatch.monitor.neighbours.machines import list_machines
-from memwatch.monitor.neighbours.tick import build_tick
-from memwatch.monitor.render.json import snapshot_json
+from memwatch.reporting.doctor.checks import run_checks
+from memwatch.reporting.render.json import snapshot_json
 from memwatch.training import oom_autopsy
+from memwatch_monitor.incident_observer import MAX_ANNOUNCED, IncidentObserver
+from memwatch_monitor.neighbours.found import MAX_FOUND, FoundMachine, FoundMachines
+from memwatch_monitor.neighbours.machines import list_machines
+from memwatch_monitor.neighbours.tick import build_tick
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.pages.renderer import Pages
 from support.psi_host import Host

@@ -8,7 +8,7 @@ import pytest
 
 from memwatch.core.collectors.meminfo import build_pool
 from memwatch.core.linux.meminfo import Meminfo
-from memwatch.monitor.doctor.examiner import check_meminfo_lines
+from memwatch.reporting.doctor.examiner import check_meminfo_lines
 from support.fakes import GIB
 from support.paths import MACHINES
 

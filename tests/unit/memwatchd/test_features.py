@@ -21,8 +21,8 @@ from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.machine import Additions
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.feature import Family, Feature, MonitorRules, Tick
-from memwatch.monitor.loop import Monitor
+from memwatch_monitor.feature import Family, Feature, MonitorRules, Tick
+from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.lazy_app import AppLoader, LazyApp
 from memwatchd import features
 from memwatchd.daemon import Daemon
@@ -30,7 +30,7 @@ from support.monitors import ALWAYS, create_monitor, history
 from support.settings_sample import settings_from
 
 OFF = (
-    "memwatch.monitor.notify.sqlite_store",
+    "memwatch_monitor.notify.sqlite_store",
     "memwatchd.neighbours.follower",
     "memwatchd.neighbours.mdns",
     "memwatchd.otlp.pusher",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.monitor.feature import Feature
+from memwatch_monitor.feature import Feature
 from memwatchd.daemon import Daemon
 from support.monitors import history
 from support.settings_sample import settings_from

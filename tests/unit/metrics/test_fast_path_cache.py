@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.monitor.feature import MonitorRules
+from memwatch_monitor.feature import MonitorRules
 from memwatch_web.asgi.access import AccessControl, WebOptions
 from memwatch_web.asgi.auth import Login, Token, parse_token
 from memwatch_web.asgi.problems import problem_response

@@ -19,13 +19,13 @@ from memwatch.core.reading.sampler import Sampler
 from memwatch.core.runtime.histogram import Histogram
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import CollectorStatus, Kernel, Snapshot, Swap, Tegrastats, ZfsCache, Zram
-from memwatch.monitor.between_scrapes import BetweenScrapes
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.history.disk.writer import FilesStatus
-from memwatch.monitor.history_recorder import HistoryRecorder
-from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.notify.outbox import Outbox
-from memwatch.monitor.notify.receiver import Subscription
+from memwatch_monitor.between_scrapes import BetweenScrapes
+from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.history.disk.writer import FilesStatus
+from memwatch_monitor.history_recorder import HistoryRecorder
+from memwatch_monitor.notify.manager import NotificationManager
+from memwatch_monitor.notify.outbox import Outbox
+from memwatch_monitor.notify.receiver import Subscription
 from memwatch_web.metrics.daemon_families import ProcessFigures
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.metrics.samples import PREFIX

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.monitor.notify.manager import pushed_alerts
-from memwatch.monitor.notify.receiver import Subscription
+from memwatch_monitor.notify.manager import pushed_alerts
+from memwatch_monitor.notify.receiver import Subscription
 from support.sample_snapshots import critical_gb10
 from support.waiting import wait_until
 from support.webhook_receiver import receiving

@@ -12,7 +12,7 @@ from memwatch.core.linux.cgroup_kills import CgroupKill
 from memwatch.core.model import Absent
 from memwatch.core.pressure.oom_kills import NewKills
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Snapshot
-from memwatch.monitor.between_scrapes import (
+from memwatch_monitor.between_scrapes import (
     MAX_GONE_TARGETS,
     BetweenScrapes,
     KillCounts,

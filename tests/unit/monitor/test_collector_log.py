@@ -12,7 +12,7 @@ from memwatch.core.findings import Findings
 from memwatch.core.linux.files import SourceUnavailable
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.monitor.feature import MonitorRules
+from memwatch_monitor.feature import MonitorRules
 from memwatchd.daemon import log_collectors
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import create_monitor
@@ -35,7 +35,7 @@ def test_collectors_that_do_not_apply_share_one_line(caplog: pytest.LogCaptureFi
     caplog.set_level(logging.INFO)
 
     log_collectors(monitor.tick())
-    at_start = [record.message for record in caplog.records if record.name != "memwatch.monitor.loop"]
+    at_start = [record.message for record in caplog.records if record.name != "memwatch_monitor.loop"]
     collectors[0].error = SourceUnavailable("/proc/meminfo: gone")
     clock.now += 10.0
     monitor.tick()

@@ -13,8 +13,8 @@ from memwatch.core.findings import Findings
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Level, Pressure, Snapshot
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.pacing import MIN_SECONDS, Pacing
+from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.pacing import MIN_SECONDS, Pacing
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import create_monitor, listen
 

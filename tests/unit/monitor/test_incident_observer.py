@@ -10,7 +10,7 @@ from memwatch.core.events import EventLog
 from memwatch.core.kernel_log import ProcessEnd
 from memwatch.core.model import Absent, Process
 from memwatch.core.processes.growth import GrowthTracker
-from memwatch.monitor.incident_observer import IncidentObserver
+from memwatch_monitor.incident_observer import IncidentObserver
 from support.monitors import tick_of
 from support.sample_snapshots import critical_gb10
 from support.waiting import MAX_WAIT_SECONDS

@@ -13,10 +13,10 @@ from memwatch.core.events import EventLog
 from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.model import Process
 from memwatch.core.processes.growth import GrowthTracker, LeakRules
-from memwatch.monitor.history.disk.last_run import UncleanShutdown
-from memwatch.monitor.incident_observer import IncidentObserver
-from memwatch.monitor.incidents.records import Incident
-from memwatch.monitor.incidents.store import IncidentStore, pack
+from memwatch.reporting.history.disk.last_run import UncleanShutdown
+from memwatch.reporting.incidents.records import Incident
+from memwatch_monitor.incident_observer import IncidentObserver
+from memwatch_monitor.incidents.store import IncidentStore, pack
 from support.fakes import GIB, FakeClock
 from support.monitors import tick_of
 from support.sample_incident import INCIDENT

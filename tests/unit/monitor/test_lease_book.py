@@ -12,7 +12,7 @@ from memwatch.core.clock import Moment
 from memwatch.core.leases import MAX_LEASES, MAX_LEASES_OF_USER, Lease
 from memwatch.core.model import Process
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.lease_book import LeaseBook, LeaseRefusedError, LeaseRequest, ProcessReader
+from memwatch_monitor.lease_book import LeaseBook, LeaseRefusedError, LeaseRequest, ProcessReader
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from support.process_folders import add_process, folder_of, stat_line

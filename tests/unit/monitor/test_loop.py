@@ -17,11 +17,11 @@ from memwatch.core.model import Process
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Kernel, Level, ProcessScan, Snapshot
-from memwatch.monitor.alerts.notification import Notification
-from memwatch.monitor.alerts.rules import AlertRules
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.history.notable_ticks import NotableTick, NotableTicks, unpack
-from memwatch.monitor.loop import Monitor
+from memwatch.reporting.history.notable_ticks import NotableTick, NotableTicks, unpack
+from memwatch_monitor.alerts.notification import Notification
+from memwatch_monitor.alerts.rules import AlertRules
+from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.loop import Monitor
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import create_monitor, history, listen
 

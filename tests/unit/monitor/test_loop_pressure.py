@@ -14,8 +14,8 @@ from memwatch.core.model import Absent
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.alerts.notification import Notification
-from memwatch.monitor.feature import MonitorRules
+from memwatch_monitor.alerts.notification import Notification
+from memwatch_monitor.feature import MonitorRules
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import create_monitor, history, listen
 

@@ -9,7 +9,7 @@ from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.machine import MachineReader
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Kernel, Level, Snapshot
-from memwatch.monitor.feature import MonitorRules
+from memwatch_monitor.feature import MonitorRules
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import create_monitor
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent, Thresholds
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import Level, Pressure, Reason
-from memwatch.monitor.pacing import Pacing, count_above_threshold
+from memwatch_monitor.pacing import Pacing, count_above_threshold
 from support.fakes import GIB
 
 SIZE = 64 * GIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memwatch.core.findings import Findings
 from memwatch.core.model import Absent, Bytes, Process
 from memwatch.core.owners import sum_owners
-from memwatch.monitor.processes import EndedProcesses, Ends
+from memwatch_monitor.processes import EndedProcesses, Ends
 
 GIB = 1 << 30
 

@@ -13,20 +13,21 @@ from types import FrameType
 import pytest
 
 import memwatch
+import memwatch_monitor
 import memwatch_web
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import Host
 from memwatch.core.linux.files import Roots
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.loop import Monitor
+from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.loop import Monitor
 from memwatch_web.metrics.families import Exporter
 from support.fakes import FakeClock
 from support.monitors import create_monitor
 from support.paths import MACHINES
 
-OURS = tuple(str(Path(str(package.__file__)).parent) for package in (memwatch, memwatch_web))
+OURS = tuple(str(Path(str(package.__file__)).parent) for package in (memwatch, memwatch_monitor, memwatch_web))
 # Until trends are full and every collector has had its turn.
 WARM_TICKS, TICKS = 120, 60
 # More than the difference between Python 3.10 and 3.14, less than a change that a review should see.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memwatch.monitor.neighbours.found import (
+from memwatch_monitor.neighbours.found import (
     EXPIRE_SECONDS,
     LATE_SECONDS,
     MAX_COUNTED,

@@ -9,10 +9,10 @@ import pytest
 
 from memwatch.core.model import Absent
 from memwatch.core.neighbour_status import NeighbourStatus
-from memwatch.monitor.neighbours.book import HOLD_SECONDS, NeighbourBook
-from memwatch.monitor.neighbours.machines import list_machines
-from memwatch.monitor.neighbours.neighbour import HOUR_BYTES, RECENT_BYTES, Failure, Neighbour, TickRing
-from memwatch.monitor.neighbours.tick import HolderTick, PoolTick, Tick, tell_last_words
+from memwatch_monitor.neighbours.book import HOLD_SECONDS, NeighbourBook
+from memwatch_monitor.neighbours.machines import list_machines
+from memwatch_monitor.neighbours.neighbour import HOUR_BYTES, RECENT_BYTES, Failure, Neighbour, TickRing
+from memwatch_monitor.neighbours.tick import HolderTick, PoolTick, Tick, tell_last_words
 from support.fakes import FakeClock
 
 UNKNOWN = Absent.NOT_AVAILABLE

@@ -16,7 +16,7 @@ from memwatch.core.events import Event
 from memwatch.core.model import Process
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Reason, Snapshot
-from memwatch.monitor.neighbours.tick import MAX_BYTES, TickError, build_tick, decode_tick, encode_tick
+from memwatch_monitor.neighbours.tick import MAX_BYTES, TickError, build_tick, decode_tick, encode_tick
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from support.fakes import GIB

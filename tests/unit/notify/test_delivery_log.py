@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.monitor.notify.queue import MAX_DELIVERIES, Delivery, DeliveryLog
-from memwatch.monitor.notify.receiver import Receiver
+from memwatch_monitor.notify.queue import MAX_DELIVERIES, Delivery, DeliveryLog
+from memwatch_monitor.notify.receiver import Receiver
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
 from support.webhook_samples import notice, put_notices, receiver

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.monitor.notify.http_post import is_forbidden, retry_after_seconds
+from memwatch_monitor.notify.http_post import is_forbidden, retry_after_seconds
 from support.certificates import expired, self_signed
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_receiver import Endless, dripping, garbage, raw_receiver, receiving

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.monitor.notify.http_post import (
+from memwatch_monitor.notify.http_post import (
     Proxy,
     is_forbidden,
     is_on_this_machine,

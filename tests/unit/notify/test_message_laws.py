@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.snapshot import Level, Reason
-from memwatch.monitor.alerts.notification import GROUPED, Notification
-from memwatch.monitor.notify.channel import build_title
+from memwatch_monitor.alerts.notification import GROUPED, Notification
+from memwatch_monitor.notify.channel import build_title
 from support.generated.message_laws import complaints_about_message
 from support.sample_snapshots import critical_gb10
 from support.webhook_samples import notice

@@ -12,15 +12,15 @@ from memwatch.core.clock import SystemClock
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Level, Reason
-from memwatch.monitor.alerts.notification import Notification
-from memwatch.monitor.alerts.rules import EVENTS
-from memwatch.monitor.alerts.state import AlertState
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.notify.channel import Sender, build_text, build_title
-from memwatch.monitor.notify.manager import NotificationManager, build_test_notification
-from memwatch.monitor.notify.outbox import NewMessage, Outbox
-from memwatch.monitor.notify.queue import ReceiverQueue
-from memwatch.monitor.notify.receiver import Receiver, Subscription
+from memwatch_monitor.alerts.notification import Notification
+from memwatch_monitor.alerts.rules import EVENTS
+from memwatch_monitor.alerts.state import AlertState
+from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.notify.channel import Sender, build_text, build_title
+from memwatch_monitor.notify.manager import NotificationManager, build_test_notification
+from memwatch_monitor.notify.outbox import NewMessage, Outbox
+from memwatch_monitor.notify.queue import ReceiverQueue
+from memwatch_monitor.notify.receiver import Receiver, Subscription
 from support.fakes import FakeClock
 from support.monitors import alerts, create_monitor
 from support.sample_snapshots import critical_gb10, hostile_names, simulated

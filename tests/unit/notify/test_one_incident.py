@@ -20,13 +20,13 @@ from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Kernel
-from memwatch.monitor.alerts.rules import AlertRules
-from memwatch.monitor.alerts.state import AlertState
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.notify.outbox import Outbox
-from memwatch.monitor.notify.queue import Kind
-from memwatch.monitor.notify.receiver import Receiver, Subscription
+from memwatch_monitor.alerts.rules import AlertRules
+from memwatch_monitor.alerts.state import AlertState
+from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.notify.manager import NotificationManager
+from memwatch_monitor.notify.outbox import Outbox
+from memwatch_monitor.notify.queue import Kind
+from memwatch_monitor.notify.receiver import Receiver, Subscription
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.generated.choices import RandomChoices
 from support.monitors import alerts, create_monitor, listen

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.monitor.notify.outbox import Batch, NewMessage, Outbox, checksum, value_row
-from memwatch.monitor.notify.queue import Kind
-from memwatch.monitor.notify.receiver import Receiver, Subscription
-from memwatch.monitor.notify.sqlite_store import FILE_NAME, open_outbox
+from memwatch_monitor.notify.outbox import Batch, NewMessage, Outbox, checksum, value_row
+from memwatch_monitor.notify.queue import Kind
+from memwatch_monitor.notify.receiver import Receiver, Subscription
+from memwatch_monitor.notify.sqlite_store import FILE_NAME, open_outbox
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
 from support.webhook_samples import QueuedReceiver, ids, new_receiver, notice, put_notices, webhook_channel

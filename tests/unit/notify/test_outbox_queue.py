@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memwatch.monitor.notify.queue import DeliveredState, Kind, Message, Outcome, Queue
+from memwatch_monitor.notify.queue import DeliveredState, Kind, Message, Outcome, Queue
 
 
 def queued(number: int, firing: bool, target: str = "ram") -> Message:

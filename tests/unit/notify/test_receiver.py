@@ -11,8 +11,8 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from memwatch.core.runtime.worker import ThreadState
-from memwatch.monitor.notify.http_post import PostResult
-from memwatch.monitor.notify.receiver import JITTER, SCHEDULE, close_all
+from memwatch_monitor.notify.http_post import PostResult
+from memwatch_monitor.notify.receiver import JITTER, SCHEDULE, close_all
 from support.manual_receiver import answer, manual_receiver
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_samples import SECRET, notice, put_notices

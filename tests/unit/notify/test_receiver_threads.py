@@ -6,10 +6,10 @@ from memwatch.core.clock import SystemClock
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.runtime.worker import ThreadState
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.notify.outbox import Outbox
-from memwatch.monitor.notify.receiver import Receiver
+from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.notify.manager import NotificationManager
+from memwatch_monitor.notify.outbox import Outbox
+from memwatch_monitor.notify.receiver import Receiver
 from support.monitors import create_monitor
 from support.sample_snapshots import critical_gb10
 from support.thread_limit import no_threads

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from memwatch.core.runtime.worker import ThreadState
-from memwatch.monitor.notify.http_post import Poster, parse_endpoint
-from memwatch.monitor.notify.outbox import Batch, NewMessage, Outbox
-from memwatch.monitor.notify.queue import Kind
-from memwatch.monitor.notify.receiver import Receiver
-from memwatch.monitor.notify.webhook import WebhookChannel, parse_secret
+from memwatch_monitor.notify.http_post import Poster, parse_endpoint
+from memwatch_monitor.notify.outbox import Batch, NewMessage, Outbox
+from memwatch_monitor.notify.queue import Kind
+from memwatch_monitor.notify.receiver import Receiver
+from memwatch_monitor.notify.webhook import WebhookChannel, parse_secret
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_receiver import raw_receiver, silent
 from support.webhook_samples import SECRET

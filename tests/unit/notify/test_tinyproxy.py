@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.monitor.notify.http_post import parse_proxy
+from memwatch_monitor.notify.http_post import parse_proxy
 from support.certificates import self_signed
 from support.http_proxy import port_of, post_to, proxying, trusting
 from support.tinyproxy import PLAIN_LOGIN, tinyproxy

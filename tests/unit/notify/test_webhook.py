@@ -14,10 +14,10 @@ from standardwebhooks.webhooks import Webhook
 
 from memwatch.core.model import Absent, Process
 from memwatch.core.snapshot import Level, Reason
-from memwatch.monitor.notify.alertmanager import alert_json
-from memwatch.monitor.notify.channel import Sender, build_text, build_title
-from memwatch.monitor.notify.http_post import parse_endpoint
-from memwatch.monitor.notify.webhook import MAX_BODY_BYTES, TEXT_LENGTHS, build_body, parse_secret, sign
+from memwatch_monitor.notify.alertmanager import alert_json
+from memwatch_monitor.notify.channel import Sender, build_text, build_title
+from memwatch_monitor.notify.http_post import parse_endpoint
+from memwatch_monitor.notify.webhook import MAX_BODY_BYTES, TEXT_LENGTHS, build_body, parse_secret, sign
 from memwatchd.settings.keys import MAX_LABELS, MAX_VALUE_LENGTH
 from support.sample_snapshots import calm_workstation, container_with_limit, critical_gb10
 from support.waiting import wait_until

@@ -6,7 +6,7 @@ import pytest
 
 from memwatch.core.events import Event
 from memwatch.core.snapshot import Level
-from memwatch.monitor.history.tiers import Bucket
+from memwatch_monitor.history.tiers import Bucket
 from memwatch_web.pages.charts import (
     MAX_ANNOTATIONS,
     Annotation,

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.model import Pool, PoolKind, Quality, ShareKind
-from memwatch.monitor.history.series import collect_figures
+from memwatch_monitor.history.series import collect_figures
 from memwatch_web.pages.charts import DASHES, MAX_SERIES, build_charts, build_label, choose_chart, usual_series
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu, mig_server
 

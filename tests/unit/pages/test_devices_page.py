@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 
 from memwatch.core.model import Absent, Bytes, Process, Vitals
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.render.words import fault
+from memwatch.reporting.render.words import fault
 from memwatch_web.pages.devices import MAX_HOLDERS, build_entries
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import read

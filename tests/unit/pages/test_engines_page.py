@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.render.json import engines_json, snapshot_json, to_bytes
+from memwatch.reporting.render.json import engines_json, snapshot_json, to_bytes
 from memwatch_web.pages.renderer import Pages
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames

@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Absent, Process
 from memwatch.core.owners import sum_owners
-from memwatch.monitor.history.holders import HolderHistory
-from memwatch.monitor.history.series import AllSeries
-from memwatch.monitor.history.tiers import History
+from memwatch_monitor.history.holders import HolderHistory
+from memwatch_monitor.history.series import AllSeries
+from memwatch_monitor.history.tiers import History
 from memwatch_web.pages.charts import build_charts
 from memwatch_web.pages.process_page import find_owner_series, find_series
 from support.sample_snapshots import critical_gb10

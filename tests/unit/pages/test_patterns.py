@@ -11,7 +11,7 @@ import pytest
 
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import CollectorState
-from memwatch.monitor.render.words import ABSENT_WORDS
+from memwatch.reporting.render.words import ABSENT_WORDS
 from memwatchd.settings.load import load
 from support.html_reader import Reader
 from support.patterns_page import render_patterns

@@ -6,7 +6,7 @@ import pytest
 
 from memwatch.core.model import Absent, Process
 from memwatch.core.processes.growth import GrowthTracker, LeakRules
-from memwatch.monitor.render import words as wording
+from memwatch.reporting.render import words as wording
 from memwatch_web.pages.processes import ListView
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader, read

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Snapshot, Swap
-from memwatch.monitor.history.holders import HolderHistory
-from memwatch.monitor.history.series import AllSeries, collect_figures
-from memwatch.monitor.history.tiers import History
+from memwatch_monitor.history.holders import HolderHistory
+from memwatch_monitor.history.series import AllSeries, collect_figures
+from memwatch_monitor.history.tiers import History
 from memwatch_web.pages.overview import Change, find_changes
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader

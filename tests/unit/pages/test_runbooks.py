@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from memwatch.monitor.alerts.rules import EVENTS, runbook_anchor
+from memwatch_monitor.alerts.rules import EVENTS, runbook_anchor
 from memwatch_web.pages.renderer import Pages
 from scripts.reference.runbooks import SOURCE, TEMPLATE, RunbookError, anchors, inline, render, render_sections
 from support.html_reader import Reader

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.monitor.history.tier import TierSpec
-from memwatch.monitor.history.tiers import TIER_SPECS
+from memwatch.reporting.history.tier import TierSpec
+from memwatch_monitor.history.tiers import TIER_SPECS
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.history_data import (
     MAX_SECONDS,

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.core.snapshot import Machine, SelfUsage, Snapshot
-from memwatch.monitor.alerts.rules import AlertRules, describe_full_cache, evaluate_rules, is_cache_full
 from memwatch.planning.device_totals import advise, find_pool
+from memwatch_monitor.alerts.rules import AlertRules, describe_full_cache, evaluate_rules, is_cache_full
 
 GIB = 1 << 30
 

@@ -17,9 +17,9 @@ from memwatch.core.model import Absent
 from memwatch.core.pressure.signals import PAST
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.core.snapshot_json import snapshot_from
-from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch.monitor.render.status_line import build_status_line
-from memwatch.monitor.render.summary import build_sentence, build_title
+from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.summary import build_sentence, build_title
+from memwatch_monitor.render.status_line import build_status_line
 from support.sample_snapshots import calm_workstation
 from support.trace_file import load_trace
 from support.trace_replay import replay

@@ -17,8 +17,8 @@ from memwatch.core.model import Absent, Process
 from memwatch.core.processes.growth import GrowthTracker, LeakRules, LeakSuspect, find_suspect
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.processes import GrowthWatch
+from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.processes import GrowthWatch
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import alerts, create_monitor
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memwatch.monitor.recording.file_format import DamagedPart, RecordingError, RecordingFile, read_lines
-from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.reporting.recording.file_format import DamagedPart, RecordingError, RecordingFile, read_lines
+from memwatch.reporting.render.json import snapshot_json, to_bytes
 from memwatchd.recording.frames import open_recording, read_frames
 from memwatchd.recording.player import Player, ReplayClock
 from support.fakes import GIB

@@ -18,10 +18,10 @@ from memwatch.core.kernel_log import KernelLog
 from memwatch.core.model import Absent
 from memwatch.core.reading.identity import Identity
 from memwatch.core.snapshot import Node, Snapshot
-from memwatch.monitor.feature import MonitorRules
-from memwatch.monitor.neighbours.tick import MAX_BYTES, build_tick, decode_tick, encode_tick
-from memwatch.monitor.recording.file_format import RecordingFile
-from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.reporting.recording.file_format import RecordingFile
+from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.neighbours.tick import MAX_BYTES, build_tick, decode_tick, encode_tick
 from memwatch_web.metrics.families import Exporter
 from memwatchd.recording import demos
 from memwatchd.recording.frames import open_recording, read_frames

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent
-from memwatch.monitor.render.engine_view import (
+from memwatch.reporting.render.engine_view import (
     Drawn,
     describe_engine,
     draw_parts,

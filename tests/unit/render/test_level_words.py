@@ -17,11 +17,11 @@ from memwatch.cli.terminal.state import State
 from memwatch.cli.terminal.style import plain
 from memwatch.core.snapshot import LEVEL_WORDS, Level, Snapshot
 from memwatch.core.snapshot_json import snapshot_from
-from memwatch.monitor.history.disk.last_run import build_unclean_shutdown
-from memwatch.monitor.history.notable_ticks import build_tick
-from memwatch.monitor.incidents.unclean import explain_end
-from memwatch.monitor.render import words
-from memwatch.monitor.render.json import snapshot_json, to_bytes
+from memwatch.reporting.history.disk.last_run import build_unclean_shutdown
+from memwatch.reporting.history.notable_ticks import build_tick
+from memwatch.reporting.render import words
+from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch_monitor.incidents.unclean import explain_end
 from memwatch_web.pages.renderer import Pages
 from memwatchd.wiring import render_status
 from support.html_reader import Reader

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.model import Absent, Content, Pool, PoolKind, Share, ShareKind, Thresholds
-from memwatch.monitor.render.memory_map import build_limit_maps, build_maps, build_parts
+from memwatch.reporting.render.memory_map import build_limit_maps, build_maps, build_parts
 from support.pattern_samples import leased
 from support.sample_parts import GIB, MEASURED, system_ram, vram
 from support.sample_snapshots import (

@@ -13,9 +13,9 @@ from memwatch.core.doc import Doc
 from memwatch.core.model import Bytes, Process, Share, Words
 from memwatch.core.owners import OWNER_KINDS
 from memwatch.core.wire import Description, Shape, Wire
-from memwatch.monitor.incidents.records import Incident
-from memwatch.monitor.render.json import snapshot_json, to_bytes
-from memwatch.monitor.render.owners_json import owners_json
+from memwatch.reporting.incidents.records import Incident
+from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch_monitor.render.owners_json import owners_json
 from memwatch_web.api.openapi import SHAPES, WIRES, define
 from memwatchd.recording.demos import DESCRIPTIONS, path_of
 from memwatchd.recording.frames import read_frames

@@ -13,8 +13,8 @@ from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.pressure.signals import Signal
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
-from memwatch.monitor.render.status_line import build_status_line, find_grower
-from memwatch.monitor.render.summary import build_sentence
+from memwatch.reporting.render.summary import build_sentence
+from memwatch_monitor.render.status_line import build_status_line, find_grower
 from support.sample_parts import GIB, vram
 from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server, unknown_figures
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memwatch.core import units
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Level, Pressure, Reason
-from memwatch.monitor.render import words as wording
+from memwatch.reporting.render import words as wording
 
 GIB = 1 << 30
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.monitor.report.contents import FOLDER, FORMAT, KEY, SUMMARY, build_archive
+from memwatch.reporting.report.contents import FOLDER, FORMAT, KEY, SUMMARY, build_archive
 from scripts.machine_from_report import make_machine, slug
 from support import report_bundle
 from support.report_bundle import BundleError, read_bundle

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memwatch.monitor.report.contents import VALID, Contents
-from memwatch.monitor.report.evidence import Evidence
+from memwatch.reporting.report.contents import VALID, Contents
+from memwatch.reporting.report.evidence import Evidence
 
 
 def test_single_unread_file_is_counted_in_the_singular() -> None:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.core.linux.cgroups import parse_cgroup, parse_owners
-from memwatch.monitor.recording.redact import Redactor
-from memwatch.monitor.report.redaction import TextRedactor, cgroup_path, redact_file
-from memwatch.monitor.report.sources import Kind
+from memwatch.reporting.recording.redact import Redactor
+from memwatch.reporting.report.redaction import TextRedactor, cgroup_path, redact_file
+from memwatch.reporting.report.sources import Kind
 
 CONTAINER = "1f6bd2a9e2c7" * 5 + "abcd"
 POD = "5b4e1c1e_3c1f_4a7e_8a51_1f0a3c1f4a7e"

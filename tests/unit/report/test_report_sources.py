@@ -10,10 +10,10 @@ import pytest
 
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.listeners import MAX_DESCRIPTORS
-from memwatch.monitor.recording.redact import Redactor
-from memwatch.monitor.report.contents import summarize_files
-from memwatch.monitor.report.evidence import EvidenceReader
-from memwatch.monitor.report.redaction import TextRedactor
+from memwatch.reporting.recording.redact import Redactor
+from memwatch.reporting.report.contents import summarize_files
+from memwatch.reporting.report.evidence import EvidenceReader
+from memwatch.reporting.report.redaction import TextRedactor
 from scripts.machine_from_report import results_of, write_files
 from support.paths import MACHINES
 from support.report_bundle import Bundle, check_links

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memwatch.monitor.report.sources import Walk
+from memwatch.reporting.report.sources import Walk
 
 
 def tree(root: Path) -> Path:

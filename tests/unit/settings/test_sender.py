@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.monitor.notify.channel import Sender
+from memwatch_monitor.notify.channel import Sender
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.settings.keys import TcpAddress

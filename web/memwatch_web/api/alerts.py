@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.core.silences import MAX_SECONDS, MAX_SILENCES, MIN_SECONDS
-from memwatch.monitor.alerts.rules import EVENTS
-from memwatch.monitor.notify.manager import SilenceLimitError
-from memwatch.monitor.notify.status import ALERTS, alert_rows, receiver_rows
+from memwatch_monitor.alerts.rules import EVENTS
+from memwatch_monitor.notify.manager import SilenceLimitError
+from memwatch_monitor.notify.status import ALERTS, alert_rows, receiver_rows
 from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError

@@ -6,9 +6,9 @@ import math
 import re
 from datetime import datetime, timezone
 
-from memwatch.monitor.history.series import AllSeries
-from memwatch.monitor.history_recorder import HistoryRecorder
-from memwatch.monitor.loop import Monitor
+from memwatch_monitor.history.series import AllSeries
+from memwatch_monitor.history_recorder import HistoryRecorder
+from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.problems import ProblemError
 
 MAX_SERIES = 20

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.wire import ABSENT, Form, Shape, Wire
-from memwatch.monitor.neighbours.machines import Machine
-from memwatch.monitor.neighbours.tick import EventTick, HolderTick, PoolTick, ReasonsTick, Tick
+from memwatch_monitor.neighbours.machines import Machine
+from memwatch_monitor.neighbours.tick import EventTick, HolderTick, PoolTick, ReasonsTick, Tick
 from memwatch_web.api.dependencies import ApiServices
 
 

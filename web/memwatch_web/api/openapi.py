@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from memwatch.core.wire import REFERENCE, Description, Json, Shape, Wire
-from memwatch.monitor.incidents.incident_json import INCIDENTS
-from memwatch.monitor.notify.status import ALERTS
-from memwatch.monitor.render.fit_json import FIT
-from memwatch.monitor.render.json import WIRE
-from memwatch.monitor.render.owners_json import OWNERS
+from memwatch.reporting.render.fit_json import FIT
+from memwatch.reporting.render.json import WIRE
+from memwatch_monitor.incidents.incident_json import INCIDENTS
+from memwatch_monitor.notify.status import ALERTS
+from memwatch_monitor.render.owners_json import OWNERS
 from memwatch_web.api.alerts import AlertTest
 from memwatch_web.api.history import History
 from memwatch_web.api.machines import MACHINES

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from memwatch.core.owners import OWNER_KINDS, OwnerKind
 from memwatch.core.processes.process_folder import PssError
-from memwatch.monitor.processes import GrowthWatch
-from memwatch.monitor.render.owners_json import OWNERS, Growth, GrowthTimes, MeasuredPss, owners_json
+from memwatch_monitor.processes import GrowthWatch
+from memwatch_monitor.render.owners_json import OWNERS, Growth, GrowthTimes, MeasuredPss, owners_json
 from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.api.history_parameters import instant, refuse_before_1970
 from memwatch_web.asgi.problems import ProblemError

@@ -17,8 +17,8 @@ from memwatch.core.leases import MAX_NAME_LENGTH, MAX_SECONDS, MIN_SECONDS
 from memwatch.core.model import Absent, Device
 from memwatch.core.printable import printable
 from memwatch.core.processes.allocator_reports import MAX_REPORTS, ReportRejectedError, find_gpu
-from memwatch.monitor.lease_book import LeaseBook, LeaseRefusedError, LeaseRequest
-from memwatch.monitor.render.json import lease_json, leases_json
+from memwatch.reporting.render.json import lease_json, leases_json
+from memwatch_monitor.lease_book import LeaseBook, LeaseRefusedError, LeaseRequest
 from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.caller import caller_of

@@ -17,15 +17,15 @@ from memwatch.core.printable import printable
 from memwatch.core.processes.process_folder import Pss
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.doctor.model import Examination
-from memwatch.monitor.lease_book import LeaseBook
-from memwatch.monitor.loop import Monitor
-from memwatch.monitor.neighbours.book import NeighbourBook
-from memwatch.monitor.neighbours.machines import Machine, list_machines
-from memwatch.monitor.neighbours.tick import Tick, build_tick
-from memwatch.monitor.notify.manager import NotificationManager
-from memwatch.monitor.render.json import JSON_TYPE, answer_bytes
-from memwatch.monitor.render.words import duration
+from memwatch.reporting.doctor.model import Examination
+from memwatch.reporting.render.json import JSON_TYPE, answer_bytes
+from memwatch.reporting.render.words import duration
+from memwatch_monitor.lease_book import LeaseBook
+from memwatch_monitor.loop import Monitor
+from memwatch_monitor.neighbours.book import NeighbourBook
+from memwatch_monitor.neighbours.machines import Machine, list_machines
+from memwatch_monitor.neighbours.tick import Tick, build_tick
+from memwatch_monitor.notify.manager import NotificationManager
 from memwatch_web.asgi.caller import CLIENT, Caller
 from memwatch_web.asgi.health import current
 from memwatch_web.asgi.problems import ProblemError

@@ -13,14 +13,14 @@ from starlette.responses import Response
 
 from memwatch.core.doc import Doc
 from memwatch.core.snapshot import LevelWord, Snapshot
-from memwatch.monitor.loop import Monitor
-from memwatch.monitor.neighbours.tick import encode_tick
-from memwatch.monitor.render import json as as_json
-from memwatch.monitor.render.fit_json import fit_json
-from memwatch.monitor.render.json import answer_bytes, to_bytes
 from memwatch.planning.answer import answer_request
 from memwatch.planning.request import parse_request
 from memwatch.planning.sizes import InvalidInputError
+from memwatch.reporting.render import json as as_json
+from memwatch.reporting.render.fit_json import fit_json
+from memwatch.reporting.render.json import answer_bytes, to_bytes
+from memwatch_monitor.loop import Monitor
+from memwatch_monitor.neighbours.tick import encode_tick
 from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.api.fit_query import FitQuery
 from memwatch_web.asgi.caller import caller_of

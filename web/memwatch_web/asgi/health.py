@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from memwatch.core.doc import Doc
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.loop import Monitor
-from memwatch.monitor.render.json import JSON_TYPE, answer_bytes
+from memwatch.reporting.render.json import JSON_TYPE, answer_bytes
+from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.problems import ProblemError
 
 STALLED_INTERVALS = 3.0

@@ -23,8 +23,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memwatch.core.runtime.heap import trim_heap
 from memwatch.core.runtime.worker import FailureLog
-from memwatch.monitor.loop import Monitor
-from memwatch.monitor.render.json import JSON_TYPE, answer_bytes
+from memwatch.reporting.render.json import JSON_TYPE, answer_bytes
+from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.health import health_response, readiness_response
 from memwatch_web.asgi.problems import ProblemError, problem_response
 from memwatch_web.asgi.routes import HEALTHZ, METRICS, READYZ, is_of_api

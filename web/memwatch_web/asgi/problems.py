@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, Response
 
 from memwatch.core.printable import printable
 from memwatch.core.runtime.worker import FailureLog
-from memwatch.monitor.render.json import answer_bytes
+from memwatch.reporting.render.json import answer_bytes
 from memwatch_web.asgi.routes import LIVE, STATIC
 
 log = logging.getLogger(__name__)

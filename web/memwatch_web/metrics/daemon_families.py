@@ -11,7 +11,7 @@ from memwatch.core.config_state import ConfigState
 from memwatch.core.reading.identity import Identity
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import CollectorStatus, Snapshot
-from memwatch.monitor.between_scrapes import BetweenScrapes
+from memwatch_monitor.between_scrapes import BetweenScrapes
 from memwatch_web.metrics.samples import Row, Value, counter, gauge, histogram, info
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.loop import Monitor
+from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.access import ADMITTED, AccessControl, WebOptions
 from memwatch_web.asgi.health import current
 from memwatch_web.asgi.render_cache import RenderCache, takes_gzip

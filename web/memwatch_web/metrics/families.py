@@ -15,8 +15,8 @@ from memwatch.core.config_state import ConfigState
 from memwatch.core.model import Absent
 from memwatch.core.reading.identity import Identity
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.between_scrapes import BetweenScrapes, RecentExtremes
-from memwatch.monitor.feature import Features
+from memwatch_monitor.between_scrapes import BetweenScrapes, RecentExtremes
+from memwatch_monitor.feature import Features
 from memwatch_web.metrics.daemon_families import (
     ProcessFigures,
     collector_families,

@@ -11,7 +11,7 @@ from memwatch.core.accounting.leased import held_by_pool
 from memwatch.core.model import STALLED, Absent, ShareKind
 from memwatch.core.pressure.oom_kills import SCOPES
 from memwatch.core.snapshot import Level, Pressure, PsiLine, Snapshot
-from memwatch.monitor.between_scrapes import KillCounts, LevelTimes, TargetTimes
+from memwatch_monitor.between_scrapes import KillCounts, LevelTimes, TargetTimes
 from memwatch_web.metrics.samples import Row, Value, counter, find_devices, gauge, gauges, info
 
 POOL, DEVICE, NODE = ("pool", "kind", "device"), ("device",), ("node",)

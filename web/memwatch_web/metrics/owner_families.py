@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from memwatch.core.model import Absent, Bytes, sum_figures
 from memwatch.core.owners import OWNER_KINDS, OwnerKind, OwnerTotal, build_totals, find_caps
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.render.summary import by_footprint
+from memwatch.reporting.render.summary import by_footprint
 from memwatch_web.metrics.samples import PREFIX, find_devices, gauge, words
 
 OWNER = ("kind", "name")

@@ -16,7 +16,7 @@ from prometheus_client.utils import floatToGoString
 from memwatch.core.model import Absent
 from memwatch.core.runtime.histogram import Histogram
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.feature import Family
+from memwatch_monitor.feature import Family
 
 PREFIX = "memwatch_"
 # OpenMetrics requires that the name of a family with a unit ends with it.

@@ -11,10 +11,10 @@ from msgspec import Struct
 from memwatch.core.events import Event
 from memwatch.core.model import Device, ShareKind
 from memwatch.core.snapshot import Level, Snapshot
-from memwatch.monitor.history.holders import HOLDER_KINDS, parse_name
-from memwatch.monitor.history.series import headroom_ends, unit_of
-from memwatch.monitor.history.tiers import Bucket
-from memwatch.monitor.render.words import duration
+from memwatch.reporting.render.words import duration
+from memwatch_monitor.history.holders import HOLDER_KINDS, parse_name
+from memwatch_monitor.history.series import headroom_ends, unit_of
+from memwatch_monitor.history.tiers import Bucket
 
 # Limit of one history request.
 MAX_SERIES = 20

@@ -9,7 +9,7 @@ from msgspec import Struct
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent, Bytes, Device, Process, ShareKind
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.render.engine_view import engines_in
+from memwatch.reporting.render.engine_view import engines_in
 
 MAX_HOLDERS = 10
 

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Pool
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.history.series import AllSeries
-from memwatch.monitor.history.tier import TierSpec
-from memwatch.monitor.history.tiers import Bucket
-from memwatch.monitor.render.composition import build_layers, find_sources, split, split_now
-from memwatch.monitor.render.summary import find_worst
-from memwatch.monitor.render.words import duration, timestamp
+from memwatch.reporting.history.tier import TierSpec
+from memwatch.reporting.render.summary import find_worst
+from memwatch.reporting.render.words import duration, timestamp
+from memwatch_monitor.history.series import AllSeries
+from memwatch_monitor.history.tiers import Bucket
+from memwatch_monitor.render.composition import build_layers, find_sources, split, split_now
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.charts import (
     DASHES,

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.history_recorder import HistoryRecorder
-from memwatch.monitor.loop import Monitor
+from memwatch_monitor.history_recorder import HistoryRecorder
+from memwatch_monitor.loop import Monitor
 from memwatch_web.api.history_parameters import instant, parse_names
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated

@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.snapshot import Level, Snapshot
-from memwatch.monitor.history.tiers import Bucket
-from memwatch.monitor.render.words import duration, timestamp
+from memwatch.reporting.render.words import duration, timestamp
+from memwatch_monitor.history.tiers import Bucket
 from memwatch_web.api.history_parameters import build_file_name
 from memwatch_web.pages.charts import Annotation, Chart, Curve, Gap, build_charts, most_telling
 from memwatch_web.pages.history_data import (

@@ -10,11 +10,11 @@ from msgspec import Struct
 from memwatch.core.model import Absent, Bytes, Device, Pool, PoolKind, Process
 from memwatch.core.processes.growth import ProcessGrowth, key_of
 from memwatch.core.snapshot import Level, Pressure, Snapshot
-from memwatch.monitor.history.tiers import History
-from memwatch.monitor.render import words
-from memwatch.monitor.render.memory_map import MemoryMap
-from memwatch.monitor.render.status_line import MANY_GPUS
-from memwatch.monitor.render.summary import by_footprint
+from memwatch.reporting.render import words
+from memwatch.reporting.render.memory_map import MemoryMap
+from memwatch.reporting.render.summary import by_footprint
+from memwatch_monitor.history.tiers import History
+from memwatch_monitor.render.status_line import MANY_GPUS
 from memwatch_web.pages.processes import GROWTH_SECONDS, sort_places, sum_devices
 
 MAX_HOLDERS = 8

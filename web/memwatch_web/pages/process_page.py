@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from memwatch.core.model import Absent, Process
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.history.holders import (
+from memwatch_monitor.history.holders import (
     FIGURES,
     FOOTPRINTS,
     is_same_process,
@@ -16,8 +16,8 @@ from memwatch.monitor.history.holders import (
     process_id,
     series_name,
 )
-from memwatch.monitor.history.series import AllSeries
-from memwatch.monitor.history_recorder import HistoryRecorder
+from memwatch_monitor.history.series import AllSeries
+from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCache

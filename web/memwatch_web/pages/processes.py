@@ -17,8 +17,8 @@ from memwatch.core.model import Absent, Bytes, Process, Words, sum_figures
 from memwatch.core.owners import OwnerKind, OwnerTotal, find_home
 from memwatch.core.processes.growth import GrowthTracker, LeakSuspect, ProcessGrowth, key_of
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.render.owners_json import list_totals
-from memwatch.monitor.render.summary import by_footprint
+from memwatch.reporting.render.summary import by_footprint
+from memwatch_monitor.render.owners_json import list_totals
 from memwatch_web.pages.server_charts import SizeChart, build_path, draw_sizes
 
 By = Literal["process", "container", "pod", "job", "unit", "user"]

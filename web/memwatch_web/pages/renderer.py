@@ -16,20 +16,12 @@ from memwatch.core.model import Absent
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.snapshot import Pressure, Snapshot
-from memwatch.monitor.alerts.rules import DEFAULT_EVENTS
-from memwatch.monitor.history.disk.last_run import UncleanShutdown
-from memwatch.monitor.history.disk.writer import HistoryWriter
-from memwatch.monitor.history.holders import FOOTPRINTS, parse_name
-from memwatch.monitor.history.series import AllSeries
-from memwatch.monitor.incidents.records import Incident
-from memwatch.monitor.neighbours.machines import Machine
-from memwatch.monitor.neighbours.tick import Tick
-from memwatch.monitor.notify.status import AlertView
-from memwatch.monitor.render.engine_view import engine_of
-from memwatch.monitor.render.json import to_bytes
-from memwatch.monitor.render.memory_map import build_limit_maps, build_maps
-from memwatch.monitor.render.status_line import GROWTH_SECONDS, StatusLine, build_headline, build_status_line
-from memwatch.monitor.render.summary import (
+from memwatch.reporting.history.disk.last_run import UncleanShutdown
+from memwatch.reporting.incidents.records import Incident
+from memwatch.reporting.render.engine_view import engine_of
+from memwatch.reporting.render.json import to_bytes
+from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
+from memwatch.reporting.render.summary import (
     SilenceNotice,
     build_latest,
     find_cuda_free,
@@ -37,6 +29,14 @@ from memwatch.monitor.render.summary import (
     notices_of,
     target_labels,
 )
+from memwatch_monitor.alerts.rules import DEFAULT_EVENTS
+from memwatch_monitor.history.disk.writer import HistoryWriter
+from memwatch_monitor.history.holders import FOOTPRINTS, parse_name
+from memwatch_monitor.history.series import AllSeries
+from memwatch_monitor.neighbours.machines import Machine
+from memwatch_monitor.neighbours.tick import Tick
+from memwatch_monitor.notify.status import AlertView
+from memwatch_monitor.render.status_line import GROWTH_SECONDS, StatusLine, build_headline, build_status_line
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.access import WebOptions
 from memwatch_web.asgi.sse import SharedDeflate

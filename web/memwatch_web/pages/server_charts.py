@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from memwatch.monitor.history.disk.last_run import Sample, UncleanShutdown
-from memwatch.monitor.history.notable_ticks import Tick
-from memwatch.monitor.incidents.records import Incident
-from memwatch.monitor.incidents.records import Sample as IncidentSample
-from memwatch.monitor.neighbours.tick import Tick as NeighbourTick
+from memwatch.reporting.history.disk.last_run import Sample, UncleanShutdown
+from memwatch.reporting.history.notable_ticks import Tick
+from memwatch.reporting.incidents.records import Incident
+from memwatch.reporting.incidents.records import Sample as IncidentSample
+from memwatch_monitor.neighbours.tick import Tick as NeighbourTick
 
 # In units of the drawings, which are stretched to the width of the page.
 WIDTH, HEIGHT = 1000.0, 200.0

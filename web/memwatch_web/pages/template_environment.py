@@ -19,11 +19,11 @@ from memwatch.build_info import REVISION, __version__
 from memwatch.core.model import Absent
 from memwatch.core.owners import find_home
 from memwatch.core.printable import printable
-from memwatch.monitor.alerts.rules import EVENTS
-from memwatch.monitor.incidents.records import title_of
-from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.engine_view import describe_engine, list_parts
-from memwatch.monitor.render.summary import has_figures, until_utc
+from memwatch.reporting.incidents.records import title_of
+from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.engine_view import describe_engine, list_parts
+from memwatch.reporting.render.summary import has_figures, until_utc
+from memwatch_monitor.alerts.rules import EVENTS
 from memwatch_web.pages.charts import DASHES
 
 # On-disk cache of compiled Jinja2 templates. It saves half a second of the first page.

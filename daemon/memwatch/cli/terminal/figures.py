@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.units import BINARY_UNITS, common_power, size
-from memwatch.monitor.render.words import DASH, ratio
+from memwatch.reporting.render.words import DASH, ratio
 
 
 def short(count: Bytes | None, power: int | None = None) -> str:

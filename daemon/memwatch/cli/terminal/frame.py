@@ -19,9 +19,9 @@ from memwatch.cli.terminal.state import PAGES, Region, State
 from memwatch.cli.terminal.style import Line, Span, cells, clip_line, line_cells, spread, wrapped
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Machine
-from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.summary import find_worst, notices_of
-from memwatch.monitor.render.summary import notice_lines as silence_lines
+from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.summary import find_worst, notices_of
+from memwatch.reporting.render.summary import notice_lines as silence_lines
 
 MIN_WIDTH, MIN_HEIGHT = 40, 10
 # From this size on there is room for charts and events beside the processes.

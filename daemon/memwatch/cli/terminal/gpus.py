@@ -18,8 +18,8 @@ from memwatch.cli.terminal.memory_map import (
 from memwatch.cli.terminal.moment import LEVELS, MARKS, STYLES, level_word, share_label
 from memwatch.cli.terminal.style import Line, Span, cells, clip, pad
 from memwatch.core.model import Absent, Device, Pool, PoolKind, Share, ShareKind
-from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.memory_map import build_map
+from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.memory_map import build_map
 
 SPARK = 12
 MAX_NAME = 24

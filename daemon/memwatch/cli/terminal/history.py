@@ -11,7 +11,7 @@ from memwatch.cli.terminal.moment import LEVELS, STYLES, labels_of
 from memwatch.cli.terminal.style import Line, Span, clip, pad, wrapped
 from memwatch.core.events import Event
 from memwatch.core.model import Pool, PoolKind
-from memwatch.monitor.render import words as wording
+from memwatch.reporting.render import words as wording
 
 LABEL = 9
 BIG = frozenset({PoolKind.SYSTEM_RAM, PoolKind.HBM, PoolKind.VRAM})

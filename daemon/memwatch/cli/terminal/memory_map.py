@@ -13,7 +13,7 @@ from memwatch.cli.terminal.figures import short
 from memwatch.cli.terminal.style import Line, Span, cells, clip
 from memwatch.core.model import Absent, Pool, Process, Share
 from memwatch.core.snapshot import LEVEL_WORDS, Pressure
-from memwatch.monitor.render.memory_map import Mark, MemoryMap, Part, Segment, Slice, name_holders
+from memwatch.reporting.render.memory_map import Mark, MemoryMap, Part, Segment, Slice, name_holders
 
 Place = Pool | Share
 

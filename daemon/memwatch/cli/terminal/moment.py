@@ -11,7 +11,7 @@ from memwatch.cli.terminal.figures import Trend
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Share, ShareKind
 from memwatch.core.snapshot import LEVEL_WORDS, LevelWord, Pressure, Snapshot
-from memwatch.monitor.render import words as wording
+from memwatch.reporting.render import words as wording
 
 Json = dict[str, Any]
 LEVELS: Sequence[str] = LEVEL_WORDS

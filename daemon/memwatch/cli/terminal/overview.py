@@ -29,8 +29,8 @@ from memwatch.cli.terminal.processes import add_table
 from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells
 from memwatch.core.model import Absent, Bytes, Device, Pool, PoolKind
 from memwatch.core.processes.growth import MIN_FALL_BYTES
-from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.memory_map import Mark, build_map
+from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.memory_map import Mark, build_map
 
 # Lines that always remain for the table: its header and some rows.
 MIN_TABLE = 6

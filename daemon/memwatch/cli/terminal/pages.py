@@ -24,8 +24,8 @@ from memwatch.cli.terminal.overview import overview
 from memwatch.cli.terminal.process_page import process_page
 from memwatch.cli.terminal.style import Line, Span, clip_line, line_cells, pad, wrapped
 from memwatch.core.model import Absent, Device
-from memwatch.monitor.render import words as wording
-from memwatch.monitor.render.memory_map import held_in
+from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.memory_map import held_in
 
 # Page 2: each GPU with its MIG instances, what it can allocate, its sensors and its largest processes.
 

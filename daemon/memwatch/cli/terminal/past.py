@@ -17,10 +17,10 @@ from memwatch.cli.terminal.moment import Json
 from memwatch.core.model import Absent, Bytes, Content, Device, Pool, PoolKind, Process, Share, Vitals
 from memwatch.core.snapshot import Level, MemoryPsi, Pressure, PsiLine, Snapshot
 from memwatch.core.snapshot_json import snapshot_from
-from memwatch.monitor.history.notable_ticks import Holder
-from memwatch.monitor.render.json import WIRE, snapshot_json, to_bytes
-from memwatch.monitor.render.memory_map import HELD_BY_DEVICES
-from memwatch.monitor.render.summary import by_footprint
+from memwatch.reporting.history.notable_ticks import Holder
+from memwatch.reporting.render.json import WIRE, snapshot_json, to_bytes
+from memwatch.reporting.render.memory_map import HELD_BY_DEVICES
+from memwatch.reporting.render.summary import by_footprint
 
 # Ten minutes at 1 Hz. A compressed snapshot of a machine with 8 GPUs has 4 kB.
 MAX_KEPT = 600

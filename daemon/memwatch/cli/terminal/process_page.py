@@ -11,7 +11,7 @@ from memwatch.cli.terminal.moment import labels_of
 from memwatch.cli.terminal.style import Line, Span, pad, wrapped
 from memwatch.core.allocators import AllocatorReport
 from memwatch.core.model import Absent, Bytes, Process, Words
-from memwatch.monitor.render import words as wording
+from memwatch.reporting.render import words as wording
 
 LABEL, SIZE, INDENT = 13, 12, "   "
 RECENT_SECONDS = 600.0

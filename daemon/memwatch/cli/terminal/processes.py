@@ -13,7 +13,7 @@ from memwatch.cli.terminal.style import Line, Span, pad
 from memwatch.core.model import Absent, Bytes, Process, ShareKind, Words
 from memwatch.core.owners import WITHIN, describe_home
 from memwatch.core.snapshot import Snapshot
-from memwatch.monitor.render.words import DASH
+from memwatch.reporting.render.words import DASH
 
 BAR = 4
 MIN_NAME, MAX_NAME, MAX_UNIT = 12, 40, 40

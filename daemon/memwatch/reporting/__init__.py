@@ -1,0 +1,1 @@
+"""Words about a machine, live or recorded: sentences, maps, diagnosis, reports. No loop."""

@@ -1,0 +1,1 @@
+"""Files that an earlier run left on the disk."""

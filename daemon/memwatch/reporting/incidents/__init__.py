@@ -1,0 +1,1 @@
+"""Words about an incident: its record, its cause, its killer and the sentence."""

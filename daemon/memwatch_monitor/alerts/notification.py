@@ -1,0 +1,137 @@
+"""Notifications of alerts: their content, new reasons, and inhibition. Pure functions."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from msgspec import Struct
+
+from memwatch.core.pressure.signals import PAST
+from memwatch.core.snapshot import Level, Reason
+from memwatch_monitor.alerts.rules import CRITICAL, KILLS, Severity
+
+Key = tuple[str, str]
+# Signal of the reason that counts the events of a notification.
+GROUPED = "grouped"
+
+
+class Notification(Struct, frozen=True):
+    """A notification. `id` stays the same in every delivery attempt.
+
+    `rule`: the rule that fired; `event`: the same, or its resolved event. `started_unix`: start of firing.
+    `repeated`: a reminder of an alert that is still firing. `level`: that of the alert, `level_now`: that of the
+    target, which may have come down while the alert still fires. None for rules without levels, and if unknown.
+    `new_reasons`: those of a firing alert that none of its notifications had before.
+    """
+
+    id: str
+    event: str
+    unix: float
+    target: str
+    level: Level | None
+    previous: Level | None
+    reasons: tuple[Reason, ...]
+    firing: bool
+    rule: str = CRITICAL
+    severity: Severity = "critical"
+    started_unix: float = 0.0
+    repeated: bool = False
+    fact: bool = False
+    new_reasons: tuple[Reason, ...] = ()
+    level_now: Level | None = None
+
+    @property
+    def has_eased(self) -> bool:
+        """Return True if the alert fires although its target has come down to a lower level."""
+        if not self.firing or self.level is None or self.level_now is None:
+            return False
+        return self.level_now < self.level
+
+    @property
+    def alert(self) -> str:
+        """Key of the alert. Each one-off event is a separate alert."""
+        return f"{self.rule} {self.target} {self.id}" if self.fact else f"{self.rule} {self.target}"
+
+
+def new_notification_id() -> str:
+    return f"msg_{secrets.token_hex(12)}"
+
+
+# Signals that report what has happened: their first text stays true. That of the others is about their tick.
+OF_EVENTS = frozenset({"oom_kill", "driver"})
+
+
+def add_news(
+    news: tuple[Reason, ...], said: Mapping[str, int], reasons: Iterable[Reason], least: Level
+) -> tuple[Reason, ...]:
+    """Return the new reasons with those of this tick, the strongest of each signal and its latest text.
+
+    A reason is new if none of the notifications since the alert fires had its signal, or had it at a lower level
+    only. So each is notified once, however often it comes and goes. `least`: the level of the alert. Reasons that
+    ask for less do not support it.
+    """
+    found = {one.signal: one for one in news}
+    for one in reasons:
+        level = strength(one)
+        if level < least or level <= said.get(one.signal, -1):
+            continue
+        known = found.get(one.signal)
+        is_newer = one.signal not in OF_EVENTS and known is not None and level == strength(known)
+        if known is None or level > strength(known) or is_newer:
+            found[one.signal] = one
+    return tuple(found.values())
+
+
+def with_said(said: Mapping[str, int], reasons: Iterable[Reason]) -> Mapping[str, int]:
+    """Return the signals of earlier notifications with those of one more."""
+    after = dict(said)
+    for one in reasons:
+        after[one.signal] = max(strength(one), after.get(one.signal, -1))
+    return after
+
+
+def without_said(news: Iterable[Reason], said: Mapping[str, int]) -> tuple[Reason, ...]:
+    return tuple(one for one in news if strength(one) > said.get(one.signal, -1))
+
+
+def strength(reason: Reason) -> int:
+    return int(reason.level if reason.level is not None else Level.LOW)
+
+
+def describe_news(reasons: Iterable[Reason]) -> str:
+    """Return the new reasons of a firing alert: ", now also: 97.0% used". Empty without any.
+
+    Those that are over come last, with their age: "full in about 4 s at the current rate (26 s ago)".
+    """
+    now, over = list[str](), list[str]()
+    for why in reasons:
+        past = PAST.fullmatch(why.text)
+        if past is not None and why.signal not in OF_EVENTS:
+            over.append(f"{past['text']} ({past['age']} s ago)")
+        else:
+            now.append(why.text)
+    texts = [*now, *over]
+    return f", now also: {'; '.join(texts)}" if texts else ""
+
+
+# Rules whose alerts say less than another alert of the same target. A kill for lack of System RAM has the target of
+# System RAM, so that a kill at the limit of a cgroup is never left out because System RAM is critical.
+INHIBITED_BY: Mapping[str, tuple[str, ...]] = {
+    "pressure.medium": (CRITICAL, "pressure.high"),
+    "pressure.high": (CRITICAL,),
+    "pressure.forecast": (CRITICAL,),
+    KILLS: (CRITICAL,),
+}
+# Rules whose alerts inhibit others.
+INHIBITORS: frozenset[str] = frozenset(rule for rules in INHIBITED_BY.values() for rule in rules)
+
+
+def is_inhibited(rule: str, target: str, active: Collection[Key], gets: Callable[[str, str], bool]) -> bool:
+    """Return True if a stronger alert of the target is active that the same receiver gets."""
+    return any((one, target) in active and gets(one, target) for one in INHIBITED_BY.get(rule, ()))
+
+
+def can_be_inhibited(rule: str, target: str, gets: Callable[[str, str], bool]) -> bool:
+    """Return True if a receiver also gets a stronger alert of the target, when there is one."""
+    return any(gets(one, target) for one in INHIBITED_BY.get(rule, ()))

@@ -1,0 +1,425 @@
+"""Write the history to disk: in batches normally, every tick at once under pressure.
+
+Two threads are started once: one writes, one waits for `fdatasync`. A tick at high or critical pressure waits
+briefly for its write, never for the disk. A tick that a client has seen thus survives the end of this process. It
+survives a power loss once fdatasync is done. Important events wake the writer when they are added. Writing raises
+nothing: failures are counted, logged once, and retried later.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from memwatch.core.clock import Clock
+from memwatch.core.events import Event, EventLog
+from memwatch.core.snapshot import Level, Snapshot
+from memwatch.reporting.history.disk.last_run import UncleanShutdown
+from memwatch.reporting.history.notable_ticks import NotableTick, NotableTicks, build_tick, pack
+from memwatch_monitor.history.disk.records import (
+    EVENTS,
+    FILES,
+    HOLDER_ROWS,
+    ROWS,
+    STARTED,
+    STOPPED,
+    TICK,
+    pack_entry,
+    pack_events,
+    pack_holders,
+)
+from memwatch_monitor.history.disk.restore import MAX_UNWRITTEN, number_from_clock, pack_number, restore
+from memwatch_monitor.history.disk.ring_file import (
+    BLOCK,
+    MAX_RUNS,
+    TIERS,
+    RingSet,
+    Stamp,
+    blocks_for,
+    boot_bytes,
+    open_ring_set,
+    prepare,
+)
+from memwatch_monitor.history.holders import HolderHistory
+from memwatch_monitor.history.tiers import History
+
+log: logging.Logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 60.0
+
+
+class FilesStatus(Struct, frozen=True):
+    """Statistics of writing. `lost` counts records that were damaged, or unreadable, when this run started.
+
+    `aside`: names of files with the damaged data. `complaint`: why nothing can be written now, or empty.
+    """
+
+    folder: Path
+    size_bytes: int
+    written_bytes: int
+    writes: int
+    syncs: int
+    sync_seconds: float
+    errors: int
+    dropped: int
+    lost: int
+    aside: tuple[str, ...]
+    complaint: str
+
+
+class Files:
+    """The rings of one folder. `append` is not thread-safe. A separate thread waits for fdatasync."""
+
+    def __init__(self, folder: Path, size_bytes: int, unix: float) -> None:
+        self.ring_set: RingSet = open_ring_set(folder, size_bytes, unix)
+        self.dropped: int = 0
+        self._folder = folder
+        self._written = self._writes = self._syncs = self._errors = 0
+        self._sync_seconds = 0.0
+        self._complaint = ""
+        self._retry_at = 0.0
+        self._unsynced: set[str] = set()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._syncer = threading.Thread(target=self._sync_until_stopped, name="store-sync", daemon=True)
+
+    def forget_contents(self) -> None:
+        """Drop the records' index after a restore, except for rings that must be rewritten to become smaller."""
+        self.ring_set.contents = {
+            name: contents for name, contents in self.ring_set.contents.items() if not self._fits(name)
+        }
+
+    def start(self, stamp: Stamp) -> None:
+        for complaint in self.ring_set.complaints:
+            log.warning("%s", complaint)
+        self._prepare(stamp)
+        self._syncer.start()
+
+    def append(self, name: str, kind: int, stamp: Stamp, payload: bytes) -> bool:
+        """Write a record. Return False if it cannot be written now."""
+        ring = self.ring_set.rings.get(name)
+        if ring is not None and not ring.ready and time.monotonic() >= self._retry_at:
+            self._prepare(stamp)
+        if ring is None or not ring.ready:
+            self.dropped += 1
+            return False
+        try:
+            self._written += ring.append(kind, stamp, payload)
+        except OSError as error:
+            ring.ready = False
+            self._fail(error)
+            return False
+        self._writes += 1
+        with self._changed:
+            self._unsynced.add(name)
+            self._changed.notify_all()
+        return True
+
+    def stop(self, seconds: float) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._syncer.is_alive():
+            self._syncer.join(seconds)
+        if not self._syncer.is_alive():
+            for ring in self.ring_set.rings.values():
+                ring.close()
+
+    def status(self) -> FilesStatus:
+        return FilesStatus(
+            self._folder,
+            sum(ring.blocks * BLOCK for ring in self.ring_set.rings.values() if ring.ready),
+            self._written,
+            self._writes,
+            self._syncs,
+            self._sync_seconds,
+            self._errors,
+            self.dropped,
+            self.ring_set.lost,
+            tuple(self.ring_set.aside),
+            self._complaint,
+        )
+
+    def _fits(self, name: str) -> bool:
+        return self.ring_set.rings[name].fits
+
+    def _prepare(self, stamp: Stamp) -> None:
+        try:
+            prepare(self.ring_set, stamp)
+        except OSError as error:
+            self._fail(error)
+        else:
+            self._resume()
+
+    def _resume(self) -> None:
+        if self._complaint:
+            log.warning("writing history to %s again", self._folder)
+        self._complaint = ""
+
+    def _fail(self, error: OSError) -> None:
+        self._errors += 1
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        complaint = f"cannot write history to {self._folder}: {(error.strerror or str(error)).lower()}"
+        if complaint != self._complaint:
+            log.warning("%s; keeping it in memory, retrying every minute", complaint)
+        self._complaint = complaint
+
+    def _sync_until_stopped(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._unsynced) or self._stopping)
+                names, self._unsynced = self._unsynced, set()
+                stopping = self._stopping
+            started = time.monotonic()
+            for name in names:
+                self._sync(name)
+            if names:
+                self._syncs += 1
+                self._sync_seconds = time.monotonic() - started
+            if stopping and not self._unsynced:
+                return
+
+    def _sync(self, name: str) -> None:
+        try:
+            self.ring_set.rings[name].sync()
+        except OSError as error:
+            self._fail(error)
+        else:
+            # Avoid flapping: report recovery only after RETRY_SECONDS without an error.
+            if self._complaint and time.monotonic() >= self._retry_at and self._all_ready():
+                self._resume()
+
+    def _all_ready(self) -> bool:
+        return all(ring.ready for ring in self.ring_set.rings.values())
+
+
+# Time between writes of rows while all levels are OK; half of it at medium. A rise of the level is written at once.
+# Each write is at least a block of 4 KiB: every 30 s these are 12 MB a day, a fifth of them filled.
+FLUSH_SECONDS = 60.0
+# The first rows are written soon after the start. They have the number of kills so far: if the kernel kills the
+# daemon within a minute, its next run reports that.
+FIRST_FLUSH_SECONDS = 10.0
+# Minimum number of new rows per write, by tier. At the next start missing coarse rows are computed from finer ones.
+BATCH_ROWS = (1, 30, 12)
+# Kinds of events that are written at once.
+AT_ONCE = frozenset({"level", "alert", "oom_kill", "driver", "silence", "release", "test", "unclean", "incident"})
+# Minimum time between writes of other events. Annotations, which programs may set by the thousand, are written with
+# rows.
+EVENTS_SECONDS = 5.0
+# Maximum wait of a tick for its own write. After a timeout ticks do not wait until all writes are done.
+URGENT_WAIT_SECONDS = 0.25
+# Ticks that are queued while the disk hangs: a minute at ten per second, about 1 MB.
+MAX_WAITING = 600
+
+
+class _WorstTick(Struct):
+    """The worst tick since rows were last written."""
+
+    snapshot: Snapshot | None = None
+    boottime: float = 0.0
+    rank: tuple[int, float] = (0, 0.0)
+
+
+class HistoryWriter:
+    """Writer of one state folder. Call `add` from the sampling thread; `status` is thread-safe."""
+
+    def __init__(
+        self, folder: Path, size_bytes: int, clock: Clock, boot_id: str, flush_seconds: float = FLUSH_SECONDS
+    ) -> None:
+        self.unclean_shutdown: UncleanShutdown | None = None
+        self.files: Files = Files(folder, size_bytes, clock.wall())
+        self._clock = clock
+        self._boot = boot_bytes(boot_id)
+        self._run = min(MAX_RUNS, 1 + max((stamp.run for stamp in self.files.ring_set.stamps), default=0))
+        self._flush_seconds = flush_seconds
+        self._history: Callable[[], History] = History
+        self._holders = HolderHistory()
+        self._events = EventLog()
+        self._events_written, self._events_at, self._event_blocks = 0, -EVENTS_SECONDS, 0
+        self._next = [0] * len(TIERS)
+        self._next_holders = [0] * len(FILES)
+        self._changed = threading.Condition()
+        self._urgent: deque[tuple[Stamp, bytes]] = deque(maxlen=MAX_WAITING)
+        self._chosen: deque[NotableTick] = deque(maxlen=100)
+        self._worst = _WorstTick()
+        self._level = Level.LOW
+        self._flush_now = self._events_due = self._stopping = self._writing = self._hangs = False
+        self._writer = threading.Thread(target=self._write_until_stopped, name="store", daemon=True)
+
+    def restore(
+        self, history: Callable[[], History], holders: HolderHistory, ticks: NotableTicks, events: EventLog
+    ) -> None:
+        """Restore earlier runs, before the first tick. `history` is called every time: a reload may replace it."""
+        self._history, self._holders, self._events = history, holders, events
+        restored = restore(self.files.ring_set, history(), holders, ticks, events, self._stamp())
+        self._events_written = events.last_seq
+        self._event_blocks = sum(
+            blocks_for(record.length) for record in self.files.ring_set.records("events", EVENTS)
+        )
+        self._next, self._next_holders = list(restored.next_rows), list(restored.next_holder_rows)
+        self.unclean_shutdown = restored.unclean_shutdown
+        self.files.forget_contents()
+        events.on_add = self._on_event
+
+    def start(self) -> None:
+        self.files.start(self._stamp())
+        if not self.files.append("flight", STARTED, self._stamp(), pack_number(self._events.last_seq)):
+            # The next run will not know of this one, and will continue from the same number.
+            self._events.continue_after(number_from_clock(self._clock.wall()))
+        self._writer.start()
+
+    def add(
+        self, snapshot: Snapshot, boottime: float, figures: Mapping[str, float], chosen: NotableTick | None
+    ) -> None:
+        """Record a tick. Call it after each tick, before the tick is published."""
+        level = snapshot.worst_level or Level.LOW
+        urgent = level >= Level.HIGH
+        data = pack(build_tick(snapshot, boottime, figures)) if urgent else b""
+        with self._changed:
+            self._note_worst(snapshot, boottime)
+            self._note_level(level)
+            if chosen is not None:
+                self._chosen.append(chosen)
+            if self._events_are_due():
+                self._events_due = True
+                self._changed.notify_all()
+            if urgent:
+                if len(self._urgent) == MAX_WAITING:
+                    self.files.dropped += 1
+                self._urgent.append((Stamp(self._run, boottime, snapshot.unix, self._boot), data))
+                self._changed.notify_all()
+                self._wait_for_write()
+
+    def stop(self, seconds: float = 0.7) -> None:
+        """Write all pending data and a record of the clean stop, for at most `seconds`."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._writer.is_alive():
+            self._writer.join(seconds)
+        self.files.stop(seconds)
+
+    def status(self) -> FilesStatus:
+        return self.files.status()
+
+    def _on_event(self, event: Event) -> None:
+        """Wake the writer for an important event, and before too many numbers are on no disk."""
+        many = event.seq - self._events_written >= MAX_UNWRITTEN
+        if event.kind in AT_ONCE or (many and time.monotonic() >= self._events_at + EVENTS_SECONDS):
+            with self._changed:
+                self._events_due = True
+                self._changed.notify_all()
+
+    def _events_are_due(self) -> bool:
+        unwritten = self._events.last_event_seq > self._events_written
+        return unwritten and time.monotonic() >= self._events_at + EVENTS_SECONDS
+
+    def _wait_for_write(self) -> None:
+        """Wait for the write, with the lock held. After a timeout, do not wait until all writes are done."""
+        if self._hangs:
+            self._hangs = bool(self._urgent) or self._writing
+        if not self._hangs:
+            done = self._changed.wait_for(lambda: not self._urgent and not self._writing, URGENT_WAIT_SECONDS)
+            self._hangs = not done
+
+    def _note_worst(self, snapshot: Snapshot, boottime: float) -> None:
+        rank = max(((int(one.level), one.ratio) for one in snapshot.pressure), default=(0, 0.0))
+        if self._worst.snapshot is None or rank >= self._worst.rank:
+            self._worst = _WorstTick(snapshot, boottime, rank)
+
+    def _note_level(self, level: Level) -> None:
+        """Have rows written at once when the level rises from OK, and when it rises to high."""
+        if level > self._level and (self._level is Level.LOW or self._level < Level.HIGH <= level):
+            self._flush_now = True
+            self._changed.notify_all()
+        self._level = level
+
+    def _write_until_stopped(self) -> None:
+        flushed_at = time.monotonic() - max(0.0, self._flush_seconds - FIRST_FLUSH_SECONDS)
+        while True:
+            with self._changed:
+                flush_at = flushed_at + self._flush_seconds * (1.0 if self._level is Level.LOW else 0.5)
+                self._changed.wait_for(self._has_work, max(0.0, flush_at - time.monotonic()))
+                stopping, flush = self._stopping, self._flush_now or self._stopping
+                urgent, changes = list(self._urgent), self._events_due or bool(self._urgent)
+                self._urgent.clear()
+                self._flush_now, self._events_due, self._writing = False, False, True
+            self._write_urgent(urgent, changes)
+            if flush or time.monotonic() >= flush_at:
+                self._flush(stopping)
+                flushed_at = time.monotonic()
+            if stopping:
+                self.files.append("flight", STOPPED, self._stamp(), pack_number(self._events.last_seq))
+                return
+
+    def _has_work(self) -> bool:
+        return bool(self._urgent) or self._events_due or self._stopping or self._flush_now
+
+    def _write_urgent(self, urgent: list[tuple[Stamp, bytes]], changes: bool) -> None:
+        for stamp, data in urgent:
+            self.files.append("flight", TICK, stamp, data)
+        if changes:
+            self._write_events()
+        with self._changed:
+            self._writing = False
+            self._changed.notify_all()
+
+    def _flush(self, all_of_it: bool) -> None:
+        """Write new rows, the worst tick among them, notable ticks and events."""
+        with self._changed:
+            worst, self._worst = self._worst, _WorstTick()
+            chosen = list(self._chosen)
+            self._chosen.clear()
+        tick = b"" if worst.snapshot is None else pack(build_tick(worst.snapshot, worst.boottime, {}))
+        history = self._history()
+        for index, name in enumerate(TIERS):
+            row_block, coming = history.written_since(index, self._next[index])
+            if len(row_block.times) >= (1 if all_of_it else BATCH_ROWS[index]):
+                entry = pack_entry(row_block, tick if name == "fine" else b"")
+                if self.files.append(name, ROWS, self._stamp(), entry):
+                    self._next[index] = coming
+        self._write_holders(all_of_it)
+        offset = self._clock.wall() - self._clock.boottime()
+        for one in chosen:
+            stamp = Stamp(self._run, one.boottime, one.boottime + offset, self._boot)
+            self.files.append("ticks", TICK, stamp, one.data)
+        self._write_events(again=True)
+
+    def _write_holders(self, all_of_it: bool) -> None:
+        for index, name in enumerate(FILES):
+            rows, coming = self._holders.written_since(index, self._next_holders[index])
+            if len(rows.times) >= (1 if all_of_it else BATCH_ROWS[TIERS.index(name)]):
+                entry = pack_holders(rows, self._holders.titles())
+                if self.files.append(name, HOLDER_ROWS, self._stamp(), entry):
+                    self._next_holders[index] = coming
+
+    def _write_events(self, again: bool = False) -> None:
+        """Write the events that are not on disk yet. Events that cannot be written now stay pending.
+
+        After half the ring was written, all events in memory are written `again`, at a time when no tick waits.
+        Thousands of annotations thus do not overwrite other events.
+        """
+        self._events_at = time.monotonic()
+        ring = self.files.ring_set.rings.get("events")
+        if ring is None or (self._events.last_seq == self._events_written and not again):
+            return
+        half = ring.blocks // 2
+        all_of_them = again and self._event_blocks > half
+        for last, entry in pack_events(self._events.since(0 if all_of_them else self._events_written))[-half:]:
+            if not self.files.append("events", EVENTS, self._stamp(), entry):
+                return
+            self._events_written = max(last, self._events_written)
+            self._event_blocks += blocks_for(len(entry))
+        if all_of_them:
+            self._event_blocks = 0
+        elif self._event_blocks > half:
+            self._flush_now = True
+
+    def _stamp(self) -> Stamp:
+        return Stamp(self._run, self._clock.boottime(), self._clock.wall(), self._boot)

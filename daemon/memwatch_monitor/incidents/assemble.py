@@ -1,0 +1,283 @@
+"""Build the record of an incident from what was gathered. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from memwatch.core import units
+from memwatch.core.events import MARK
+from memwatch.core.listing import first_of, some_of
+from memwatch.core.model import Absent
+from memwatch.reporting.incidents.cause import Finding, Members, Observed, find_cause
+from memwatch.reporting.incidents.killer import Death, choose_killer, is_member, mark_victims
+from memwatch.reporting.incidents.readings import FrameReader, Holding, Reading
+from memwatch.reporting.incidents.records import Entry, Incident, Sample, Suspect, Victim
+from memwatch.reporting.incidents.sentence import list_evidence, write_sentence
+from memwatch_monitor.incidents.open_incident import MAX_DEATHS, MAX_ENDS, OpenIncident
+
+MAX_ENTRIES, MAX_SAMPLES, MAX_HOLDERS, MAX_EVIDENCE, MAX_NAMED = 200, 120, 6, 30, 3
+# Ends and starts of smaller processes are not worth an entry.
+MIN_PROCESS_BYTES = 64 << 20
+BEFORE_SECONDS = 60.0
+MARK_SECONDS, MAX_MARK = 10.0, 60
+# Fractions of time that tasks stall, from which on a stall is an entry.
+STALLS = (0.1, 0.4)
+NO_EVENTS: frozenset[str] = frozenset({"started", "test", "reloaded"})
+
+
+def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[str] = ()) -> Incident:
+    """Return the incident as it is known now. `now`: boot time at which it is over, None while it lasts."""
+    readings = FrameReader(one.place or one.target).read_all(one.frames)
+    deaths = [death for _, death in one.deaths]
+    death = choose_killer(deaths)
+    finding = _find(one, readings)
+    victims = mark_victims(deaths, finding.cause)
+    lowest = min((r for r in readings if r.boottime >= one.boottime - BEFORE_SECONDS), key=_available, default=None)
+    came_back = None if now is None or lowest is None else _sum_returned(one, readings[-1], lowest, victims)
+    if one.is_of_cgroup:  # what other processes leave is no matter of the cgroup
+        lowest = None
+    first = None if death is None else next(v for v in victims if v.unix == death.victim.unix)
+    left = None if lowest is None else lowest.available
+    mark = find_mark(one, finding)
+    detail = one.describe()
+    others = 0 if death is None else sum(each.count for each in deaths) + one.more_deaths - death.count
+    sentence = write_sentence(one.kind, one.label, finding, death, victims, left, detail, mark, one.labels, others)
+    shown = replace(finding, rise=None) if one.is_of_cgroup else finding
+    evidence = [*list_evidence(one.label, shown, deaths), *one.notes, *notes]
+    if one.more_deaths:
+        evidence.append(
+            f"{one.more_deaths} more processes were killed after {MAX_DEATHS} reports of kills; none is listed."
+        )
+    if one.more_ends:
+        evidence.append(f"{one.more_ends} more processes ended; the timeline has the first {MAX_ENDS}.")
+    if one.kind == "gpu_lost":
+        evidence += _list_driver_lines(one)
+    elif came_back is not None:
+        evidence.append(_describe_return(one, readings, victims, came_back))
+    return Incident(
+        id=one.id,
+        kind=one.kind,
+        target=one.target,
+        label=one.label,
+        began=one.began,
+        ended=None if now is None else one.bad_unix,
+        sentence=sentence,
+        cause=finding.cause,
+        candidates=finding.candidates,
+        killer=None if death is None else death.killer,
+        victim=first,
+        victims=victims,
+        size_bytes=one.size_bytes or (None if one.is_of_cgroup else 0),
+        lowest_available_bytes=left,
+        came_back_bytes=came_back,
+        evidence=first_of(evidence, MAX_EVIDENCE, "observations"),
+        timeline=tuple(list_entries(one, readings, deaths)),
+        samples=() if one.is_of_cgroup else sample(readings, finding),
+        gpu_holders=() if one.is_of_cgroup else list_gpu_holders(readings),
+        boot_id=one.boot_id,
+    )
+
+
+def _available(reading: Reading) -> int:
+    return reading.available
+
+
+def _find(one: OpenIncident, readings: Sequence[Reading]) -> Finding:
+    if not readings or one.kind == "gpu_lost" or (one.is_of_cgroup and not one.cgroup):
+        return Finding()
+    observed = {task.pid: Observed(task.name, task.rss_bytes) for _, death in one.deaths for task in death.tasks}
+    observed |= {
+        death.victim.pid: Observed(
+            death.victim.who, death.victim.held_bytes, death.victim.unit, death.victim.container
+        )
+        for _, death in one.deaths
+        if death.victim.pid is not None and death.victim.held_bytes is not None and death.source == "kernel"
+    }
+    if one.deaths:
+        until = one.deaths[0][0]
+    else:
+        recent = [reading for reading in readings if reading.boottime >= one.boottime - BEFORE_SECONDS]
+        until = min(recent or readings, key=_available).boottime
+    if not one.cgroup:
+        return find_cause(readings, until, one.size_bytes, observed, long=list(one.long.values()))
+
+    def belongs(holding: Holding) -> bool:
+        return is_member(holding, one.cgroup)
+
+    inside = [_of_group(reading, belongs) for reading in readings]
+    finding = find_cause(inside, until, 0, observed, members=belongs)
+    return finding if finding.cause is not None else _find_largest(inside, observed, until, finding)
+
+
+def _of_group(reading: Reading, belongs: Members) -> Reading:
+    holders = {key: holding for key, holding in reading.holders.items() if belongs(holding)}
+    used = sum(holding.size for holding in holders.values())
+    return replace(reading, used=used, holders=holders, parts={})
+
+
+def _find_largest(
+    inside: Sequence[Reading], observed: Mapping[int, Observed], until: float, finding: Finding
+) -> Finding:
+    """Return the process that fills a cgroup at its limit: most of its memory, all of it taken since its start."""
+    last = [one for one in inside if one.boottime <= until + 0.05][-1:]
+    sizes = {key: (holding, holding.size) for one in last for key, holding in one.holders.items()}
+    for key, (holding, held) in sizes.items():
+        seen = observed.get(key.pid)
+        sizes[key] = holding, max(held, seen.size if seen else 0)
+    ordered = sorted(sizes.items(), key=lambda item: -item[1][1])
+    if not ordered:
+        return finding
+    key, (holding, held) = ordered[0]
+    second = ordered[1][1][1] if len(ordered) > 1 else 0
+    if holding.started is None or held < MIN_PROCESS_BYTES or held < 2 * second:
+        return finding
+    cause = Suspect(holding.name, key.pid, holding.unit, holding.container, held, holding.started, held, True)
+    return replace(finding, cause=cause, candidates=())
+
+
+def find_mark(one: OpenIncident, finding: Finding) -> str:
+    """Return the last mark of the cause before it took the memory, or while it did."""
+    cause, rise = finding.cause, finding.rise
+    if cause is None or rise is None or cause.pid is None:
+        return ""
+    suffix = f" (process {cause.pid})"
+    for event in reversed(one.events):
+        near = cause.began - MARK_SECONDS <= event.unix <= rise.peak.unix
+        if event.kind == MARK and near and event.text.endswith(suffix) and "out of memory" not in event.text:
+            return event.text.removesuffix(suffix)[:MAX_MARK]
+    return ""
+
+
+def _sum_returned(one: OpenIncident, last: Reading, lowest: Reading, victims: Sequence[Victim]) -> int | None:
+    """Return the memory that came back. After a kill in a cgroup that is what its victims held, None if not known:
+
+    available memory of the machine moves by that of all other processes as well.
+    """
+    if not (one.cgroup or one.is_of_cgroup):
+        return max(0, last.available - lowest.available)
+    held = [victim.held_bytes for victim in victims if victim.held_bytes is not None]
+    return sum(held) if held and len(held) == len(victims) else None
+
+
+def _describe_return(
+    one: OpenIncident, readings: Sequence[Reading], victims: Sequence[Victim], came_back: int
+) -> str:
+    if one.cgroup:
+        names = some_of([victim.who for victim in victims], MAX_NAMED)
+        return f"{units.size(came_back)} of {names} came back"
+    after = units.duration(max(0.05, readings[-1].unix - one.bad_unix))
+    left = units.size(readings[-1].available)
+    return f"{units.size(came_back)} of {one.label} came back; {left} were available {after} after the end"
+
+
+def _list_driver_lines(one: OpenIncident) -> list[str]:
+    """Return what drivers reported shortly before a GPU was lost, and at least its state."""
+    since = one.began - BEFORE_SECONDS
+    return [event.text for event in one.events if event.kind == "driver" and event.unix >= since] or [one.detail]
+
+
+def list_entries(one: OpenIncident, readings: Sequence[Reading], deaths: Sequence[Death]) -> list[Entry]:
+    since = one.began - BEFORE_SECONDS
+    entries = [Entry(event.unix, event.kind, event.text) for event in one.events if event.kind not in NO_EVENTS]
+    # The event log has the kernel's kills and the marks of programs already.
+    told = [death for death in deaths if death.source not in ("kernel", "count", "program")]
+    entries += [Entry(death.victim.unix, "kill", death.killer.evidence) for death in told]
+    gone = {end.pid for end, _ in one.ends}
+    for end, holding in one.ends:
+        how = "" if end.status is None else f" by {end.signal_name}" if end.signal_name else " by itself"
+        entries.append(Entry(end.unix, "end", f"{holding.name} (PID {end.pid}) ended{how}"))
+    entries += _stalls(one)
+    kept = sorted((entry for entry in entries if entry.unix >= since), key=_time)[-MAX_ENTRIES:]
+    # A build starts and ends hundreds of processes: these entries take the places that are left.
+    others = sorted((entry for entry in _starts_and_ends(readings, gone) if entry.unix >= since), key=_time)
+    return sorted([*kept, *others[max(0, len(others) + len(kept) - MAX_ENTRIES) :]], key=_time)
+
+
+def _time(entry: Entry) -> float:
+    return entry.unix
+
+
+def _starts_and_ends(readings: Sequence[Reading], gone: set[int]) -> Iterator[Entry]:
+    largest: dict[int, int] = {}
+    for reading in readings:
+        for key, holding in reading.holders.items():
+            largest[key.pid] = max(holding.size, largest.get(key.pid, 0))
+    before: Reading | None = None
+    for reading in readings:
+        if before is not None and reading.holders is not before.holders:
+            for key, holding in reading.holders.items():
+                started = holding.started
+                is_new = started is not None and started >= readings[0].unix and key not in before.holders
+                if is_new and started is not None and largest[key.pid] >= MIN_PROCESS_BYTES:
+                    yield Entry(started, "start", f"{holding.name} (PID {key.pid}) started")
+            for key, holding in before.holders.items():
+                if key not in reading.holders and holding.size >= MIN_PROCESS_BYTES and key.pid not in gone:
+                    text = (
+                        f"{holding.name} (PID {key.pid}), {units.size(holding.size)} before, is not listed any more"
+                    )
+                    yield Entry(reading.unix, "end", text)
+        before = reading
+
+
+def _stalls(one: OpenIncident) -> Iterator[Entry]:
+    """Yield the first time that tasks stalled for each of `STALLS`, and the first cgroup that stalled."""
+    left, squeezed = list(STALLS), False
+    for frame in one.frames:
+        if not isinstance(frame.psi, Absent):
+            ratio, told = frame.psi.some.ratio_10s, False
+            while left and ratio >= left[0]:
+                left.pop(0)
+                told = True
+            if told:
+                yield Entry(frame.unix, "stall", f"tasks stalled on memory for {ratio:.0%} of the last 10 s")
+        if not squeezed and not isinstance(frame.cgroup_pressure, Absent):
+            squeezed, group = True, frame.cgroup_pressure
+            yield Entry(frame.unix, "cgroup", f"{group.cgroup} stalled for {group.some_ratio:.0%} of the time")
+
+
+def sample(readings: Sequence[Reading], finding: Finding) -> tuple[Sample, ...]:
+    """Return readings for a picture, evenly spaced, with the worst one, and the largest holders in each."""
+    if not readings:
+        return ()
+    step = max(1, -(-len(readings) // (MAX_SAMPLES - 2)))
+    chosen = {*range(0, len(readings), step), len(readings) - 1}
+    chosen.add(min(range(len(readings)), key=lambda index: readings[index].available))
+    largest: dict[tuple[int, str], int] = {}
+    for index in sorted(chosen):
+        for key, holding in readings[index].holders.items():
+            who = key.pid, holding.name
+            largest[who] = max(holding.size, largest.get(who, 0))
+    named = sorted(largest, key=lambda who: -largest[who])[:MAX_HOLDERS]
+    cause = finding.cause
+    if cause is not None and cause.pid is not None and (cause.pid, cause.who) in largest:
+        named = (
+            [*named[: MAX_HOLDERS - 1], (cause.pid, cause.who)] if (cause.pid, cause.who) not in named else named
+        )
+    return tuple(_sample(readings[index], frozenset(named)) for index in sorted(chosen))
+
+
+def list_gpu_holders(readings: Sequence[Reading]) -> tuple[str, ...]:
+    """Return the names of the processes that held most of their memory on a GPU when they were largest."""
+    largest: dict[str, Holding] = {}
+    for reading in readings:
+        for key, holding in reading.holders.items():
+            name = name_in_samples(holding.name, key.pid)
+            if name not in largest or holding.size > largest[name].size:
+                largest[name] = holding
+    found = [name for name, holding in largest.items() if holding.on_gpu]
+    return tuple(sorted(found, key=lambda name: -largest[name].size)[:MAX_HOLDERS])
+
+
+def name_in_samples(name: str, pid: int) -> str:
+    return f"{name} ({pid})"
+
+
+def _sample(reading: Reading, named: frozenset[tuple[int, str]]) -> Sample:
+    holders = {
+        name_in_samples(holding.name, key.pid): holding.size
+        for key, holding in reading.holders.items()
+        if (key.pid, holding.name) in named
+    }
+    return Sample(reading.unix, reading.used, reading.available, holders)

@@ -1,0 +1,450 @@
+"""The state machine of incidents: it takes what is new at each tick and returns the incidents that changed.
+
+It does no I/O. A quiet tick adds a frame to a ring and compares the levels.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.core.events import Event
+from memwatch.core.kernel_log import ProcessEnd, ServiceKill, shorten_cgroup
+from memwatch.core.linux.cgroup_kills import CgroupKill
+from memwatch.core.model import OWN_CGROUP, Absent, Device, Process
+from memwatch.core.snapshot import Snapshot
+from memwatch.reporting.incidents import killer
+from memwatch.reporting.incidents.killer import Death
+from memwatch.reporting.incidents.readings import (
+    Frame,
+    Holding,
+    build_frame,
+    find_places,
+    read_device_memory,
+    read_holders,
+)
+from memwatch.reporting.incidents.records import Incident, Suspect
+from memwatch_monitor.incidents.assemble import build_incident
+from memwatch_monitor.incidents.open_incident import OpenIncident, is_same_end
+from memwatch_monitor.incidents.triggers import (
+    RAM,
+    Observation,
+    Trigger,
+    describe_quiet_kill,
+    find_gap,
+    find_lost_devices,
+    find_place,
+    find_program_errors,
+    find_ram,
+    is_routine,
+    is_short,
+    was_memory_short,
+)
+
+# The frames of the last two minutes: all of the last half minute, before that one a second.
+
+# Half a minute at ten ticks a second, and two minutes at one.
+MAX_FINE, MAX_COARSE = 300, 130
+STEP_SECONDS = 0.95
+
+
+class FrameRing:
+    """Ring of frames. A frame shares its parts with the snapshot: both rings together take some 0.3 MB."""
+
+    def __init__(self) -> None:
+        self._fine: deque[Frame] = deque(maxlen=MAX_FINE)
+        self._coarse: deque[Frame] = deque(maxlen=MAX_COARSE)
+
+    def add(self, frame: Frame) -> None:
+        self._fine.append(frame)
+        if not self._coarse or frame.boottime - self._coarse[-1].boottime >= STEP_SECONDS:
+            self._coarse.append(frame)
+
+    @property
+    def newest(self) -> Frame | None:
+        return self._fine[-1] if self._fine else None
+
+    def frames(self) -> list[Frame]:
+        """Return all frames, oldest first."""
+        first = self._fine[0].boottime if self._fine else 0.0
+        return [*(one for one in self._coarse if one.boottime < first), *self._fine]
+
+    def clear(self) -> None:
+        self._fine.clear()
+        self._coarse.clear()
+
+
+# An incident is over after this time without a trigger, and at the latest after half an hour.
+QUIET_SECONDS, MAX_SECONDS = 60.0, 1800.0
+# The log of a kill comes up to some seconds after the end of the process.
+GRACE_SECONDS = 4.0
+# An end takes up to this long from the first page given back until the process is listed no more.
+TEARDOWN_SECONDS = 5.0
+# A process that held less and ended by an unexplained SIGKILL is no incident and no event.
+MIN_KILLED_BYTES = 256 << 20
+# Cgroups at their limits that are not named: old kernels log none, and of one second sixteen are kept.
+OTHER_CGROUPS = "cgroups"
+MAX_OPEN, MAX_EVENTS, MAX_ROUTINE, MAX_PENDING = 4, 100, 50, 50
+# With kills: a rollout with a limit that is too low kills in each of its control groups.
+MAX_OPEN_KILLS = 16
+# Counted of those that are not followed.
+MAX_NOT_FOLLOWED = 1000
+
+
+class Pending(Struct, frozen=True):
+    """A death without a killer, that waits for the line that names one."""
+
+    boottime: float
+    death: Death
+    holding: Holding | None = None
+
+
+class Gatherer:
+    """Gatherer of incidents. `long` returns the growth in System RAM over the last hour. Call from one thread."""
+
+    def __init__(self, long: Callable[[Observation], Sequence[Suspect]] = lambda _: ()) -> None:
+        self.open: dict[str, OpenIncident] = {}
+        self._long = long
+        self._ring = FrameRing()
+        self._monotonic = 0.0
+        self._devices: tuple[Device, ...] = ()
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._routine: deque[Event] = deque(maxlen=MAX_ROUTINE)
+        self._pending: deque[Pending] = deque(maxlen=MAX_PENDING)
+        self._explained: deque[tuple[float, Death]] = deque(maxlen=MAX_PENDING)
+        self._told: set[str] = set()
+        self._own_killed_at: float = float("-inf")
+        self._quiet_kills: list[str] = []
+        self._ids: deque[str] = deque(maxlen=20)
+        self._not_followed: deque[str] = deque(maxlen=MAX_NOT_FOLLOWED)
+
+    def add(self, seen: Observation) -> list[Incident]:
+        """Add a tick. Return the incidents that began, changed or ended: `ended` is set for the last."""
+        before, frame = self._ring.newest, build_frame(seen.boottime, seen.snapshot)
+        self._ring.add(frame)
+        for event in seen.events:
+            (self._routine if is_routine(event) else self._events).append(event)
+        triggers = [*self._triggers(before, frame, seen), *self._expired(seen)]
+        self._monotonic, self._devices = seen.snapshot.monotonic, seen.snapshot.devices
+        if not triggers and not self.open:
+            return []
+        for one in self.open.values():
+            one.add_frame(frame)
+            one.add_events(seen.events)
+        changed = [key for trigger in triggers if (key := self._take(trigger, seen)) is not None]
+        return self._build(changed, seen)
+
+    @property
+    def left_out(self) -> int:
+        """Number of targets whose incident is not followed, since one of the others ended."""
+        return len(self._not_followed)
+
+    def take_quiet_kills(self) -> list[str]:
+        """Return sentences about the kills since the last call that are no incident."""
+        taken, self._quiet_kills = self._quiet_kills, []
+        return taken
+
+    def close_all(self, seen: Observation | None, note: str) -> list[Incident]:
+        """End all incidents, because the daemon stops."""
+        ended = []
+        for one in self.open.values():
+            one.notes.append(note)
+            now = one.frames[-1].boottime if one.frames else one.boottime
+            if seen is not None:
+                self._add_long(one, seen)
+            ended.append(build_incident(one, now))
+        self.open.clear()
+        return ended
+
+    def _triggers(self, before: Frame | None, frame: Frame, seen: Observation) -> Iterator[Trigger]:
+        snapshot = seen.snapshot
+        for one in snapshot.pressure:
+            if is_short(one):
+                yield Trigger("critical", one.target)
+            elif self._told:
+                self._told.discard(one.target)
+        if snapshot.devices is not self._devices and self._devices:
+            yield from find_lost_devices(self._devices, snapshot)
+        gap = find_gap(before, self._monotonic, seen)
+        if gap:
+            yield Trigger("wedge", find_ram(snapshot), gap_seconds=gap)
+        if seen.group_kills:
+            self._own_killed_at = seen.boottime
+        for end in seen.ends:  # before the kills in cgroups, which name no victim
+            self._note_end(end, seen)
+        if seen.kills.named or seen.kills.of_cgroups or seen.kills.unnamed:
+            yield from self._kernel_kills(seen)
+        for kill in seen.service_kills:
+            yield from self._service_kill(kill, seen)
+        for event, text, pid in find_program_errors(seen.events) if seen.events else ():
+            place = find_place(pid, frame) or find_ram(snapshot)
+            death = killer.from_program(pid, text, event.unix, self._find(pid, place))
+            yield Trigger("program", place, death)
+
+    def _kernel_kills(self, seen: Observation) -> Iterator[Trigger]:
+        snapshot, limits = seen.snapshot, _own_limits(seen)
+        for kill in seen.kills.named:
+            if kill.scope == "unknown" and not seen.kills.ram_was_short:
+                continue  # an event
+            is_own = bool(limits) and kill in seen.kills.named_of_own
+            death = killer.from_kernel(kill, snapshot.unix, self._find(kill.pid), limits[0] if is_own else None)
+            death = killer.with_device_memory(death, self._find_device_memory(kill.pid))
+            if is_own:
+                yield Trigger("kill", OWN_CGROUP, death)
+            else:
+                target = find_ram(snapshot) if kill.scope != "cgroup" else kill.cgroup or OTHER_CGROUPS
+                yield Trigger("kill", target, death, cgroup=kill.cgroup)
+        for group in seen.kills.of_cgroups:
+            yield from self._group_kill(group, seen)
+        if not seen.kills.unnamed:
+            return
+        is_own = seen.boottime - self._own_killed_at <= GRACE_SECONDS
+        count = killer.from_count(seen.kills.unnamed, snapshot.unix, is_own)
+        if seen.kills.unnamed_of_machine or is_own:
+            target = OWN_CGROUP if is_own and not seen.kills.unnamed_of_machine else find_ram(snapshot)
+            yield Trigger("kill", target, count)
+        else:  # an event; so is the line of a service manager about it
+            self._explained.append((seen.boottime, count))
+
+    def _group_kill(self, kill: CgroupKill, seen: Observation) -> Iterator[Trigger]:
+        """Yield the kills at the limit of a cgroup. Processes in it that just ended by SIGKILL are the victims."""
+        is_own = kill.is_own and bool(_own_limits(seen))
+        target, cgroup = (OWN_CGROUP, "") if is_own else (kill.cgroup or OTHER_CGROUPS, kill.cgroup)
+        ended = [one.death for one in self._pending if one.holding and killer.is_member(one.holding, kill.cgroup)]
+        known = [death.victim for death in ended if death.source == "end"][: kill.count]
+        for victim in known:
+            yield Trigger("kill", target, killer.from_cgroup(kill, seen.snapshot.unix, victim), cgroup=cgroup)
+        if len(known) < kill.count:
+            rest = replace(kill, count=kill.count - len(known))
+            yield Trigger("kill", target, killer.from_cgroup(rest, seen.snapshot.unix), cgroup=cgroup)
+
+    def _service_kill(self, kill: ServiceKill, seen: Observation) -> Iterator[Trigger]:
+        holding = self._find(kill.pid) if kill.pid is not None else self._find_member(kill.place)
+        death = killer.with_device_memory(killer.from_service(kill, holding), self._find_device_memory(kill.pid))
+        if kill.source == "runtime" and not self._was_short(seen.boottime):
+            self._note_quiet_kill(death, False, seen)
+            return
+        if kill.source in ("oom_report", "unit_end"):
+            self._pending.append(Pending(seen.boottime, death, holding))
+            return
+        cgroup = kill.place if kill.source == "runtime_oom" else ""
+        yield Trigger("kill", cgroup or find_ram(seen.snapshot), death, cgroup=cgroup)
+
+    def _note_end(self, end: ProcessEnd, seen: Observation) -> None:
+        """Note the end of a watched process. One by SIGKILL waits for the line that explains it."""
+        holding = self._find(end.pid)
+        if holding is None:
+            return
+        for one in self.open.values():
+            one.add_end(end, holding)
+        if end.was_killed:
+            death = killer.with_device_memory(killer.from_end(end, holding), self._find_device_memory(end.pid))
+            self._pending.append(Pending(seen.boottime, death, holding))
+
+    def _expired(self, seen: Observation) -> Iterator[Trigger]:
+        """Yield the deaths that no line has explained in time."""
+        while self._pending and seen.boottime - self._pending[0].boottime >= GRACE_SECONDS:
+            one = self._pending.popleft()
+            if any(
+                self._covers(death, one) for at, death in self._explained if one.boottime - at < 2 * QUIET_SECONDS
+            ):
+                continue
+            was_short, held = self._was_short(one.boottime), one.death.victim.held_bytes or 0
+            if one.death.source == "oom_report" or (was_short and held >= MIN_KILLED_BYTES):
+                yield Trigger("kill", find_ram(seen.snapshot), one.death)
+            else:
+                self._note_quiet_kill(one.death, was_short, seen)
+
+    def _was_short(self, boottime: float) -> bool:
+        return was_memory_short(self._ring.frames(), boottime - QUIET_SECONDS)
+
+    def _note_quiet_kill(self, death: Death, was_short: bool, seen: Observation) -> None:
+        """Note a kill that memory does not explain: an operator or a program ended a process that is not small."""
+        victim, on_gpus = death.victim, sum(death.victim.device_bytes.values())
+        if victim.held_bytes is not None and victim.held_bytes + on_gpus < MIN_KILLED_BYTES:
+            return
+        self._explained.append((seen.boottime, death))
+        self._quiet_kills.append(describe_quiet_kill(death, was_short, seen.snapshot))
+
+    def _covers(self, death: Death, one: Pending) -> bool:
+        pid = one.death.victim.pid
+        if pid is not None:
+            return killer.explains(death, pid, one.holding)
+        unit = one.death.place
+        if one.death.source == "oom_report" and death.source in ("kernel", "count", "runtime_oom"):
+            return death.victim.unit in (None, unit)
+        return unit in (death.victim.unit, death.victim.who) or killer.owner_in(death.place)[0] == unit
+
+    def _take(self, trigger: Trigger, seen: Observation) -> str | None:
+        """Add a trigger to its incident, or begin one. Return the key of the incident if it changed."""
+        key = f"cgroup {trigger.cgroup}" if trigger.cgroup else trigger.target
+        one = self.open.get(key) or self._find_unexplained(trigger)
+        is_new = one is None
+        if one is None:
+            if trigger.kind == "critical" and trigger.target in self._told:
+                return None
+            one = self._begin(key, trigger, seen)
+            if one is None:
+                if key not in self._not_followed:
+                    self._not_followed.append(key)
+                return None
+        one.note(trigger.kind, seen.boottime, seen.snapshot.unix)
+        if trigger.detail and trigger.detail not in one.detail:
+            one.detail = f"{one.detail}; {trigger.detail}" if one.detail else trigger.detail
+        one.add_gap(trigger.gap_seconds)
+        if trigger.death is not None:
+            is_new |= one.add_death(seen.boottime, trigger.death)
+            if trigger.death.killer.kind != "unknown":
+                self._explained.append((seen.boottime, trigger.death))
+        return key if is_new or trigger.detail or trigger.gap_seconds else None
+
+    def _find_unexplained(self, trigger: Trigger) -> OpenIncident | None:
+        """Return the incident with a kill of which only the number is known, and that this line explains."""
+        death = trigger.death
+        if death is None or not trigger.cgroup:
+            return None
+        for one in self.open.values():
+            if any(known.source == "count" and is_same_end(known, death) for _, known in one.deaths):
+                one.cgroup = trigger.cgroup
+                return one
+        return None
+
+    def _begin(self, key: str, trigger: Trigger, seen: Observation) -> OpenIncident | None:
+        snapshot = seen.snapshot
+        is_cgroup = bool(trigger.cgroup) or trigger.target == OTHER_CGROUPS
+        # Kills in cgroups, which any user can cause, take no slot of the machine.
+        alike = sum(one.is_of_cgroup == is_cgroup for one in self.open.values())
+        if alike >= (MAX_OPEN if trigger.death is None else MAX_OPEN_KILLS):
+            return None
+        size = next((pool.size_bytes for pool in snapshot.pools if pool.id == trigger.target), None)
+        if size is None:
+            limits = [share.limit_bytes for share in snapshot.shares if share.id == trigger.target]
+            limits.append((trigger.death and trigger.death.limit_bytes) or 0)
+            size = next((limit for limit in limits if not isinstance(limit, Absent)), 0)
+        label = shorten_cgroup(trigger.target) if is_cgroup else trigger.target
+        one = OpenIncident(
+            id=self._new_id(snapshot.unix),
+            kind=trigger.kind,
+            target=trigger.target,
+            label=snapshot.labels.get(trigger.target, label),
+            size_bytes=size,
+            began=snapshot.unix,
+            boottime=seen.boottime,
+            bad_at=seen.boottime,
+            bad_unix=snapshot.unix,
+            boot_id=snapshot.boot_id,
+            labels=snapshot.labels,
+            cgroup=trigger.cgroup,
+            place=find_ram(snapshot) if is_cgroup else trigger.target,
+            written_at=seen.boottime,
+            frames=self._ring.frames(),
+            events=sorted((*self._events, *self._routine), key=lambda event: event.seq),
+            notes=list(describe_blind_spots(snapshot)),
+        )
+        self.open[key] = one
+        return one
+
+    def _build(self, changed: Sequence[str | None], seen: Observation) -> list[Incident]:
+        built = []
+        for key, one in list(self.open.items()):
+            is_over = self._is_over(key, one, seen)
+            if is_over:
+                del self.open[key]
+                self._not_followed.clear()
+            is_due = seen.boottime - one.written_at >= one.rewrite_seconds
+            if is_over or key in changed or is_due:
+                one.written_at = seen.boottime
+                one.rewrite_seconds *= 2 if is_due else 1
+                self._add_long(one, seen)
+                built.append(build_incident(one, seen.boottime if is_over else None, self._returns(seen)))
+        return built
+
+    def _add_long(self, one: OpenIncident, seen: Observation) -> None:
+        if one.target == find_ram(seen.snapshot):
+            one.add_long(seen.boottime, self._long(seen))
+
+    def _is_over(self, key: str, one: OpenIncident, seen: Observation) -> bool:
+        if seen.boottime - one.boottime >= MAX_SECONDS:
+            if any(is_short(verdict) and verdict.target == key for verdict in seen.snapshot.pressure):
+                self._told.add(key)
+                one.notes.append("the level was still critical when this record was closed")
+            return True
+        return seen.boottime - one.bad_at >= QUIET_SECONDS
+
+    def _returns(self, seen: Observation) -> list[str]:
+        return [one.text for one in seen.snapshot.not_returned]
+
+    def _new_id(self, unix: float) -> str:
+        base = datetime.fromtimestamp(unix, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+        number, chosen = 1, base
+        while chosen in self._ids:
+            number += 1
+            chosen = f"{base}-{number}"
+        self._ids.append(chosen)
+        return chosen
+
+    def _find(self, pid: int | None, target: str = RAM) -> Holding | None:
+        """Return the process with this PID as it was before its end, with its memory of the target."""
+        if pid is None:
+            return None
+        return self._find_before_end(lambda process: process.pid == pid, lambda _: True, target)
+
+    def _find_device_memory(self, pid: int | None) -> dict[str, int]:
+        """Return the memory of GPUs that a process held shortly before its end."""
+        found: dict[str, int] = {}
+        newest, seen = -1.0, set[int]()
+        for frame in reversed(self._ring.frames()) if pid is not None else ():
+            if newest >= 0 and newest - frame.boottime > TEARDOWN_SECONDS:
+                break
+            if id(frame.processes) in seen:
+                continue
+            seen.add(id(frame.processes))
+            for process in frame.processes:
+                if process.pid == pid:
+                    newest = max(newest, frame.boottime)
+                    for pool, held in read_device_memory(process, frame).items():
+                        found[pool] = max(held, found.get(pool, 0))
+        return found
+
+    def _find_member(self, place: str) -> Holding | None:
+        """Return the largest process of a cgroup, unit, pod or container, as it was before its end."""
+        return self._find_before_end(lambda _: True, lambda one: killer.is_member(one, place), RAM)
+
+    def _find_before_end(
+        self, is_wanted: Callable[[Process], bool], belongs: Callable[[Holding], bool], target: str
+    ) -> Holding | None:
+        """Return the largest of these in the newest lists with one: a process that ends gives back its memory."""
+        largest, newest, seen = None, 0.0, set[int]()
+        for frame in reversed(self._ring.frames()):
+            if largest is not None and newest - frame.boottime > TEARDOWN_SECONDS:
+                break
+            if id(frame.processes) in seen:
+                continue
+            seen.add(id(frame.processes))
+            wanted = [process for process in frame.processes if is_wanted(process)]
+            holders = read_holders(wanted, find_places(frame, target)).values() if wanted else ()
+            for one in filter(belongs, holders):
+                newest = newest or frame.boottime
+                largest = one if largest is None or one.size > largest.size else largest
+        return largest
+
+
+def _own_limits(seen: Observation) -> list[int]:
+    """Return the limit of the own cgroup, if it has one."""
+    limits = [share.limit_bytes for share in seen.snapshot.shares if share.id == OWN_CGROUP]
+    return [one for one in limits if isinstance(one, int)]
+
+
+def describe_blind_spots(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the sources that are not read: what they would show is missing."""
+    for status in snapshot.collectors:
+        if status.name in ("kmsg", "processes", "journal") and status.state in (
+            "unavailable",
+            "failing",
+            "stalled",
+        ):
+            yield f"collector {status.name} is {status.state}: {status.error}"

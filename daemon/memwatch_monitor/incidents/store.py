@@ -1,0 +1,198 @@
+"""The incidents of this and of earlier runs, in memory and on disk.
+
+On disk they are a ring of fixed size, allocated in advance, written by a thread that may hang. A record is valid as
+a whole or not at all: a torn one, or one that is full of zeros, is left out at the next start.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from memwatch.core.clock import Clock
+from memwatch.core.helper.codec import DecodeError, from_line, to_line
+from memwatch.reporting.incidents.records import Incident
+from memwatch_monitor.history.disk.ring_file import RingContents, Stamp, boot_bytes, file_time, open_ring
+
+MAX_INCIDENTS, MAX_BYTES = 100, 1 << 20
+# Target of alerts about kills.
+KERNEL = "kernel"
+# An incident has some 30 kB.
+MAX_UNPACKED_BYTES = 1 << 20
+# An incident counts as recent for this long after its last change: for three scrapes, also at one a minute.
+RECENT_SECONDS = 300.0
+
+
+def pack(incident: Incident) -> bytes:
+    """Encode an incident as compressed bytes, some thousand."""
+    return zlib.compress(to_line(incident), 6)
+
+
+def unpack(data: bytes) -> Incident:
+    """Decode an incident. Raises DecodeError for anything else."""
+    try:
+        line = zlib.decompressobj().decompress(data, MAX_UNPACKED_BYTES)
+    except zlib.error as error:
+        raise DecodeError(f"not an incident: {error}") from None
+    return from_line(Incident, line)
+
+
+def head_of(incident: Incident) -> Incident:
+    """Return the incident without its timeline and samples."""
+    return replace(incident, timeline=(), samples=(), gpu_holders=())
+
+
+class IncidentLog:
+    """The latest incidents, newest last. Thread-safe."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._heads: dict[str, Incident] = {}
+        self._data: dict[str, bytes] = {}
+        self._changed: tuple[str, float] = ("", 0.0)
+
+    def put(self, incident: Incident, data: bytes | None = None) -> bytes:
+        """Add an incident, or replace its earlier state. Return its encoding."""
+        packed = pack(incident) if data is None else data
+        with self._lock:
+            self._heads[incident.id] = head_of(incident)
+            self._data[incident.id] = packed
+            self._changed = incident.id, self._monotonic()
+            while len(self._data) > MAX_INCIDENTS or sum(map(len, self._data.values())) > MAX_BYTES:
+                oldest = next(iter(self._data))
+                del self._data[oldest], self._heads[oldest]
+        return packed
+
+    def restore(self, incidents: Iterable[Incident]) -> None:
+        """Add incidents of earlier runs. None of them is recent."""
+        for incident in incidents:
+            self.put(incident)
+        self._changed = "", 0.0
+
+    def heads(self) -> list[Incident]:
+        """Return the incidents without timelines, newest first."""
+        with self._lock:
+            return sorted(self._heads.values(), key=lambda one: (one.began, one.id), reverse=True)
+
+    def find(self, incident_id: str) -> Incident | None:
+        """Return the whole incident, None if there is none with that id."""
+        with self._lock:
+            data = self._data.get(incident_id)
+        return None if data is None else unpack(data)
+
+    def recent(self) -> list[Incident]:
+        """Return the incidents that last, and the one that changed last within RECENT_SECONDS."""
+        with self._lock:
+            changed, at = self._changed
+            latest = changed if self._monotonic() - at < RECENT_SECONDS else ""
+            return [one for one in self._heads.values() if one.ended is None or one.id == latest]
+
+    def current_id(self, target: str) -> str | None:
+        """Return the id of the incident that a target is in now. The kernel kills in any."""
+        with self._lock:
+            found = [one for one in self._heads.values() if one.ended is None]
+        about = [one.id for one in found if target in (one.target, KERNEL)]
+        return about[-1] if about else None
+
+
+log: logging.Logger = logging.getLogger(__name__)
+
+FILE = "incidents.ring"
+SIZE_BYTES = 1 << 20
+INCIDENT = 1
+
+
+class IncidentStore:
+    """Writer of the file of incidents. `put` only queues: it never waits for the disk. Thread-safe.
+
+    Raises OSError if the file cannot be opened. A failure to write is logged once; later records are tried again.
+    """
+
+    def __init__(self, folder: Path, clock: Clock, boot_id: str, size_bytes: int = SIZE_BYTES) -> None:
+        self._path = folder / FILE
+        self._ring, self._contents, renamed = open_ring(self._path, size_bytes, file_time(clock.wall()))
+        if renamed is not None:
+            log.warning("%s", renamed.sentence)
+        self._clock = clock
+        self._boot = boot_bytes(boot_id)
+        self._run = 1 + max((record.stamp.run for record in self._contents.records), default=0)
+        self._waiting: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._complaint = ""
+        self._thread = threading.Thread(target=self._write_until_stopped, name="incidents", daemon=True)
+
+    def load(self) -> list[Incident]:
+        """Return the latest state of each incident, oldest first. Those of another version are left out."""
+        found: dict[str, Incident] = {}
+        for record in self._contents.records:
+            try:
+                incident = unpack(self._ring.payload(record))
+            except DecodeError:
+                continue
+            found.pop(incident.id, None)
+            found[incident.id] = incident
+        if self._contents.lost:
+            log.warning("%s lost %d records", self._path, self._contents.lost)
+        return list(found.values())
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, incident_id: str, data: bytes) -> None:
+        """Queue the state of an incident. A later state replaces one that still waits."""
+        with self._changed:
+            self._waiting.pop(incident_id, None)
+            self._waiting[incident_id] = data
+            self._changed.notify_all()
+
+    def stop(self, seconds: float = 0.7) -> None:
+        """Write what waits, for at most `seconds`."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+        if not self._thread.is_alive():
+            self._ring.close()
+
+    def _write_until_stopped(self) -> None:
+        self._try(self._prepare)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._waiting) or self._stopping)
+                waiting, self._waiting = self._waiting, {}
+                stopping = self._stopping
+            for data in waiting.values():
+                self._try(partial(self._append, data))
+            if stopping:
+                return
+
+    def _prepare(self) -> None:
+        self._ring.prepare(self._contents)
+        self._contents = RingContents()
+
+    def _append(self, data: bytes) -> None:
+        if not self._ring.ready:
+            self._prepare()
+        self._ring.append(INCIDENT, Stamp(self._run, self._clock.boottime(), self._clock.wall(), self._boot), data)
+        self._ring.sync()
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except OSError as error:
+            complaint = f"cannot write incidents to {self._path}: {(error.strerror or str(error)).lower()}"
+            if complaint != self._complaint:
+                log.warning("%s; they are kept in memory", complaint)
+            self._complaint = complaint
+        else:
+            self._complaint = ""

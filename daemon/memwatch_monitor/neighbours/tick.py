@@ -1,0 +1,366 @@
+"""Compact form of a tick, in which machines follow each other, and the end of a machine's ticks in words.
+
+A tick has at most 1 KiB, without command lines and users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from memwatch.core import units
+from memwatch.core.backends.devices import compute_capacity, read_system_ram
+from memwatch.core.doc import Doc
+from memwatch.core.events import Event
+from memwatch.core.model import Absent, Bytes, Device
+from memwatch.core.printable import printable
+from memwatch.core.snapshot import Level, LevelOrUnknown, Pressure, Snapshot
+from memwatch.planning.fit import find_holders
+from memwatch.reporting.render import words
+from memwatch.reporting.render.summary import (
+    build_sentence,
+    by_footprint,
+    compute_headroom,
+    find_notice,
+    find_worst,
+    until_utc,
+)
+
+SCHEMA = 1
+MAX_BYTES = 1024
+# A reader accepts more: names of an own kind may be long.
+MAX_RECEIVED_BYTES = 4096
+MAX_HOLDERS, MAX_EVENTS, MAX_POOLS, MAX_REASONS = 5, 3, 16, 3
+# Of the holders: those with the most memory of the device whose headroom is sent.
+MAX_ON_DEVICE = 3
+MAX_SEEN = 30
+TEXT_LENGTH, NAME_LENGTH = 160, 64
+# Events that name neither users nor what programs write.
+SENT_EVENTS = frozenset(
+    {
+        "collector",
+        "driver",
+        "late",
+        "level",
+        "memory.not_returned",
+        "oom_kill",
+        "process.orphaned",
+        "started",
+        "suspend",
+        "unclean",
+    }
+)
+Figure = Annotated[int, Meta(ge=0, lt=1 << 60)]
+Instant = Annotated[float, Meta(ge=0, le=1e11)]
+Name = Annotated[str, Meta(max_length=NAME_LENGTH)]
+Text = Annotated[str, Meta(max_length=TEXT_LENGTH)]
+SeenAs = Literal["starting", "up", "late", "stopped", "silent", "unreachable", "refused"]
+
+
+class TickError(ValueError):
+    """Data that is not a tick. The message follows "sends"."""
+
+
+class PoolTick(Struct, frozen=True, omit_defaults=True):
+    """One pool in bytes; None where a figure is unknown."""
+
+    id: Name
+    label: Name
+    size: Figure
+    used: Figure | None = None
+    available: Figure | None = None
+    level: LevelOrUnknown = "unknown"
+
+
+class ReasonsTick(Struct, frozen=True):
+    """The level of a pool or a limit above OK, with its reasons."""
+
+    target: Name
+    level: LevelOrUnknown
+    reasons: Annotated[tuple[Text, ...], Meta(max_length=MAX_REASONS)]
+
+
+class HolderTick(Struct, frozen=True, omit_defaults=True):
+    """A process with its footprint in bytes. `held`: its memory on `headroom_of`, if that is not the footprint."""
+
+    name: Name
+    bytes: Figure
+    held: Figure | None = None
+
+    @property
+    def held_bytes(self) -> Annotated[int, Doc("Its memory on `headroom_of`.")]:
+        return self.bytes if self.held is None else self.held
+
+
+class EventTick(Struct, frozen=True):
+    """An event of the sender, in its time."""
+
+    unix: Instant
+    kind: Name
+    text: Text
+
+
+class Tick(Struct, frozen=True, omit_defaults=True):
+    """One tick of a machine. `sees`: state by `run` of the machines that it follows itself.
+
+    `headroom`: bytes of `headroom_size` that a program can allocate on `headroom_of` now, without reclaim of page
+    cache, and `headroom_after_reclaim` with it. `left_out`: it has more pools.
+    """
+
+    schema: int
+    run: Name
+    host: Name
+    unix: Instant
+    interval: Annotated[float, Meta(gt=0, le=3600)]
+    level: LevelOrUnknown
+    sentence: Text
+    pools: Annotated[tuple[PoolTick, ...], Meta(max_length=MAX_POOLS)] = ()
+    levels: Annotated[tuple[ReasonsTick, ...], Meta(max_length=MAX_POOLS)] = ()
+    headroom: Figure | None = None
+    headroom_after_reclaim: Figure | None = None
+    headroom_of: Name = ""
+    headroom_size: Figure | None = None
+    holders: Annotated[
+        tuple[HolderTick, ...],
+        Meta(max_length=MAX_HOLDERS),
+        Doc("Up to five processes: the largest, and those with the most memory on `headroom_of`."),
+    ] = ()
+    events: Annotated[tuple[EventTick, ...], Meta(max_length=MAX_EVENTS)] = ()
+    sees: Annotated[dict[Name, SeenAs], Meta(max_length=MAX_SEEN)] = {}
+    simulated: bool = False
+    left_out: Annotated[bool, Doc("True if it has more pools than a tick holds.")] = False
+
+    @property
+    def worst_pool(self) -> PoolTick | None:
+        """Return the pool with the least part available, None if none is known."""
+        parts = [
+            (pool.available / pool.size, number)
+            for number, pool in enumerate(self.pools)
+            if pool.size and pool.available is not None
+        ]
+        return self.pools[min(parts)[1]] if parts else None
+
+
+class Header(Struct):
+    """The part of a tick that every version has."""
+
+    schema: int
+
+
+def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Tick:
+    """Return the compact form of a snapshot. `run` identifies the sending process. `events`: newest first."""
+    worst = find_worst(snapshot)
+    levels = {verdict.target: verdict.level for verdict in snapshot.pressure}
+    ranked = sorted(snapshot.pools, key=lambda pool: -levels.get(pool.id, -1))[:MAX_POOLS]
+    headroom, after_reclaim, headroom_of, device = find_headroom(snapshot)
+    whole = compute_capacity(device, snapshot) if device else read_system_ram(snapshot).size_bytes
+    return Tick(
+        schema=SCHEMA,
+        run=run,
+        host=_cut(snapshot.host, NAME_LENGTH),
+        unix=round(snapshot.unix, 3),
+        interval=snapshot.interval_seconds,
+        level=worst.level.word if worst else "unknown",
+        sentence=describe_state(snapshot, worst),
+        pools=tuple(
+            PoolTick(
+                _cut(pool.id, NAME_LENGTH),
+                _cut(pool.label, NAME_LENGTH),
+                pool.size_bytes,
+                _figure(pool.used_bytes),
+                _figure(pool.available_bytes),
+                levels[pool.id].word if pool.id in levels else "unknown",
+            )
+            for pool in ranked
+            if isinstance(pool.size_bytes, int)
+        ),
+        levels=tuple(_raised(snapshot)),
+        headroom=headroom,
+        headroom_after_reclaim=after_reclaim,
+        headroom_of=_cut(headroom_of, NAME_LENGTH),
+        headroom_size=_figure(whole),
+        holders=tuple(_holders(snapshot, device)),
+        events=_select(events),
+        sees={one.run: one.seen_as for one in snapshot.neighbours if one.run},  # type: ignore[misc]
+        simulated=snapshot.simulated,
+        left_out=len(snapshot.pools) > MAX_POOLS,
+    )
+
+
+def describe_state(snapshot: Snapshot, worst: Pressure | None) -> str:
+    """Return the state of the machine, with the silence of its level. The silence's author is a user: not sent."""
+    authorless = tuple(replace(one, made_by="") for one in snapshot.silences)
+    notice = find_notice(replace(snapshot, silences=authorless), worst) if authorless else None
+    silenced = _cut(f"; {notice.text(until_utc(notice.until_unix, snapshot.unix))}", TEXT_LENGTH) if notice else ""
+    return _cut(build_sentence(snapshot, worst), TEXT_LENGTH - len(silenced)) + silenced
+
+
+def find_headroom(snapshot: Snapshot) -> tuple[int | None, int | None, str, Device | None]:
+    """Return the largest amounts that one device, or a machine without devices, can allocate, and which.
+
+    The first is what it can allocate now, the second what it can after reclaim of page cache.
+    """
+    rooms = [(device.headroom_after_reclaim_bytes, device.name, device) for device in snapshot.devices]
+    known = [(room, name, device) for room, name, device in rooms if isinstance(room, int)]
+    if known:
+        most, name, device = max(known, key=lambda one: one[:2])
+        return _figure(device.headroom_bytes), most, name, device
+    found = None if rooms else compute_headroom(snapshot)
+    if found is None:
+        return None, None, "", None
+    return _figure(found.headroom_bytes), _figure(found.headroom_after_reclaim_bytes), found.label, None
+
+
+def encode_tick(tick: Tick) -> bytes:
+    """Return the tick as JSON of at most MAX_BYTES. What does not fit is left out, the least useful part first."""
+    for smaller in _shorter(tick):
+        data = msgspec.json.encode(smaller)
+        if len(data) <= MAX_BYTES:
+            return data
+    raise AssertionError("the shortest tick is too long")
+
+
+def decode_tick(data: bytes) -> Tick:
+    """Parse a tick from another machine. Every text is printable and bounded. Raises TickError."""
+    if len(data) > MAX_RECEIVED_BYTES:
+        raise TickError(f"a tick of more than {MAX_RECEIVED_BYTES} bytes")
+    try:
+        schema = _HEADER.decode(data).schema
+        if schema != SCHEMA:
+            raise TickError(f"schema {schema}, and this version reads {SCHEMA}: use one version on both machines")
+        tick = _TICK.decode(data)
+        if tick.headroom_after_reclaim is None and tick.headroom is not None:  # of an early development version
+            tick = replace(tick, headroom=None, headroom_after_reclaim=tick.headroom)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise TickError("data that is not a tick") from None
+    return tick if data.isascii() and b"\\" not in data else _made_printable(tick)
+
+
+def _made_printable(tick: Tick) -> Tick:
+    """Escape what does not print. Needed only for texts outside ASCII or with escapes."""
+    return _clean(tick)  # type: ignore[no-any-return]
+
+
+def _clean(value: Any) -> Any:  # noqa: ANN401  a field of a tick
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple):
+        return tuple(map(_clean, value))
+    if isinstance(value, dict):
+        return {printable(name): state for name, state in value.items()}
+    if isinstance(value, Struct):
+        return replace(value, **{name: _clean(getattr(value, name)) for name in value.__struct_fields__})
+    return value
+
+
+def _shorter(tick: Tick) -> Iterable[Tick]:
+    yield tick
+    for count in range(len(tick.events) - 1, -1, -1):
+        tick = replace(tick, events=tick.events[:count])
+        yield tick
+    tick = replace(tick, levels=tuple(replace(one, reasons=one.reasons[:1]) for one in tick.levels))
+    yield tick
+    for count in range(len(tick.levels) - 1, 1, -1):
+        yield replace(tick, levels=tick.levels[:count])
+    tick = replace(tick, levels=tick.levels[:1])
+    for count in range(len(tick.pools) - 1, 1, -1):
+        tick = replace(tick, pools=tick.pools[:count], left_out=True)
+        yield tick
+    tick = replace(tick, pools=tick.pools[:1], left_out=True)
+    for count in (3, 1, 0):
+        yield replace(tick, holders=tick.holders[:count])
+    yield replace(tick, holders=(), levels=(), sees={})
+    yield Tick(tick.schema, tick.run, "", tick.unix, tick.interval, tick.level, "", left_out=True)
+
+
+def _raised(snapshot: Snapshot) -> Iterable[ReasonsTick]:
+    raised = [verdict for verdict in snapshot.pressure if verdict.level > Level.LOW]
+    for verdict in sorted(raised, key=lambda one: -one.level)[:MAX_POOLS]:
+        texts = tuple(_cut(reason.text, TEXT_LENGTH) for reason in verdict.reasons[:MAX_REASONS])
+        yield ReasonsTick(_cut(verdict.target, NAME_LENGTH), verdict.level.word, texts)
+
+
+def _holders(snapshot: Snapshot, device: Device | None) -> Iterable[HolderTick]:
+    """Yield the largest processes by footprint, and those with the most memory of the device."""
+    held = {one.process.pid: one.held_bytes for one in find_holders(device, snapshot)} if device else {}
+    ranked = by_footprint(snapshot.processes)
+    on_device = list(held)[:MAX_ON_DEVICE]
+    others = [one.pid for one in ranked[:MAX_HOLDERS] if one.pid not in on_device]
+    sent = {*on_device, *others[: MAX_HOLDERS - len(on_device)]}
+    for process in ranked:
+        if process.pid in sent and isinstance(footprint := process.footprint_low_bytes, int):
+            there = held.get(process.pid, 0) if device else footprint
+            yield HolderTick(_cut(process.title, NAME_LENGTH), footprint, None if there == footprint else there)
+
+
+def _select(events: Iterable[Event]) -> tuple[EventTick, ...]:
+    sent = [event for event in events if event.kind in SENT_EVENTS][:MAX_EVENTS]
+    return tuple(EventTick(round(one.unix, 3), one.kind, _cut(one.text, TEXT_LENGTH)) for one in sent)
+
+
+def _figure(figure: Bytes) -> int | None:
+    return None if isinstance(figure, Absent) else figure
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+_HEADER = msgspec.json.Decoder(Header)
+_TICK = msgspec.json.Decoder(Tick)
+
+
+def decode_all(ticks: Sequence[bytes]) -> list[Tick]:
+    """Decode ticks that were accepted before."""
+    return [decode_tick(one) for one in ticks]
+
+
+FALL_SECONDS = 10.0
+# Below this part of the pool a second, use is steady.
+MIN_FALL_RATIO = 0.001
+
+
+class LastWords(Struct, frozen=True):
+    """The last tick, and how fast its fullest pool lost available memory; None if it did not."""
+
+    tick: Tick
+    falling_bytes_per_second: int | None
+    sentence: str
+
+
+def tell_last_words(ticks: Sequence[Tick]) -> LastWords | None:
+    """Describe the end of these ticks, the oldest first. Times are of the neighbour's own clock."""
+    if not ticks:
+        return None
+    last = ticks[-1]
+    pool, falling = last.worst_pool, None
+    parts = [f"heartbeat stopped at {words.clock(last.unix)}"]
+    if pool is not None and pool.available is not None:
+        falling = measure_fall(ticks, pool)
+        parts.append(f"{units.size(pool.available)} left in {pool.label}")
+    if last.holders:
+        parts.append(f"{last.holders[0].name} {units.size(last.holders[0].bytes)}")
+    if falling is not None:
+        parts.append(f"falling {units.size(falling)}/s")
+    return LastWords(last, falling, ", ".join(parts))
+
+
+def measure_fall(ticks: Sequence[Tick], pool: PoolTick) -> int | None:
+    """Return the loss of available memory per second in the last FALL_SECONDS, None if there was none."""
+    last = ticks[-1]
+    known = [
+        (tick.unix, one.available)
+        for tick in ticks
+        if 0 <= last.unix - tick.unix <= FALL_SECONDS
+        for one in tick.pools
+        if one.id == pool.id and one.available is not None
+    ]
+    (began, before), (ended, after) = known[0], known[-1]
+    if ended <= began:
+        return None
+    rate = (before - after) / (ended - began)
+    return int(rate) if rate > MIN_FALL_RATIO * pool.size else None

@@ -1,0 +1,327 @@
+"""Alerts, silences and receivers for display in the API and on pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Annotated
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from memwatch.core.doc import Doc
+from memwatch.core.events import Event
+from memwatch.core.listing import some_of
+from memwatch.core.silences import Silence, in_force, is_silenced
+from memwatch.core.snapshot import Reason, Snapshot
+from memwatch.core.wire import Shape, Wire
+from memwatch.reporting.render.json import SILENCE, rfc3339
+from memwatch_monitor.alert_states import Alerts
+from memwatch_monitor.alerts.rules import (
+    EVENTS,
+    LEVELS,
+    RULES,
+    SEVERITY,
+    evaluate_rules,
+    possible_targets,
+    runbook_anchor,
+)
+from memwatch_monitor.alerts.state import AlertState
+from memwatch_monitor.loop import Monitor
+from memwatch_monitor.notify.channel import Sender
+from memwatch_monitor.notify.manager import NotificationManager
+from memwatch_monitor.notify.queue import Delivery
+
+LATEST_EVENTS = 20
+SHOWN_DELIVERIES = 50
+# Alerts, and changes to their delivery.
+SHOWN_KINDS = frozenset({"alert", "silence", "test"})
+NAMED_TARGETS = 20
+SEVERITIES = ("critical", "warning", "info")
+
+
+class AlertRow(Struct, frozen=True):
+    """A firing or pending alert."""
+
+    target: str
+    rule: Annotated[str, Doc(examples=("pressure.critical",))]
+    severity: Annotated[str, Doc(values=SEVERITIES)]
+    state: Annotated[str, Doc(values=("pending", "firing"))]
+    since_unix: Annotated[float | None, Doc("Null while pending.")]
+    silenced: bool
+    reasons: tuple[Reason, ...]
+    fires_in_seconds: Annotated[
+        float | None,
+        Doc("Of a pending alert, if its condition lasts; null while firing, and without data of its target."),
+    ] = None
+
+    @property
+    def runbook(self) -> str | None:
+        """Anchor of the alert's section on /runbooks."""
+        return runbook_anchor(self.rule, self.target)
+
+
+class RuleRow(Struct, frozen=True):
+    """A rule. `receivers`: how many it is sent to. `ratio`: the usage from which its level applies by default."""
+
+    name: str
+    severity: str
+    words: str
+    receivers: int
+    runbook: str | None
+    ratio: float | None = None
+
+
+class AlertGroup(Struct, frozen=True):
+    """Alerts of one rule in one state."""
+
+    rule: str
+    severity: str
+    state: str
+    runbook: str | None
+    alerts: tuple[AlertRow, ...]
+
+
+class DeliveryRow(Struct, frozen=True):
+    """Latest attempt to deliver a message to a receiver, as in the log, and the seconds until the next one."""
+
+    receiver: str
+    id: Annotated[str, Doc("`webhook-id` of the notification.")]
+    rule: str
+    target: str
+    kind: Annotated[str, Doc(values=("firing", "resolved", "fact", "test"))]
+    result: Annotated[str, Doc(values=("queued", "delivered", "retry", "gave_up", "disabled", "superseded"))]
+    attempts: Annotated[int, Doc("Since memwatchd started.")]
+    status: Annotated[int | None, Doc("HTTP status; null without a response.")]
+    failure: Annotated[str, Doc("Error of the last attempt; empty if it succeeded.")]
+    unix: Annotated[float | None, Doc("End of the last attempt; null before the first one.")]
+    next_attempt_seconds: Annotated[float | None, Doc("Null for one that does not wait.")]
+
+
+class ReceiverRow(Struct, frozen=True):
+    """State of one receiver."""
+
+    name: str
+    kind: Annotated[
+        str,
+        Doc(
+            examples=(
+                "webhook",
+                "alertmanager",
+                "apprise",
+            )
+        ),
+    ]
+    title: str
+    events: tuple[str, ...]
+    targets: Annotated[tuple[str, ...], Doc("Empty: all targets.")]
+    disabled: Annotated[bool, Doc("True after a 410 response: nothing is sent until a restart.")]
+    pending: int
+    outcomes: dict[str, int]
+    failure: Annotated[str, Doc("Error of the last attempt; empty if it succeeded.")]
+    next_attempt_seconds: Annotated[float | None, Doc("Null if no notification waits.")]
+    last_delivered_unix: Annotated[float | None, Doc("Null before the first delivery of this run.")]
+    deliveries: Annotated[
+        tuple[DeliveryRow, ...], Doc("Up to 10 queued ones, then the last attempts of 50 messages, newest first.")
+    ] = ()
+
+
+class AlertView(Struct, frozen=True):
+    """Alerts, silences, receivers and events at one time. `notes`: by silence id, that its target is missing."""
+
+    alerts: Sequence[AlertRow] = ()
+    silences: Sequence[Silence] = ()
+    receivers: Sequence[ReceiverRow] = ()
+    events: Sequence[Event] = ()
+    durable: bool = False
+    disk_errors: int = 0
+    notes: Mapping[str, str] = field(default_factory=dict)
+    rules: Sequence[RuleRow] = ()
+
+    @property
+    def deliveries(self) -> list[DeliveryRow]:
+        """Return the latest deliveries to all receivers: the queued ones, then the newest attempt first."""
+        rows = [one for receiver in self.receivers for one in receiver.deliveries]
+        return sorted(rows, key=lambda row: (row.unix is not None, -(row.unix or 0.0)))[:SHOWN_DELIVERIES]
+
+    @property
+    def groups(self) -> list[AlertGroup]:
+        """Return the alerts grouped by state and rule: firing before pending, the most severe first."""
+        rows = sorted(self.alerts, key=_urgency)
+        grouped = groupby(rows, key=lambda row: (row.state, row.rule, row.severity, row.runbook))
+        return [
+            AlertGroup(rule, severity, state, runbook, tuple(members))
+            for (state, rule, severity, runbook), members in grouped
+        ]
+
+
+def _urgency(row: AlertRow) -> tuple[bool, int, str, str, float]:
+    return row.state != "firing", SEVERITIES.index(row.severity), row.rule, row.runbook or "", row.since_unix or 0.0
+
+
+def build_view(monitor: Monitor, alerting: NotificationManager) -> AlertView:
+    silences = alerting.silences()
+    notes = {one.id: note for one in silences if (note := build_note(one, monitor.latest))}
+    return AlertView(
+        alert_rows(monitor),
+        silences,
+        receiver_rows(alerting),
+        [event for event in monitor.events.latest(200) if event.kind in SHOWN_KINDS][:LATEST_EVENTS],
+        alerting.outbox.durable,
+        alerting.outbox.errors,
+        notes,
+        rule_rows(monitor, alerting),
+    )
+
+
+def rule_rows(monitor: Monitor, alerting: NotificationManager) -> list[RuleRow]:
+    thresholds = monitor.rules.pressure.thresholds
+    return [
+        RuleRow(
+            rule.name,
+            rule.severity,
+            rule.words,
+            sum(rule.name in one.subscription.events for one in alerting.receivers),
+            runbook_anchor(rule.name, ""),
+            getattr(thresholds, LEVELS[rule.name].word) if rule.name in LEVELS else None,
+        )
+        for rule in RULES
+    ]
+
+
+def count_firing(monitor: Monitor) -> int:
+    """Return the number of firing alerts that are not silenced."""
+    firing = [key for key, state in monitor.features.get(Alerts).states.items() if state.firing]
+    silences = in_force(monitor.publisher.silences, monitor.moment().boottime) if firing else ()
+    return sum(not is_silenced(silences, *key) for key in firing)
+
+
+def pending_by_alert(monitor: Monitor) -> Mapping[tuple[str, str], float]:
+    """Return the pending time of each condition, in seconds."""
+    if monitor.latest is None:
+        return {}
+    conditions = evaluate_rules(monitor.latest, (), monitor.rules.alerts)
+    return {(one.rule, one.target): one.pending_seconds for one in conditions}
+
+
+def fires_in(state: AlertState, pending_seconds: float | None, now: float) -> float | None:
+    if state.firing or state.since is None or pending_seconds is None:
+        return None
+    return max(0.0, pending_seconds - (now - state.since))
+
+
+def alert_rows(monitor: Monitor) -> list[AlertRow]:
+    moment = monitor.moment()
+    silences = in_force(monitor.publisher.silences, moment.boottime)
+    pending = pending_by_alert(monitor)
+    return [
+        AlertRow(
+            target=target,
+            rule=rule,
+            severity=SEVERITY[rule],
+            state="firing" if alert_state.firing else "pending",
+            since_unix=alert_state.started_unix if alert_state.firing else None,
+            silenced=is_silenced(silences, rule, target),
+            reasons=alert_state.reasons,
+            fires_in_seconds=fires_in(alert_state, pending.get((rule, target)), moment.monotonic),
+        )
+        for (rule, target), alert_state in monitor.features.get(Alerts).states.items()
+        if is_shown(alert_state)
+    ]
+
+
+def is_shown(alert_state: AlertState) -> bool:
+    return alert_state.firing or alert_state.pending
+
+
+def receiver_rows(alerting: NotificationManager) -> list[ReceiverRow]:
+    rows = []
+    for receiver in alerting.receivers:
+        status, wanted = receiver.status(), receiver.subscription
+        rows.append(
+            ReceiverRow(
+                name=receiver.name,
+                kind=receiver.channel.kind,
+                title=receiver.channel.title,
+                events=tuple(sorted(wanted.events)),
+                targets=tuple(sorted(wanted.targets)),
+                disabled=status.disabled,
+                pending=receiver.pending(),
+                outcomes=dict(receiver.counts()),
+                failure=status.failure,
+                next_attempt_seconds=status.next_attempt_seconds,
+                last_delivered_unix=status.last_delivered_unix,
+                deliveries=tuple(delivery_row(receiver.name, *one) for one in receiver.deliveries()),
+            )
+        )
+    return rows
+
+
+def delivery_row(receiver: str, delivery: Delivery, next_attempt_seconds: float | None) -> DeliveryRow:
+    rule, _, rest = delivery.alert.partition(" ")
+    return DeliveryRow(
+        receiver=receiver,
+        id=delivery.id,
+        rule=rule,
+        target=rest.partition(" ")[0],
+        kind=delivery.kind,
+        result=delivery.result,
+        attempts=delivery.attempts,
+        status=delivery.status,
+        failure=delivery.failure,
+        unix=delivery.unix,
+        next_attempt_seconds=next_attempt_seconds,
+    )
+
+
+def since(row: AlertRow, _: Sender) -> Annotated[str | None, Doc("Start of firing; null while pending.")]:
+    return None if row.since_unix is None else rfc3339(row.since_unix)
+
+
+def runbook(
+    row: AlertRow, sender: Sender
+) -> Annotated[
+    str | None,
+    Doc(
+        "Section of the runbooks: a URL, or a path if no address of the pages is known; "
+        "null for a rule without one.",
+        examples=("http://gpu1.example.org:6360/runbooks#memorycritical",),
+    ),
+]:
+    return sender.runbook_url(row.rule, row.target) or (row.runbook and f"/runbooks#{row.runbook}")
+
+
+def build_note(silence: Silence, snapshot: Snapshot | None) -> str | None:
+    """Return a note if a silence's target is missing: a GPU or container that comes later, or a typing error."""
+    if silence.target is None or snapshot is None:
+        return None
+    here = possible_targets(snapshot, (silence.event,) if silence.event else EVENTS)
+    if silence.target in here:
+        return None
+    those = some_of(here, NAMED_TARGETS) or "none"
+    of_event = f" for {silence.event}" if silence.event else ""
+    return f"no target {silence.target!r} at present{of_event}; present targets: {those}"
+
+
+def note(
+    silence: Silence, snapshot: Snapshot | None
+) -> Annotated[str | None, Doc("If the target does not exist now: the existing ones; null if it does.")]:
+    return build_note(silence, snapshot)
+
+
+# Answers about alerts: the level of a reason is not among them.
+ALERTS = Wire(
+    (
+        Shape(
+            AlertRow,
+            "Alert",
+            further=(since, runbook),
+            order=("target", "rule", "severity", "state", "since", "since_unix", "silenced", "fires_in_seconds",
+                   "runbook", ...),
+        ),
+        Shape(Reason, "PressureReason", without=("level",)),
+        Shape(DeliveryRow, "Delivery", without=("receiver",)),
+        Shape(ReceiverRow, "Receiver", without=("title",)),
+        replace(SILENCE, name="Silence", further=(*SILENCE.further, note)),
+    )
+)  # fmt: skip

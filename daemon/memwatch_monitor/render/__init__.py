@@ -1,0 +1,1 @@
+"""Words and answers that only a running daemon has."""

@@ -1,0 +1,230 @@
+"""The state of a machine in one line: level, time left, use, headroom, and the fastest growing process.
+
+Data for any display. Pure functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from memwatch.core.events import Event
+from memwatch.core.model import Absent, Bytes, Device, PoolKind, Process, ShareKind
+from memwatch.core.pressure.signals import PAST
+from memwatch.core.processes.growth import ProcessGrowth
+from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
+from memwatch.reporting.render import words
+from memwatch.reporting.render.summary import (
+    Allocatable,
+    compute_headroom,
+    find_cuda_free,
+    find_notice,
+    find_worst,
+    name_unknown,
+)
+
+# From this number of GPUs on they are counted together.
+MANY_GPUS = 3
+# Growth is measured over this time; the tracker has a reading every ten seconds.
+GROWTH_SECONDS, MIN_GROWTH_SECONDS = 30.0, 5.0
+MIN_BYTES_PER_SECOND = 1 << 20
+KILLED = re.compile(r"OOM killer: killed (?:(?P<name>.+) \(\d+\)|a process|\d+ process(?:es)?)")
+
+
+class Grower(Struct, frozen=True):
+    """The fastest growing process."""
+
+    process: Process
+    bytes_per_second: float
+
+
+class Use(Struct, frozen=True):
+    """Used memory of a pool or limit, or of several GPUs together."""
+
+    label: str
+    used_bytes: Bytes
+    size_bytes: Bytes
+
+    @property
+    def ratio(self) -> float | Absent:
+        if isinstance(self.used_bytes, Absent):
+            return self.used_bytes
+        if isinstance(self.size_bytes, Absent) or not self.size_bytes:
+            return Absent.NOT_AVAILABLE
+        return self.used_bytes / self.size_bytes
+
+
+class StatusLine(Struct, frozen=True):
+    """`level` is the word of the API, or "unknown". `since_unix` is None if no event of the change is kept.
+
+    `headline` is the most urgent figure: time left, use, or "Recovering". `details`: the other reasons.
+    `is_silenced`: a silence mutes alerts about the level.
+    """
+
+    level: str
+    target: str | None
+    label: str
+    headline: str
+    details: tuple[str, ...]
+    recovering: bool
+    since_unix: float | None
+    uses: tuple[Use, ...]
+    room: Allocatable | None
+    cuda_free: int | None
+    grower: Grower | None
+    is_silenced: bool = False
+
+
+def build_status_line(
+    snapshot: Snapshot, events: Iterable[Event] = (), grown: Iterable[ProcessGrowth] = ()
+) -> StatusLine:
+    """Return the status line. `events`: newest first; `grown`: growth over the last GROWTH_SECONDS."""
+    worst = find_worst(snapshot)
+    recovering = worst is not None and words.is_recovering(worst)
+    return StatusLine(
+        level=worst.level.word if worst else "unknown",
+        target=worst.target if worst else None,
+        label=snapshot.labels.get(worst.target, worst.target) if worst else "",
+        headline=build_headline(snapshot, worst),
+        details=(*(build_details(snapshot, worst) if worst else ()), *filter(None, [name_unknown(snapshot)])),
+        recovering=recovering,
+        since_unix=find_since(worst, events) if worst else None,
+        uses=tuple(build_uses(snapshot, worst)),
+        room=find_room(snapshot),
+        cuda_free=find_cuda_free(snapshot),
+        grower=find_grower(grown),
+        is_silenced=find_notice(snapshot, worst) is not None,
+    )
+
+
+def build_headline(snapshot: Snapshot, worst: Pressure | None) -> str:
+    """Return the most urgent figure: "Full in ~17 s", "94.6% used", "3 of 8 GPUs critical", "Recovering".
+
+    At the critical level that is the time left, if there is one.
+    """
+    if worst is None:
+        return "No memory data"
+    if words.is_recovering(worst):
+        return "Recovering"
+    if worst.level is Level.LOW:
+        return "OK"
+    many = describe_alike(snapshot, worst)
+    if many and not (worst.level is Level.CRITICAL and words.full(worst)):
+        return many
+    return words.full(worst).capitalize() or f"{words.ratio(worst.ratio)} used"
+
+
+def describe_alike(snapshot: Snapshot, worst: Pressure) -> str:
+    """Count the targets at the worst level, if there are many: "3 of 8 GPUs critical". Else empty."""
+    alike = [one for one in snapshot.pressure if one.level is worst.level]
+    if len(alike) < 2 or len(snapshot.pressure) <= MANY_GPUS:
+        return ""
+    return f"{len(alike)} of {count_targets(snapshot, alike)} {worst.level.label}"
+
+
+def count_targets(snapshot: Snapshot, alike: Sequence[Pressure]) -> str:
+    """Count the targets of the kind that these are of: "56 MIG instances", "8 GPUs", "11 targets"."""
+    kinds = {one.kind for one in alike}
+    for noun, wanted in (("MIG instances", {"mig_instance"}), ("GPUs", {"vram", "hbm"})):
+        if kinds <= wanted:
+            return f"{sum(one.kind in wanted for one in snapshot.pressure)} {noun}"
+    return f"{len(snapshot.pressure)} pools and limits"
+
+
+def build_details(snapshot: Snapshot, worst: Pressure) -> tuple[str, ...]:
+    """Return what the headline does not say: when the level clears, kills, other reasons."""
+    ordered = sorted(words.stated(worst), key=lambda one: (one.signal != "oom_kill", one.signal == "util"))
+    is_filling = bool(words.full(worst)) or worst.level is Level.LOW
+    found = [_detail(reason) for reason in ordered if not (is_filling and reason.signal == "ttf")]
+    many = describe_alike(snapshot, worst) if worst.level is Level.CRITICAL and words.full(worst) else ""
+    return tuple(filter(None, [many, *words.countdown(worst), *found]))
+
+
+def _detail(reason: Reason) -> str:
+    past, held = PAST.fullmatch(reason.text), words.HELD.search(reason.text)
+    if past:
+        return _in_the_past(reason.signal, past)
+    if reason.signal == "util":
+        return "" if not held else reason.text[: held.start()] + (f"; clears {held['way']}" if held["way"] else "")
+    return reason.text
+
+
+def _in_the_past(signal: str, past: re.Match[str]) -> str:
+    killed = KILLED.match(past["text"])
+    if killed:
+        return f"OOM kill {past['age']} s ago" + (f": {killed['name']}" if killed["name"] else "")
+    if signal == "ttf":
+        return f"forecast {past['age']} s ago: {past['text']}"
+    return f"{past['text']} ({past['age']} s ago)"
+
+
+def find_since(worst: Pressure, events: Iterable[Event]) -> float | None:
+    """Return when the target reached its level, None if that event is no longer kept. `events`: newest first."""
+    return next((one.unix for one in events if one.kind == "level" and one.target == worst.target), None)
+
+
+def build_uses(snapshot: Snapshot, worst: Pressure | None) -> Iterable[Use]:
+    """Yield the use of the worst target; with many GPUs that of all GPUs together, and of System RAM."""
+    gpus = [pool for pool in snapshot.pools if pool.kind in (PoolKind.VRAM, PoolKind.HBM)]
+    if len(gpus) >= MANY_GPUS:
+        known = [(pool.used_bytes, pool.size_bytes) for pool in gpus if isinstance(pool.used_bytes, int)]
+        beside = "" if len(known) == len(gpus) else f" of {len(gpus)}"
+        used: Bytes = sum(one for one, _ in known) if known else gpus[0].used_bytes
+        yield Use(f"used on {len(known) or len(gpus)}{beside} GPUs", used, sum(size for _, size in known))
+        for pool in snapshot.pools:
+            if pool.kind is PoolKind.SYSTEM_RAM:
+                yield Use(f"used of {pool.label}", pool.used_bytes, pool.size_bytes)
+        return
+    target = worst.target if worst else snapshot.pools[0].id if snapshot.pools else None
+    for pool in snapshot.pools:
+        if pool.id == target:
+            yield Use(f"used of {pool.label}", pool.used_bytes, pool.size_bytes)
+    for share in snapshot.shares:
+        if share.id == target:
+            yield Use(f"used of {share.label}", share.used_bytes, share.limit_bytes)
+
+
+def find_room(snapshot: Snapshot) -> Allocatable | None:
+    """Return the largest allocation that fits: on a device, or in System RAM without one."""
+    rooms = [room for device in snapshot.devices for room in _rooms_of(device, snapshot)]
+    if not rooms:
+        return compute_headroom(snapshot)
+    return max(rooms, key=_most_of)
+
+
+def _most_of(room: Allocatable) -> int:
+    most = room.headroom_after_reclaim_bytes
+    return most if isinstance(most, int) else -1
+
+
+def _rooms_of(device: Device, snapshot: Snapshot) -> Iterable[Allocatable]:
+    """Yield the room of each MIG instance of a device, else that of the device."""
+    slices = [
+        share
+        for share in snapshot.shares
+        if share.id in device.allocates_from and share.kind is ShareKind.MIG_INSTANCE
+    ]
+    for share in slices:
+        left = share.left_bytes
+        yield Allocatable(share.label, left, left)
+    if not slices:
+        places = [snapshot.labels[place] for place in device.allocates_from] if len(snapshot.devices) > 1 else []
+        yield Allocatable(
+            ", ".join(places) or device.name, device.headroom_bytes, device.headroom_after_reclaim_bytes
+        )
+
+
+def find_grower(grown: Iterable[ProcessGrowth]) -> Grower | None:
+    """Return the process that grows fastest, None if none grows by 1 MiB per second.
+
+    A process that returns memory does not grow, even if it still holds more than at the begin of the window.
+    """
+    rates = [
+        Grower(one.process, one.grown_bytes / seconds)
+        for one in grown
+        if not one.falling and (seconds := one.to_boottime - one.from_boottime) >= MIN_GROWTH_SECONDS
+    ]
+    fastest = max(rates, key=lambda one: one.bytes_per_second, default=None)
+    return fastest if fastest and fastest.bytes_per_second >= MIN_BYTES_PER_SECOND else None
