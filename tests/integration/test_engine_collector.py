@@ -267,6 +267,43 @@ def test_cache_of_llama_cpp_follows_variables_or_is_an_estimate(
     assert {name for query in asked for name in query.variables} == set(llama_cpp.VARIABLES)
 
 
+def test_draft_model_of_llama_cpp_has_the_size_of_its_file(host: EngineHost) -> None:
+    """Its cache is not asked for: it differs between versions, and is in the rest."""
+    host.add(500, (*LLAMA, "--spec-draft-model", "/models/draft.gguf"))
+    asked: list[ModelQuery] = []
+
+    def size(query: ModelQuery) -> ModelSizes:
+        asked.append(query)
+        return ModelSizes(GIB >> 4) if query.name == "/models/draft.gguf" else ModelSizes(GIB, GIB >> 3)
+
+    with engine_site(texts.llama_cpp()) as site:
+        host.listen(500, site.port)
+        collector = Collector(host.roots, True, (), size, host.net)
+        for _ in range(3):
+            (engine,) = collector.collect().engines
+    assert engine.draft_weights_bytes == GIB >> 4
+    assert engine.parts == {
+        "weights_bytes": engine.weights_bytes,
+        "draft_weights_bytes": GIB >> 4,
+        "kv_cache_bytes": GIB >> 3,
+    }
+    (draft,) = (query for query in asked if query.name == "/models/draft.gguf")
+    assert (draft.cache, draft.by) == (None, ServedBy(500, 77, str(host.proc), str(host.root)))
+
+
+def test_unreadable_draft_model_is_named(host: EngineHost) -> None:
+    host.add(500, (*LLAMA, "-md", "/models/draft.gguf"))
+
+    def size(query: ModelQuery) -> ModelSizes:
+        return ModelSizes(note="not here") if query.name == "/models/draft.gguf" else ModelSizes(GIB, GIB >> 3)
+
+    with engine_site(texts.llama_cpp()) as site:
+        host.listen(500, site.port)
+        (engine,) = Collector(host.roots, True, (), size, host.net).collect().engines
+    assert engine.draft_weights_bytes is Absent.NOT_AVAILABLE
+    assert {"not here", llama_cpp.DRAFT_CACHE} <= set(engine.notes)
+
+
 def test_variables_that_are_read_late_replace_an_estimate_at_once(host: EngineHost) -> None:
     """The reader is busy with other models when the server is found. Nothing waits for it."""
     host.add(500, LLAMA)

@@ -251,6 +251,8 @@ def engine_lines(snapshot: Snapshot) -> Iterator[str]:
         where = " ".join(word for word in (one.title, one.version, one.url) if isinstance(word, str) and word)
         user = wording.DASH if isinstance(one.user, Absent) else one.user
         yield f"      {where}" + (f", PID {one.pid} of {user}" if isinstance(one.pid, int) else "")
+        if "draft_weights_bytes" in one.parts:
+            yield f"      draft model {_size(one.draft_weights_bytes)}"
         yield from (f"      {note}" for note in (*one.notes, advice(one, snapshot)) if note)
     if snapshot.engines_not_followed:
         yield f"and {snapshot.engines_not_followed} more are not followed"

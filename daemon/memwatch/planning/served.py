@@ -61,8 +61,8 @@ WANTED = frozenset({
 })  # fmt: skip
 MAX_OPTIONS_BYTES = 64 << 10
 # The kernel allows an environment of a quarter of the stack's limit, which is 2 MiB. It has secrets: only the
-# wanted variables leave this child, and no more of their values than an option has.
-MAX_ENVIRONMENT_BYTES, MAX_VALUE_BYTES = 4 << 20, 64
+# wanted variables leave this child, and no more of them than a path has.
+MAX_ENVIRONMENT_BYTES, MAX_VARIABLE_BYTES = 4 << 20, 1024
 NO_ENVIRONMENT = "Its environment is not readable here."
 _LINE = re.compile(r"([A-Za-z][\w-]{0,60}):[ \t]+(\S.{0,400})")
 _COMMENT = re.compile(r"[ \t]#.*$")
@@ -174,7 +174,7 @@ def read_variables(process: int, names: Collection[str]) -> tuple[str, ...] | No
         return None
     wanted = {name.encode() for name in names}
     found = (one for one in data.split(b"\0") if one.partition(b"=")[0] in wanted)
-    return tuple(printable(one[:MAX_VALUE_BYTES].decode("ascii", "replace")) for one in found)
+    return tuple(printable(one[:MAX_VARIABLE_BYTES].decode("ascii", "replace")) for one in found)
 
 
 def read_options(files: UserFiles, name: str, cwd: str) -> ServedModel | None:

@@ -40,6 +40,25 @@ def test_remainder_is_what_parts_leave_of_device_memory() -> None:
     assert found.held_bytes == {"cuda0": 80 * GIB}
 
 
+@pytest.mark.parametrize(
+    ("draft", "remainder"),
+    [(GIB, 3 * GIB), (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE), (Absent.NOT_SUPPORTED, 4 * GIB)],
+    ids=["known", "unknown", "none"],
+)
+def test_draft_model_is_no_part_of_the_remainder(draft: Bytes, remainder: Bytes) -> None:
+    """Without its size the rest is not known: it would contain the draft model."""
+    whole = replace(engine(), kind="llama.cpp", draft_weights_bytes=draft)
+    found = relate_engine(whole, [process(1, 2 * GIB), process(2, 3 * GIB, cuda0=80 * GIB)])
+    assert (found.draft_weights_bytes, found.remainder_bytes) == (draft, remainder)
+
+
+def test_draft_model_that_contradicts_the_processes_is_inconsistent() -> None:
+    whole = replace(engine(16 * GIB, 20 * GIB), draft_weights_bytes=40 * GIB)
+    found = relate_engine(whole, [process(1, GIB, gpu0=40 * GIB)])
+    assert set(found.parts.values()) == {Absent.INCONSISTENT}
+    assert len(found.parts) == 3
+
+
 def test_workers_on_several_gpus_are_summed() -> None:
     found = relate_engine(engine(), [process(1, GIB, gpu0=40 * GIB), process(2, GIB, gpu1=40 * GIB)])
     assert found.held_bytes == {"gpu0": 40 * GIB, "gpu1": 40 * GIB}

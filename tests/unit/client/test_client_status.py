@@ -10,12 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.cli.alerts import alert_lines, judge, perfdata
-from memwatch.cli.holders import growth_lines, owner_lines, process_lines
+from memwatch.cli.holders import engine_lines, growth_lines, owner_lines, process_lines
 from memwatch.cli.incidents import last_word_lines
 from memwatch.cli.status import render_lines
 from memwatch.cli.tables import clock, stamp, when
 from memwatch.cli.terminal.style import Depth, line_cells, paint, plain
 from memwatch.cli.watch import header_line, sample_line
+from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent, Process
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import build_snapshot
@@ -269,3 +270,15 @@ def test_samples_of_many_gpus_fit_a_narrow_terminal() -> None:
     unknown = replace(snapshot.pools[2], used_bytes=Absent.STALE, available_bytes=Absent.STALE)
     snapshot = replace(snapshot, pools=(*snapshot.pools[:2], unknown, *snapshot.pools[3:]))
     assert " — " in plain(sample_line(snapshot, 80))
+
+
+def test_draft_model_of_a_server_is_listed_beside_its_rest() -> None:
+    server = Engine(
+        "llama.cpp-8080", "llama.cpp", "llama.cpp", "http://127.0.0.1:8080", draft_weights_bytes=2 * GIB
+    )
+    unknown = replace(server, draft_weights_bytes=Absent.NOT_AVAILABLE)
+    without = replace(server, draft_weights_bytes=Absent.NOT_SUPPORTED)
+    engines = [received(replace(calm_workstation(), engines=(one,))) for one in (server, unknown, without)]
+
+    shown = [[line.strip() for line in engine_lines(one) if "draft" in line] for one in engines]
+    assert shown == [["draft model 2.0 GiB"], [f"draft model {wording.DASH}"], []]

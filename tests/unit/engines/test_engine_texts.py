@@ -32,6 +32,45 @@ def test_vllm_reports_load_and_blocks_of_its_cache() -> None:
     assert (found.sleeping, found.gpu_fraction, found.context_tokens) == (False, 0.9, 40960)
 
 
+NO_DRAFT, UNKNOWN = Absent.NOT_SUPPORTED, Absent.NOT_AVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "path", "weights", "note"),
+    [
+        (("-md", "/m/draft.gguf"), (), "/m/draft.gguf", UNKNOWN, llama_cpp.DRAFT_CACHE),
+        (("--model-draft=/m/draft.gguf",), (), "/m/draft.gguf", UNKNOWN, llama_cpp.DRAFT_CACHE),
+        (
+            ("--spec-draft-model", "d.gguf", "--spec-type", "draft-simple"),
+            (),
+            "d.gguf",
+            UNKNOWN,
+            llama_cpp.DRAFT_CACHE,
+        ),
+        ((), ("LLAMA_ARG_MODEL_DRAFT=/m/a.gguf",), "/m/a.gguf", UNKNOWN, llama_cpp.DRAFT_CACHE),
+        (("-md", "b.gguf"), ("LLAMA_ARG_SPEC_DRAFT_MODEL=a.gguf",), "b.gguf", UNKNOWN, llama_cpp.DRAFT_CACHE),
+        (("-hfd", "ggml-org/Qwen3-0.6B-GGUF"), (), "", UNKNOWN, llama_cpp.UNKNOWN_DRAFT),
+        ((), ("LLAMA_ARG_SPEC_DRAFT_HF_REPO=a/b",), "", UNKNOWN, llama_cpp.UNKNOWN_DRAFT),
+        (("--spec-type", "draft-mtp"), (), "", NO_DRAFT, None),
+        (("--draft-max", "16"), (), "", NO_DRAFT, None),
+    ],
+)
+def test_draft_model_of_llama_cpp_is_named_by_its_options(
+    options: tuple[str, ...], environment: tuple[str, ...], path: str, weights: Absent, note: str | None
+) -> None:
+    command = Command(("llama-server", *options), (), options_of(llama_cpp.VARIABLES, environment))
+    found = llama_cpp.parse(Answers(texts.llama_cpp(), command))
+    assert (found.draft_path, found.draft_weights_bytes) == (path, weights)
+    assert [one for one in found.notes if "draft" in one] == [note] * bool(note)
+
+
+def test_sleeping_llama_cpp_holds_no_draft_model() -> None:
+    asleep = {**texts.llama_cpp(), "/props": b'{"is_sleeping": true, "build_info": "b10700"}'}
+    found = llama_cpp.parse(Answers(asleep, Command(("llama-server", "-md", "d.gguf"))))
+    assert (found.weights_bytes, found.draft_weights_bytes, found.draft_path) == (0, 0, "")
+    assert llama_cpp.parse(Answers(asleep)).draft_weights_bytes is NO_DRAFT
+
+
 def test_vllm_with_an_absolute_cache_reports_its_bytes() -> None:
     found = vllm.parse(Answers(texts.vllm(cache_bytes=str(20 * GIB)), SERVE))
     assert (found.kv_cache_bytes, found.cache) == (40 * GIB, None)  # on each of two GPUs

@@ -53,6 +53,12 @@ def test_parts_add_up_to_the_memory_of_the_engine() -> None:
     assert sizes == {"weights": 60, "kv_used": 3, "kv_reserved": 27, "remainder": 10}
 
 
+def test_draft_model_is_a_part_after_the_weights() -> None:
+    parts = list_parts(replace(ENGINE, draft_weights_bytes=2 * GIB))
+    assert [(part.kind, part.label) for part in parts][:2] == [("weights", "weights"), ("draft", "draft model")]
+    assert parts[1].size_bytes == 2 * GIB
+
+
 def test_cache_whose_use_is_unknown_is_one_part() -> None:
     parts = list_parts(replace(ENGINE, kv_cache_used_bytes=Absent.NOT_SUPPORTED))
     assert [part.kind for part in parts] == ["weights", "kv_cache", "remainder"]

@@ -58,11 +58,12 @@ from memwatch_web.metrics.samples import (
 ENGINE = ("engine",)
 ENGINE_TEXTS = {
     "weights_bytes": "Weights of a model server in bytes, part of the memory of its processes.",
+    "draft_weights_bytes": "Weights of a model server's draft model in bytes (speculative decoding).",
     "kv_cache_bytes": "Memory in bytes that a model server reserved for its KV cache.",
     "kv_cache_used_bytes": "Part of the KV cache in bytes that holds tokens.",
     "kv_cache_ratio": "Used fraction of the KV cache of the fullest replica or rank, 0–1.",
     "kv_cache_mean_ratio": "Mean used fraction of the KV caches of all replicas or ranks, 0–1.",
-    "remainder_bytes": "Memory of a model server in bytes without weights and KV cache.",
+    "remainder_bytes": "Memory of a model server in bytes without weights, draft model and KV cache.",
 }
 
 

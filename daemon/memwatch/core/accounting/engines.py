@@ -1,7 +1,7 @@
 """Memory of model servers: their parts lie within the memory of their processes. Pure functions.
 
-weights, KV cache ⊂ processes of the engine ⊂ CUDA Pool ⊂ System RAM. The rest of the processes is the remainder:
-graphs, workspace, fragmentation, and the program itself.
+weights, draft model, KV cache ⊂ processes of the engine ⊂ CUDA Pool ⊂ System RAM. The rest of the processes is the
+remainder: graphs, workspace, fragmentation, and the program itself.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ TOLERANCE = 0.02
 INCONSISTENT = Absent.INCONSISTENT
 # Engines that map their weights from the file: pages that are not in memory are no contradiction.
 MAPPING = frozenset({"llama.cpp", "lm-studio", "ollama"})
+MAPPED_PARTS = frozenset({"weights_bytes", "draft_weights_bytes"})
 MAPPED = "Its weights are mapped from the file, and not all of them are in memory."
 CONTRADICTION = "Its weights and KV cache would be larger than the memory of its processes."
 
@@ -51,15 +52,14 @@ def relate_engine(engine: Engine, members: Sequence[Process], limits: frozenset[
     if isinstance(most, int) and parts > most and not held and engine.kind in MAPPING:
         return replace(
             whole,
-            weights_bytes=Absent.NOT_AVAILABLE,
+            **dict.fromkeys(engine.parts.keys() & MAPPED_PARTS, Absent.NOT_AVAILABLE),
             remainder_bytes=Absent.NOT_AVAILABLE,
             notes=(*engine.notes, MAPPED),
         )
     if isinstance(most, int) and parts > most * (1 + TOLERANCE):
         return replace(
             whole,
-            weights_bytes=INCONSISTENT,
-            kv_cache_bytes=INCONSISTENT,
+            **dict.fromkeys(engine.parts, INCONSISTENT),
             kv_cache_used_bytes=INCONSISTENT,
             remainder_bytes=INCONSISTENT,
             notes=(*engine.notes, CONTRADICTION),
@@ -78,12 +78,12 @@ def sum_by_place(members: Iterable[Process], limits: frozenset[str]) -> dict[str
 
 
 def known_parts(engine: Engine) -> int:
-    return sum(part for part in (engine.weights_bytes, engine.kv_cache_bytes) if isinstance(part, int))
+    return sum(part for part in engine.parts.values() if isinstance(part, int))
 
 
 def find_remainder(engine: Engine, held: Mapping[str, Bytes], footprint: Bytes) -> Bytes:
     """Return device memory without the parts; that of System RAM as well if weights lie there too."""
-    for part in (engine.weights_bytes, engine.kv_cache_bytes):
+    for part in engine.parts.values():
         if isinstance(part, Absent):
             return part
     parts, device = known_parts(engine), sum_figures(held.values())

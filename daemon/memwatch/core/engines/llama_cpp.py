@@ -43,6 +43,12 @@ DEFAULT_SLOTS = 4
 # The context of one slot (PR #24124, June 2026). The cache has whole groups of cells.
 PER_SLOT, CELLS = "--kv-unified-per-slot", 256
 UNIFIED, DIVIDED = ("--kv-unified", "-kvu"), ("--no-kv-unified", "-no-kvu")
+# A draft model proposes tokens. Its cache has a context for each slot, or since 2026 another form: its size is not
+# known from outside (tools/server/server-context.cpp, b4000 to b10700). Both are unloaded while the server sleeps.
+DRAFT_FILE = ("--model-draft", "--spec-draft-model", "-md")
+DRAFT_REPOSITORY = ("--hf-repo-draft", "--spec-draft-hf", "-hfd", "-hfrd")
+DRAFT_CACHE = "The KV cache of its draft model is counted in the rest."
+UNKNOWN_DRAFT = "The size of its draft model is not known: the command line names a repository, and not its file."
 # The command line comes before them. LLAMA_ARG_KV_SPLIT is the name of the middle of 2025. There are none for IDLE.
 VARIABLES: Mapping[str, Variable] = {
     "LLAMA_ARG_CTX_SIZE": Variable("--ctx-size"),
@@ -51,6 +57,10 @@ VARIABLES: Mapping[str, Variable] = {
     "LLAMA_ARG_KV_UNIFIED": Variable("--kv-unified", "--no-kv-unified"),
     "LLAMA_ARG_NO_KV_UNIFIED": Variable("--no-kv-unified", "--no-kv-unified"),
     "LLAMA_ARG_KV_UNIFIED_PER_SLOT": Variable(PER_SLOT),
+    "LLAMA_ARG_MODEL_DRAFT": Variable("--model-draft"),
+    "LLAMA_ARG_SPEC_DRAFT_MODEL": Variable("--model-draft"),
+    "LLAMA_ARG_HFD_REPO": Variable("--hf-repo-draft"),
+    "LLAMA_ARG_SPEC_DRAFT_HF_REPO": Variable("--hf-repo-draft"),
     **CACHE_VARIABLES,
 }
 ASSUMED_CELLS = (
@@ -211,6 +221,8 @@ def parse(answers: Answers) -> EngineReading:
         version=name_of(props.build_info),
         model=name_of(props.model_alias or listed.id.rpartition("/")[2] or props.model_path.rpartition("/")[2]),
         model_path=props.model_path,
+        draft_path=answers.command.option(*DRAFT_FILE),
+        draft_weights_bytes=Absent.NOT_AVAILABLE if has_draft(answers.command) else Absent.NOT_SUPPORTED,
         quantization=name_of(listed.meta.ftype.removeprefix("(guessed) ") if listed.meta else ""),
         context_tokens=count_of(props.default_generation_settings.n_ctx or None),
         weights_bytes=bytes_of(listed.meta.size if listed.meta else None),
@@ -228,6 +240,10 @@ def parse(answers: Answers) -> EngineReading:
     if used is Absent.NOT_AVAILABLE and "/metrics" in answers.bodies:
         found = replace(found, kv_cache_ratio=Absent.NOT_SUPPORTED, kv_cache_mean_ratio=Absent.NOT_SUPPORTED)
     return _asleep(found) if props.is_sleeping else found
+
+
+def has_draft(command: Command) -> bool:
+    return bool(command.option(*DRAFT_FILE, *DRAFT_REPOSITORY))
 
 
 def is_router(props: Props) -> bool:
@@ -303,10 +319,12 @@ def _asleep(found: EngineReading) -> EngineReading:
     return replace(
         found,
         weights_bytes=0,
+        draft_weights_bytes=found.draft_weights_bytes if found.draft_weights_bytes is Absent.NOT_SUPPORTED else 0,
         kv_cache_bytes=0,
         kv_cache_ratio=Absent.NOT_AVAILABLE,
         cache=None,
         model_path="",
+        draft_path="",
         quality=Quality.DERIVED,
     )
 
@@ -317,6 +335,8 @@ def _notes(answers: Answers, running: float | None, cells: Cache | None, props: 
         return
     if running is None:
         yield _missing_metrics(answers)
+    if has_draft(answers.command):
+        yield DRAFT_CACHE if answers.command.option(*DRAFT_FILE) else UNKNOWN_DRAFT
     if cells is None and (props.total_slots or 0) > 1 and not answers.command.argv:
         yield UNKNOWN_CELLS
     if cells is not None and cells.is_assumed and answers.command.argv:

@@ -23,7 +23,7 @@ NO = Absent.NOT_SUPPORTED
 
 
 class Engine(Struct, frozen=True):
-    """One model server. `weights_bytes` and `kv_cache_bytes` are parts of the memory of its processes.
+    """One model server. Weights and KV cache are parts of the memory of its processes.
 
     `kv_cache_ratio` is known also where the bytes are not. `requests_running` and `requests_waiting` are counts
     now.
@@ -41,6 +41,9 @@ class Engine(Struct, frozen=True):
     quantization: Words = Absent.NOT_AVAILABLE
     context_tokens: int | Absent = Absent.NOT_AVAILABLE
     weights_bytes: Bytes = Absent.NOT_AVAILABLE
+    draft_weights_bytes: Annotated[
+        Bytes, Doc("Weights of a llama-server's draft model (speculative decoding). Absent without one.")
+    ] = NO
     kv_cache_bytes: Annotated[Bytes, Doc("Reserved for the KV cache.")] = Absent.NOT_AVAILABLE
     kv_cache_used_bytes: Annotated[Bytes, Doc("Part of it that holds tokens.")] = Absent.NOT_AVAILABLE
     kv_cache_ratio: Annotated[
@@ -51,7 +54,7 @@ class Engine(Struct, frozen=True):
     )
     footprint_bytes: Annotated[Bytes, Doc("Memory of all its processes.")] = Absent.NOT_AVAILABLE
     remainder_bytes: Annotated[
-        Bytes, Doc("Memory without weights and KV cache: graphs, workspace, fragmentation.")
+        Bytes, Doc("Memory without these parts: graphs, workspace, fragmentation, the KV cache of a draft model.")
     ] = Absent.NOT_AVAILABLE
     held_bytes: Annotated[Mapping[str, Bytes], Doc("Device memory by pool or share.")] = field(default_factory=dict)
     requests_running: int | Absent = Absent.NOT_AVAILABLE
@@ -71,17 +74,23 @@ class Engine(Struct, frozen=True):
     notes: Annotated[tuple[str, ...], Doc("Why figures are missing, and how to get them.")] = ()
 
     def __post_init__(self) -> None:
-        names = ("weights_bytes", "kv_cache_bytes", "kv_cache_used_bytes", "footprint_bytes", "remainder_bytes")
+        names = (*PARTS, "kv_cache_used_bytes", "footprint_bytes", "remainder_bytes")
         refuse_negative(self, names, "engine", self.id)
+
+    @property
+    def parts(self) -> dict[str, Bytes]:
+        """Return the parts by name that add up, with the remainder, to the memory of its processes."""
+        found = {name: getattr(self, name) for name in PARTS}
+        return {name: figure for name, figure in found.items() if figure is not NO}
 
     def as_stale(self) -> Engine:
         """Mark all figures as stale. Identities stay."""
         return replace(self, held_bytes={}, notes=(), **dict.fromkeys(FIGURES, Absent.STALE))
 
 
+PARTS = ("weights_bytes", "draft_weights_bytes", "kv_cache_bytes")
 FIGURES = (
-    "weights_bytes",
-    "kv_cache_bytes",
+    *PARTS,
     "kv_cache_used_bytes",
     "kv_cache_ratio",
     "kv_cache_mean_ratio",
@@ -166,6 +175,7 @@ class Counters(Struct, frozen=True):
 
 class EngineReading(Struct, frozen=True):
     """Figures in the answers of one engine. `model_path`: its files, a path or the name of a repository.
+    `draft_path`: those of its draft model.
 
     `cache` is the capacity where the engine reports tokens and not bytes. `rate`: tokens per second as reported.
     """
@@ -173,9 +183,11 @@ class EngineReading(Struct, frozen=True):
     version: Words = Absent.NOT_AVAILABLE
     model: Words = Absent.NOT_AVAILABLE
     model_path: str = ""
+    draft_path: str = ""
     quantization: Words = Absent.NOT_AVAILABLE
     context_tokens: int | Absent = Absent.NOT_AVAILABLE
     weights_bytes: Bytes = Absent.NOT_AVAILABLE
+    draft_weights_bytes: Bytes = NO
     kv_cache_bytes: Bytes = Absent.NOT_AVAILABLE
     kv_cache_ratio: float | Absent = Absent.NOT_AVAILABLE
     kv_cache_mean_ratio: float | Absent = Absent.NOT_AVAILABLE

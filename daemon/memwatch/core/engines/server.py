@@ -81,6 +81,8 @@ WANTS_KEY = "It wants an API key: name it under [[engines]] with its token."
 TOO_OFTEN = "The files of its model are read once a minute."
 NOT_YET = "The files of its model are not read yet."
 
+NO_SIZES = ModelSizes()
+
 # Return the sizes of a model, None while its files are being read.
 SizeModel = Callable[[ModelQuery], "ModelSizes | None"]
 
@@ -101,6 +103,37 @@ class Address(Struct, frozen=True):
         return f"{'https' if self.is_tls else 'http'}://{host}:{self.port}{self.prefix}"
 
 
+class ModelFiles:
+    """Sizes that follow from the files of one model of a server."""
+
+    def __init__(self, size_model: SizeModel | None) -> None:
+        self._size_model = size_model
+        self._sizes = ModelSizes()
+        self._sized: ModelQuery | None = None
+        self._wanted: ModelQuery | None = None
+        self._wanted_at = float("-inf")
+
+    def size(self, query: ModelQuery | None, now: float) -> ModelSizes:
+        """Return the sizes of a model, read once for each model and capacity; none without a query.
+
+        A server that reports another model at each answer gets one reading a minute. When the options of its cache
+        are read, it need not wait.
+        """
+        if self._size_model is None or query is None:
+            return ModelSizes()
+        if query == self._sized:
+            return self._sizes
+        if query != self._wanted:
+            if now - self._wanted_at < RARE_SECONDS and not is_now_certain(self._wanted, query):
+                return ModelSizes(note=TOO_OFTEN)
+            self._wanted, self._wanted_at = query, now
+        sizes = self._size_model(query)
+        if sizes is None:
+            return ModelSizes(note=NOT_YET)
+        self._sizes, self._sized = sizes, query
+        return sizes
+
+
 class EngineServer:
     """One server, asked once a round. `size_model`: reads the sizes of its model, None if they are not wanted."""
 
@@ -117,7 +150,8 @@ class EngineServer:
         """`admit`: see `memwatch.core.http`."""
         self.kind = kind
         self.address = address
-        self._size_model, self._monotonic = size_model, monotonic
+        self._files, self._draft_files = ModelFiles(size_model), ModelFiles(size_model)
+        self._monotonic = monotonic
         self._admit, self._resolve, self._cpu_time = admit, resolve, cpu_time
         self._exchange: Exchange | None = None
         self._bodies: dict[str, bytes] = {}
@@ -133,10 +167,6 @@ class EngineServer:
         self._rates = Rates()
         self._oddities: tuple[str, ...] = ()
         self._before: tuple[float, Counters] | None = None
-        self._sizes = ModelSizes()
-        self._sized: ModelQuery | None = None
-        self._wanted: ModelQuery | None = None
-        self._wanted_at = float("-inf")
         self._tls: ssl.SSLContext | None = None
 
     @property
@@ -202,8 +232,8 @@ class EngineServer:
         """Return the record with what the server reported in the last round."""
         if self._reading is None:
             return describe_failure(engine, self._failure or GetError(NO_ANSWER))
-        sizes = self._size(self._reading, self._monotonic())
-        found = build_engine(engine, self._reading, self._rates, sizes)
+        sizes, draft = self._size(self._reading, self._monotonic())
+        found = build_engine(engine, self._reading, self._rates, sizes, draft)
         if not self._is_fresh:
             return replace(found.as_stale(), notes=(*engine.notes, self._costly))
         return replace(found, notes=tuple(dict.fromkeys((*found.notes, *self._oddities))))
@@ -251,26 +281,12 @@ class EngineServer:
         finally:
             self._fetch_seconds += self._cpu_time() - began
 
-    def _size(self, reading: EngineReading, now: float) -> ModelSizes:
-        """Return the sizes that follow from the model's files, read once for each model and capacity.
-
-        A server that reports another model at each answer gets one reading a minute. When the options of its cache
-        are read, it need not wait.
-        """
-        if self._size_model is None or not reading.model_path or not is_needed(reading):
-            return ModelSizes()
-        query = ModelQuery(reading.model_path, reading.cache)
-        if query == self._sized:
-            return self._sizes
-        if query != self._wanted:
-            if now - self._wanted_at < RARE_SECONDS and not is_now_certain(self._wanted, query):
-                return ModelSizes(note=TOO_OFTEN)
-            self._wanted, self._wanted_at = query, now
-        sizes = self._size_model(query)
-        if sizes is None:
-            return ModelSizes(note=NOT_YET)
-        self._sizes, self._sized = sizes, query
-        return sizes
+    def _size(self, reading: EngineReading, now: float) -> tuple[ModelSizes, ModelSizes]:
+        """Return the sizes that follow from the files of the model, and of its draft model."""
+        is_wanted = reading.model_path and is_needed(reading)
+        query = ModelQuery(reading.model_path, reading.cache) if is_wanted else None
+        draft = ModelQuery(reading.draft_path) if reading.draft_path else None
+        return self._files.size(query, now), self._draft_files.size(draft, now)
 
 
 def is_now_certain(before: ModelQuery | None, query: ModelQuery) -> bool:
@@ -290,7 +306,9 @@ def is_needed(reading: EngineReading) -> bool:
     )
 
 
-def build_engine(engine: Engine, reading: EngineReading, rates: Rates, sizes: ModelSizes) -> Engine:
+def build_engine(
+    engine: Engine, reading: EngineReading, rates: Rates, sizes: ModelSizes, draft: ModelSizes = NO_SIZES
+) -> Engine:
     """Return the record of one round. Figures of the engine come before those of its model's files.
 
     Notes may have paths that the server reports or that are on its command line.
@@ -301,6 +319,7 @@ def build_engine(engine: Engine, reading: EngineReading, rates: Rates, sizes: Mo
         weights, quality = sizes.weights_bytes, Quality.DERIVED
     if isinstance(cache, Absent) and not isinstance(sizes.kv_cache_bytes, Absent):
         cache, quality = sizes.kv_cache_bytes, sizes.quality
+    is_draft_sized = isinstance(draft.weights_bytes, int)
     told = isinstance(rates.generation, Absent) and isinstance(reading.rate, Absent)
     return replace(
         engine,
@@ -309,6 +328,7 @@ def build_engine(engine: Engine, reading: EngineReading, rates: Rates, sizes: Mo
         quantization=reading.quantization,
         context_tokens=reading.context_tokens,
         weights_bytes=weights,
+        draft_weights_bytes=draft.weights_bytes if is_draft_sized else reading.draft_weights_bytes,
         kv_cache_bytes=cache,
         kv_cache_used_bytes=_used(cache, reading.kv_cache_mean_ratio),
         kv_cache_ratio=reading.kv_cache_ratio,
@@ -323,15 +343,14 @@ def build_engine(engine: Engine, reading: EngineReading, rates: Rates, sizes: Mo
         sleeping=reading.sleeping,
         gpu_fraction=reading.gpu_fraction,
         quality=quality,
-        notes=tuple(map(printable, _notes(engine, reading, sizes))),
+        notes=tuple(map(printable, _notes(engine, reading, sizes, draft))),
     )
 
 
-def _notes(engine: Engine, reading: EngineReading, sizes: ModelSizes) -> Iterator[str]:
+def _notes(engine: Engine, reading: EngineReading, *sizes: ModelSizes) -> Iterator[str]:
     yield from engine.notes
     yield from reading.notes
-    if sizes.note:
-        yield sizes.note
+    yield from (one.note for one in sizes if one.note)
 
 
 def _used(cache: Bytes, ratio: float | Absent) -> Bytes:

@@ -9,9 +9,11 @@ from msgspec import Struct
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent
 
-WEIGHTS, CACHE_USED, CACHE_FREE, CACHE, REST = "weights", "kv_used", "kv_reserved", "kv_cache", "remainder"
+WEIGHTS, DRAFT, CACHE_USED, CACHE_FREE = "weights", "draft", "kv_used", "kv_reserved"
+CACHE, REST = "kv_cache", "remainder"
 LABELS = {
     WEIGHTS: "weights",
+    DRAFT: "draft model",
     CACHE_USED: "KV cache used",
     CACHE_FREE: "KV cache reserved",
     CACHE: "KV cache",
@@ -86,6 +88,8 @@ def _parts(engine: Engine) -> Iterator[EnginePart]:
     cache, used = engine.kv_cache_bytes, engine.kv_cache_used_bytes
     if isinstance(engine.weights_bytes, int):
         yield EnginePart(WEIGHTS, engine.weights_bytes)
+    if isinstance(engine.draft_weights_bytes, int):
+        yield EnginePart(DRAFT, engine.draft_weights_bytes)
     if isinstance(cache, int) and isinstance(used, int):
         yield EnginePart(CACHE_USED, used)
         yield EnginePart(CACHE_FREE, max(0, cache - used))
