@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, without_padding
 from memwatch.core.linux.meminfo import GPU_POOL, Meminfo, check, compute_available, gpu_pool_kib
 from memwatch.core.model import Absent, Bytes, Quality
 from memwatch.core.processes.allocator_reports import parse_start_ticks
@@ -54,7 +54,7 @@ class Host:
             text = os.pread(self._file, MAX_MEMINFO_BYTES, 0)
         except OSError:
             return _ram_elsewhere() if not os.path.exists(self._meminfo.parent) else Absent.NOT_AVAILABLE
-        return parse_meminfo(text)
+        return parse_meminfo(without_padding(text))
 
     def available_bytes(self) -> Bytes:
         ram = self.ram()

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.core.collectors import cgroup
+from memwatch.core.collectors import cgroup, psi
 from memwatch.core.collectors.meminfo import Collector
 from memwatch.core.collectors.numa import parse_node
 from memwatch.core.collectors.zram import parse_mm_stat
 from memwatch.core.drivers.amd.sysfs import build_region, parse_figure
+from memwatch.core.findings import Findings
 from memwatch.core.linux.files import ParseError, Roots
 from memwatch.core.model import Absent, Bytes, Pool, Quality
 from memwatch.core.snapshot import Swap
-from memwatch.library.host import Ram, parse_meminfo
+from memwatch.library.host import Host, Ram, parse_meminfo
 from support.paths import MACHINES
 
 MEASURED, ESTIMATED = Quality.MEASURED, Quality.ESTIMATED
@@ -39,6 +40,14 @@ def read(folder: Path, meminfo: str) -> tuple[Pool, Swap | Absent | None, int]:
     found = collector.collect()
     collector.close()
     return found.pools[0], found.swap, found.rejected
+
+
+def psi_of(folder: Path, text: str) -> Findings:
+    (folder / "pressure/memory").write_text(text)
+    collector = psi.Collector(Roots(procfs=folder))
+    found = collector.collect()
+    collector.close()
+    return found
 
 
 ROUTER = """\
@@ -132,6 +141,28 @@ def test_refuted_free_memory_is_the_reason_of_an_unknown_pool(tmp_path: Path) ->
     text = lines(MemTotal=8_388_608, MemFree=18_446_744_073_709_099_244, Buffers=0, Cached=0)
     with pytest.raises(ParseError, match="MemFree has no number that can be read"):
         read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "padding",
+    [pytest.param(3, id="lxc/lxcfs#485"), pytest.param(1900, id="giampaolo/psutil#2319")],
+)
+def test_padding_of_lxcfs_takes_no_pool_away(tmp_path: Path, padding: int) -> None:
+    text = AMDGPU + "\0" * padding
+    assert read(tmp_path, text) == read(tmp_path, AMDGPU)
+    (tmp_path / "meminfo").write_text(text)
+    ram = Host(tmp_path).ram()
+    assert isinstance(ram, Ram)
+    assert ram == parse_meminfo(AMDGPU.encode())
+
+
+def test_padding_of_lxcfs_takes_no_stall_time_away(tmp_path: Path) -> None:
+    (tmp_path / "pressure").mkdir()
+    text = "some avg10=1.00 avg60=2.00 avg300=3.00 total=4\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+    (tmp_path / "pressure/memory").write_text(text + "\0" * 40)
+    collector = psi.Collector(Roots(procfs=tmp_path))
+    assert collector.collect() == psi_of(tmp_path, text)
+    collector.close()
 
 
 def test_refuted_shared_memory_takes_no_pool_away(tmp_path: Path) -> None:

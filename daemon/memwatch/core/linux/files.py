@@ -49,7 +49,7 @@ class KeptFile:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             data = os.pread(self._fd, self._size, 0)
         if len(data) < self._size:
-            return data
+            return without_padding(data)
         self._size *= 4
         return self.read()
 
@@ -57,6 +57,12 @@ class KeptFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def without_padding(data: bytes) -> bytes:
+    """Return a text without NULs at its end. lxcfs announces the size of the host's file, and its own is shorter:
+    some kernels fill up the rest (lxc/lxcfs#485, giampaolo/psutil#2319)."""
+    return data.rstrip(b"\0") if data.endswith(b"\0") else data
 
 
 def kept_file(path: Path, size_hint: int = 8192) -> KeptFile:
