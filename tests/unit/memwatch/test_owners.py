@@ -25,6 +25,7 @@ SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
 OTHER_ID = "07fd3be6a9c21845" * 4
 GUEST = "0::/lxc/101/ns"
 KIND = f"0::/docker/{OTHER_ID}/kubelet.slice"
+MESOS = "9a18ffb8-8513-11e7-b26e-7e29fbe2a5a3"
 NSPAWN = "0::/machine.slice/systemd-nspawn@web.service"
 KEPT = "0::/machine.slice/container@docker.service"
 MANAGER = "0::/user.slice/user-1000.slice/user@1000.service"
@@ -142,6 +143,14 @@ DEVICE = Device("gpu0", "NVIDIA", "GPU", Architecture.UNIFIED)
         (f"0::/kata_overhead/{ID}", "container", ID[:12], None),
         ("0::/system.slice/n1_slurmstepd.scope/job_81/step_0/user/task_0", "job", "81", None),
         (f"{GUEST}/system.slice/slurmstepd.scope/job_81/step_0", "job", "81 in lxc/101", None),
+        # apache/mesos#551, cloudfoundry/bpm-release#109.
+        (f"0::/mesos/{MESOS}/leaf", "container", MESOS, f"/mesos/{MESOS}"),
+        (f"4:memory:/mesos/{MESOS}", "container", MESOS, f"/mesos/{MESOS}"),
+        ("4:memory:/bpm/router", "container", "router", "/bpm/router"),
+        ("0::/system.slice/mesos/a.service", "container", None, None),
+        (f"0::/mesos/{MESOS}/a.service", "unit", f"a.service in mesos/{MESOS}", None),
+        (f"0::/system.slice/nerdctl-{ID}.scope", "container", ID[:12], None),  # falcosecurity/plugins#1378
+        (f"0::/user.slice/session-3.scope/libpod-payload-{ID}", "container", ID[:12], None),  # backend.ai#13797
         (f"0::/system.slice/docker-{ID}.scope/init", "container", ID[:12], f"/system.slice/docker-{ID}.scope"),
         (f"0::/system.slice/docker-{ID}.scope (deleted)", "container", ID[:12], None),  # of a zombie
         ("0::/system.slice/ssh.service (deleted)", "unit", "ssh.service", None),

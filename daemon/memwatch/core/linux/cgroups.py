@@ -28,6 +28,9 @@ _RUNTIMES = (("docker", "docker"), ("libpod", "podman"))
 # LXC, Incus and LXD. Proxmox VE, and LXC before 3.1: `/lxc/<name>`; LXC 3.1 to 4.0: `/lxc.payload/<name>`.
 _LXC = re.compile(r"^lxc\.payload\.(.+)$")
 _LXC_PARENTS = ("lxc", "lxc.payload")
+# Containers whose cgroup is in one with the name of the manager: Mesos names it by a UUID (apache/mesos#551), BPM
+# of Cloud Foundry by the job (cloudfoundry/bpm-release#109).
+_MANAGERS = ("mesos", "bpm")
 # systemd-nspawn and libvirt's LXC driver. machine-qemu-… is a virtual machine, whose processes are the host's.
 _MACHINE = re.compile(r"^(?:machine-(?!qemu\\x2d)(.+)\.scope|systemd-nspawn@(.+)\.service)$")
 # A service of any name that runs systemd-nspawn with --keep-unit, as NixOS does with container@<name>.service
@@ -95,6 +98,8 @@ def _find_scope(parts: Sequence[str], at: int) -> Scope | None:
         return Scope(at + 1, "lxc", found[1])
     if part in _LXC_PARENTS and inner:
         return Scope(at + 2, "lxc", inner)
+    if part in _MANAGERS and inner and not any(parts[:at]):
+        return Scope(at + 2, part, inner)
     if found := _USER_MANAGER.match(part):
         return Scope(at + 1, "user", found[1])
     found = _MACHINE.match(part)
