@@ -36,6 +36,9 @@ from support.kmsg_samples import (
     record,
 )
 
+# NVIDIA/open-gpu-kernel-modules#1078.
+NVIDIA_DRM = "[drm:nv_drm_gem_alloc_nvkms_memory_ioctl [nvidia_drm]] *ERROR* [nvidia-drm] [GPU ID 0x00000100]"
+
 
 def read(*lines: str) -> KernelLog:
     tracker = KernelLogTracker()
@@ -232,6 +235,20 @@ def test_cause_of_another_process_is_not_used() -> None:
         ("amdgpu: SVM mapping failed, exceeds resident system memory limit", "amdgpu", "", "svm_limit"),
         ("amdgpu: Freeing queue vital buffer 0x7f00, queue evicted", "amdgpu", "", "queue_buffer_freed"),
         ("misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -12", "dxgkrnl", "", "no_memory"),
+        (f"{NVIDIA_DRM} Failed to allocate NVKMS memory for GEM object", "nvidia", "0000:01:00", "no_memory"),
+        (
+            "[drm] [nvidia-drm] [GPU ID 0x00006501] Failed to allocate NVKMS video memory for GEM object, trying "
+            "to fall back to sysmem",
+            "nvidia",
+            "0000:65:01",
+            "no_memory",
+        ),
+        (
+            "[drm] [nvidia-drm] [GPU ID 0x00010100] Failed to allocate NVKMS memory for GEM object",
+            "nvidia",
+            "",
+            "no_memory",
+        ),
         ("[TTM] Failed to find memory space for buffer 0x0000 eviction", "amdgpu", "", "no_eviction_space"),
     ],
 )
@@ -241,6 +258,10 @@ def test_driver_errors_are_classified(line: str, driver: str, pci: str, kind: st
 
     assert (error.driver, error.pci, error.kind, error.count) == (driver, pci, kind, 2)
     assert error.text == line
+
+
+def test_start_of_the_driver_for_displays_is_no_error() -> None:
+    assert read("[drm] [nvidia-drm] [GPU ID 0x00000100] Loading driver").driver_errors == ()
 
 
 @pytest.mark.parametrize("number", [-2, -22, -122, -1])

@@ -29,7 +29,7 @@ WSL_DRIVER = "dxgkrnl"
 
 # Prefilter: only lines that match are parsed, a few of 100,000.
 _WORTH = re.compile(
-    rb"NVRM|amdgpu|\[TTM\]|dxgk: .*: -12|oom-kill:|[Kk]ill(?:ed)? process"
+    rb"NVRM|\[nvidia-drm\]|amdgpu|\[TTM\]|dxgk: .*: -12|oom-kill:|[Kk]ill(?:ed)? process"
     rb"|Tasks state|^Tasks in /|^memory: usage |^\[ *\d{1,10}\] "
 )
 
@@ -59,6 +59,11 @@ _TASK = re.compile(rb"^\[ *(\d{1,10})\] +\d{1,10} +(\d{1,10}) +\d{1,12} +(\d{1,1
 
 _XID = re.compile(rb"NVRM: Xid \(PCI:([0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})[^)]*\): (\d{1,4}),")
 _NO_MEMORY = re.compile(rb"\bNV_ERR_NO_MEMORY\b")
+# The part of NVIDIA's driver for displays: VRAM is full for a window or a game. It names a GPU by its domain in 16
+# bits, its bus and its device (NVIDIA/open-gpu-kernel-modules#1078). Domains above 0 have another form on some.
+_NVIDIA_DRM = re.compile(
+    rb"\[nvidia-drm\] \[GPU ID 0x([0-9a-f]{8})\] Failed to allocate NVKMS (?:video )?memory for GEM object"
+)
 # A lost GPU without an XID: as the driver starts, or beside the XID of the same loss (NVSentinel #155, gpud #1209).
 _OFF_THE_BUS = b"fallen off the bus"
 _NVIDIA_PCI = re.compile(rb"\b([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})\.[0-7]\b")
@@ -128,11 +133,19 @@ def parse_driver_message(text: bytes) -> DriverMessage | None:
             return DriverMessage("nvidia", address[1].decode().lower() if address else "", OFF_THE_BUS)
         no_memory = _NO_MEMORY.search(text, text.index(b"NVRM"))
         return DriverMessage("nvidia", "", "nv_err_no_memory") if no_memory else None
+    if b"[nvidia-drm]" in text:
+        found = _NVIDIA_DRM.search(text)
+        return DriverMessage("nvidia", _parse_gpu_id(int(found[1], 16)), "no_memory") if found else None
     if b"amdgpu" in text or b"[TTM]" in text:
         kind = next((kind for pattern, kind in _AMD if pattern.search(text)), None)
         pci = _PCI.search(text)
         return DriverMessage("amdgpu", pci[1].decode() if pci else "", kind) if kind else None
     return DriverMessage(WSL_DRIVER, "", "no_memory") if _WSL_NO_MEMORY.search(text) else None
+
+
+def _parse_gpu_id(number: int) -> str:
+    """Return the address of a GPU as in lines about XIDs, empty in a domain above 0."""
+    return "" if number >> 16 else f"0000:{number >> 8 & 0xFF:02x}:{number & 0xFF:02x}"
 
 
 class OomCause(Struct, frozen=True):
