@@ -143,6 +143,12 @@ MAPPED_TWICE = of_ollama({"name": "gemma4:26b", "size": 28_668_906_700, "size_vr
             {"kv_cache_ratio": 0.5, "kv_cache_mean_ratio": 0.25},
             id="the same of an idle replica",
         ),
+        pytest.param(
+            of_vllm(use(0, 0.0) + running(0, 3)),
+            {"kv_cache_ratio": INCONSISTENT, "kv_cache_mean_ratio": INCONSISTENT, "requests_running": 3},
+            id="llm-d/llm-d-inference-sim#36",
+        ),
+        pytest.param(of_vllm(use(0, 0.0) + running(0, 0)), {"kv_cache_ratio": 0.0}, id="the same, idle"),
         pytest.param(of_vllm(use(0, float("nan"))), {"kv_cache_ratio": Absent.NOT_AVAILABLE}, id="no value yet"),
         pytest.param(of_vllm(config_info(num_gpu_blocks="None")), {"cache": None}, id="vllm-project/vllm#16560"),
         pytest.param(
@@ -344,6 +350,15 @@ def test_size_from_a_runners_log_is_not_said_to_have_the_whole_cache(version: st
     bodies = {"/api/ps": json.dumps({"models": [model]}), "/api/version": json.dumps({"version": version})}
 
     assert ollama.parse(Answers({path: text.encode() for path, text in bodies.items()})).notes == (words,)
+
+
+def test_size_without_its_part_on_gpus_is_named() -> None:
+    """ollama/ollama#4840: the part is left out if it is 0."""
+    model = {"name": "llama3:8b", "size": 5_137_025_024}
+    bodies = {"/api/ps": json.dumps({"models": [model]}), "/api/version": json.dumps({"version": "0.1.41"})}
+
+    found = ollama.parse(Answers({path: text.encode() for path, text in bodies.items()}))
+    assert found.notes == ("Ollama plans 4.8 GiB for llama3:8b, weights and cache together.",)
 
 
 @pytest.mark.parametrize(

@@ -145,11 +145,15 @@ def _note_cells(cells: Cache | None, server: Command) -> Iterator[str]:
 
 
 def describe(model: Loaded, is_from_log: bool) -> str:
-    """Return the plan of Ollama for a model, or its sum of the runner's log. Neither is a measurement."""
+    """Return the plan of Ollama for a model, or its sum of the runner's log. Neither is a measurement.
+
+    A size on GPUs of 0 was left out by Ollama up to 0.1.41 (ollama/ollama#4840).
+    """
     name = model.name or "a model"
-    if model.size is None or model.size_vram is None:
+    if model.size is None:
         return printable(f"Ollama reports no size for {name[:MAX_NAME_CHARACTERS]}.")
-    if not 0 < model.size < 1 << 50 or not 0 <= model.size_vram <= model.size:
+    on_gpus = model.size if model.size_vram is None else model.size_vram
+    if not 0 < model.size < 1 << 50 or not 0 <= on_gpus <= model.size:
         return printable(f"Ollama reports impossible sizes for {name[:MAX_NAME_CHARACTERS]}.")
     whole = (COUNTS if is_from_log else PLANS).format(size=size(model.size), name=name_of(name))
-    return f"{whole}." if model.size == model.size_vram else f"{whole}, {size(model.size_vram)} of it on GPUs."
+    return f"{whole}." if model.size == on_gpus else f"{whole}, {size(on_gpus)} of it on GPUs."

@@ -90,10 +90,12 @@ def find_cache_use(metrics: Exposition) -> tuple[dict[Identity, float], int]:
     """Return the used fraction of each cache, and the number of those whose use cannot be true.
 
     A request that runs has a block, so a cache of blocks is not empty then: a scheduler that leaves out its
-    statistics reports 0 (vllm-omni #4802). Models without attention have one block, and use none.
+    statistics reports 0 (vllm-omni #4802), and so do servers that only print the names (llm-d-inference-sim #36).
+    Models without attention have one block, and use none.
     """
     pools, running = metrics.by(USE, VLLM_CORE), metrics.by("vllm:num_requests_running", VLLM_CORE)
-    has_blocks = any(blocks > 1 for blocks in _numbers(metrics.infos(CONFIG, VLLM_CORE), "num_gpu_blocks"))
+    counts = _numbers(metrics.infos(CONFIG, VLLM_CORE), "num_gpu_blocks")
+    has_blocks = not counts or any(blocks != 1 for blocks in counts)
     known = {core: used for core, used in pools.items() if used or not has_blocks or not running.get(core)}
     return known, metrics.count_impossible(*USE) + len(pools) - len(known)
 
