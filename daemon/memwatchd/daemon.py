@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from memwatch.build_info import REVISION, __version__
 from memwatch.core.clock import SystemClock
@@ -30,9 +31,7 @@ from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.access import WebOptions
 from memwatch_web.asgi.auth import FailedLogins
-from memwatch_web.asgi.sse import Broker
-from memwatch_web.metrics.daemon_families import ProcessFigures
-from memwatch_web.metrics.families import Exporter
+from memwatch_web.asgi.broker import Broker
 from memwatchd import wiring
 from memwatchd.config_keeper import ConfigKeeper
 from memwatchd.features import FEATURES, STARTED_BY_RELOADS, Reload
@@ -44,6 +43,9 @@ from memwatchd.settings.diff import describe_changes
 from memwatchd.settings.load import SettingsError
 from memwatchd.settings.schema import Settings
 from memwatchd.state_dir import StateDir, open_key_owners, open_state
+
+if TYPE_CHECKING:
+    from memwatch_web.metrics.families import Exporter
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +122,10 @@ class Daemon:
         return str(self._passwd.name(uid))
 
     def exporter(self) -> Exporter:
+        """Return an exporter of metrics. Imports prometheus-client, which takes 2 MiB."""
+        from memwatch_web.metrics.daemon_families import ProcessFigures
+        from memwatch_web.metrics.families import Exporter
+
         return Exporter(
             __version__,
             self.monitor.features,

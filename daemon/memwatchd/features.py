@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
@@ -31,7 +31,6 @@ from memwatch_monitor.notify.outbox import Outbox
 from memwatch_monitor.notify.receiver import Receiver, Subscription
 from memwatch_monitor.processes import EndedProcesses, GrowthWatch
 from memwatch_monitor.transitions import EventWriter
-from memwatch_web.metrics.families import Exporter
 from memwatchd.sd_notify import Notifier
 from memwatchd.settings.alerts import ReceiverSection
 from memwatchd.settings.certificates import client_context
@@ -39,6 +38,9 @@ from memwatchd.settings.endpoints import create_peers
 from memwatchd.settings.schema import Settings
 from memwatchd.state_dir import StateDir
 from memwatchd.wiring import LiveSettings
+
+if TYPE_CHECKING:
+    from memwatch_web.metrics.families import Exporter
 
 log = logging.getLogger(__name__)
 

@@ -73,7 +73,7 @@ def site(token: str = "") -> Site:
 
 async def started(daemon: Daemon, options: WebOptions) -> tuple[ASGIApp, Server]:
     dates = list[tuple[bytes, bytes]]()
-    metrics_endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter())
+    metrics_endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter)
     lazy_app = create_lazy_app(daemon, metrics_endpoint)
     app = AccessControl(lazy_app, lambda: options, dates, callers=OwnUser(), failures=no_limit())
     server = Server(app, Limits(), at_once={METRICS.encode(): MetricsFastPath(app, metrics_endpoint, dates)})

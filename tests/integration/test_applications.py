@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from starlette.types import ASGIApp
 
 from memwatch_web.api_app import api_routes, create_api
-from memwatch_web.asgi.caller import CALLER, Caller
+from memwatch_web.asgi.caller import CALLER, HEAD_ONLY, Caller
 from memwatch_web.asgi.lazy_app import AppLoader, LazyApp
-from memwatch_web.asgi.sse import HEAD_ONLY
 from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.pages_app import create_pages_app
 from memwatchd.daemon import Daemon
@@ -128,10 +127,10 @@ def site() -> Iterator[LazyApp]:
     daemon = Daemon(loaded, lambda _: loaded)
     daemon.sampler.start()
     daemon.first_tick()
-    services, endpoint = create_services(daemon), MetricsEndpoint(daemon.monitor, daemon.exporter())
+    services, endpoint = create_services(daemon), MetricsEndpoint(daemon.monitor, daemon.exporter)
     pages, api = create_pages_app(create_page_services(daemon, services)), create_api(services, endpoint)
     loaders = AppLoader("the pages", lambda: pages), AppLoader("the API", lambda: api)
-    yield LazyApp(daemon.monitor, endpoint, *loaders)
+    yield LazyApp(daemon.monitor, AppLoader("the metrics", endpoint.prepare), *loaders)
     daemon.stop()
 
 

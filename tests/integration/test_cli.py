@@ -65,6 +65,17 @@ def test_one_shot_flags_do_not_import_the_web_stack() -> None:
         assert (question, done.stderr) == (question, "[]\n")
 
 
+def test_daemon_at_rest_has_imported_no_framework() -> None:
+    """Metrics, pages and the API load theirs with the first request."""
+    code = (
+        "import sys; from memwatchd import run; "
+        "late = ('starlette', 'anyio', 'prometheus_client', 'fastapi', 'jinja2', 'html', 'http.server'); "
+        "print([name for name in late if name in sys.modules], file=sys.stderr)"
+    )
+
+    assert memwatchd(command=[sys.executable, "-c", code]).stderr == "[]\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

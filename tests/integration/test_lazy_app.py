@@ -36,7 +36,7 @@ def lazy_app_of(
     """Create the app, by default without a monitor, which most of these tests do not need."""
     parts = loader_of(make), AppLoader("the API", make_api)
     found = monitor or SimpleNamespace(features=())
-    return LazyApp(cast(Monitor, found), PlainTextResponse("metrics"), *parts)
+    return LazyApp(cast(Monitor, found), AppLoader("the metrics", lambda: PlainTextResponse("metrics")), *parts)
 
 
 def rss_bytes(daemon: RunningDaemon) -> int:

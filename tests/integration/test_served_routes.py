@@ -29,7 +29,7 @@ def daemon() -> Iterator[Daemon]:
 
 @pytest.fixture
 def app(daemon: Daemon) -> FastAPI:
-    return create_api(create_services(daemon), MetricsEndpoint(daemon.monitor, daemon.exporter()))
+    return create_api(create_services(daemon), MetricsEndpoint(daemon.monitor, daemon.exporter))
 
 
 def served_by(app: Starlette) -> list[tuple[str, str]]:

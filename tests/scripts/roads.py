@@ -98,7 +98,7 @@ def roads() -> dict[str, Road]:
         for _ in range(3):
             daemon.monitor.tick()
         found["tick"] = walk(daemon.monitor.tick)
-        endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter())
+        endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter)
         services = create_services(daemon)
         pages, api = create_pages_app(create_page_services(daemon, services)), create_api(services, endpoint)
         for name, target, path, query in (

@@ -31,7 +31,7 @@ class Site:
         self._exporter = daemon.exporter()
         self._apps = (
             create_pages_app(create_page_services(daemon, services)),
-            create_api(services, MetricsEndpoint(daemon.monitor, self._exporter)),
+            create_api(services, MetricsEndpoint(daemon.monitor, lambda: self._exporter)),
         )
 
     def show(self, snapshot: Snapshot) -> None:

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from memwatch.build_info import REVISION, __version__
 from memwatch.reporting.render import json as as_json
@@ -45,17 +46,17 @@ TOO_MANY = {409: "The limit of silences is reached."}
 async def metrics(request: Request) -> Response:
     """Return metrics in the Prometheus text format, or in OpenMetrics if the Accept header requests it."""
     endpoint: MetricsEndpoint = request.app.state.metrics
-    return endpoint.response(request.headers.raw)
+    return endpoint.response(request.headers.raw).for_fastapi()
 
 
 async def healthz(services: ApiServices) -> Response:
     """Return 200 while sampling works: the last tick is at most three intervals old (at least 1 s)."""
-    return health_response(services.monitor)
+    return health_response(services.monitor).for_fastapi()
 
 
 async def readyz(services: ApiServices) -> Response:
     """Return 200 once the first snapshot exists."""
-    return readiness_response(services.monitor)
+    return readiness_response(services.monitor).for_fastapi()
 
 
 # fmt: off
@@ -134,7 +135,7 @@ def create_api(services: Services, metrics_endpoint: MetricsEndpoint) -> FastAPI
     """Create the API of one monitor."""
     answer_error = ErrorAnswer(services.monitor.simulated)
 
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
+    async def invalid(request: Request, error: RequestValidationError) -> ASGIApp:
         wanted = request.scope["route"].dependant
         sentences = [describe_error(one, find_example(wanted, one["loc"])) for one in error.errors()]
         return answer_error(request, 422, "; ".join(sentences))
@@ -148,7 +149,7 @@ def create_api(services: Services, metrics_endpoint: MetricsEndpoint) -> FastAPI
         redoc_url=None,
         dependencies=[Depends(refuse_unknown)],
         middleware=[Middleware(Compression)],
-        exception_handlers={**answer_error.handlers, RequestValidationError: invalid},
+        exception_handlers=answer_error.handlers | {RequestValidationError: invalid},
         **_no_telemetry(),
     )
     app.state.services, app.state.metrics = services, metrics_endpoint

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from memwatch.core.linux.host_names import OwnNames
 from memwatch.core.snapshot import Level, Snapshot
@@ -32,6 +31,8 @@ from memwatchd.http_server.protocol import AtOnce, http_protocol
 from memwatchd.liveness import EVENT_LOOP, LoopPing, ThreadLog, TickCheck
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from memwatch_web.api.services import Services
 
 log = logging.getLogger(__name__)
@@ -226,7 +227,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> bool:
     require_tested_uvicorn()
     loop = asyncio.get_running_loop()
     dates: list[tuple[bytes, bytes]] = []
-    metrics_endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter())
+    metrics_endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter)
     lazy_app = create_lazy_app(daemon, metrics_endpoint)
     daemon.on_leaving.append(lazy_app.close)
     simulated = daemon.monitor.simulated
@@ -296,9 +297,8 @@ def create_lazy_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> LazyAp
 
         return create_pages_app(create_page_services(daemon, services()))
 
-    return LazyApp(
-        daemon.monitor, metrics_endpoint, AppLoader("the pages", make_pages), AppLoader("the API", make_api)
-    )
+    metrics, pages = AppLoader("the metrics", metrics_endpoint.prepare), AppLoader("the pages", make_pages)
+    return LazyApp(daemon.monitor, metrics, pages, AppLoader("the API", make_api))
 
 
 def is_tight(snapshot: Snapshot) -> bool:

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from memwatch.core.snapshot import Snapshot
-from memwatch_web.asgi.sse import Broker, EventStream, Identity, Stream
+from memwatch_web.asgi.broker import Broker, Stream
+from memwatch_web.asgi.sse import EventStream, Identity
 
 
 def test_stream_as_slow_as_sampling_yields_to_other_tasks() -> None:

@@ -75,7 +75,7 @@ def test_feature_is_added_with_one_class_and_one_line(tmp_path: Path, monkeypatc
     counting = daemon.monitor.features.get(Counting)
     text = daemon.exporter().render(daemon.monitor.tick(), generate_latest).decode()
     unused = AppLoader("pages", lambda: PlainTextResponse())
-    status, body = get(LazyApp(daemon.monitor, PlainTextResponse(), unused, unused), "/api/v1/counted")
+    status, body = get(LazyApp(daemon.monitor, unused, unused, unused), "/api/v1/counted")
     daemon.stop()
 
     assert (counting.ticks, counting.has_started, counting.has_ended) == (2, True, True)

@@ -38,7 +38,7 @@ class Door:
             own_names=lambda: frozenset({own_name().lower()}),
             wall=self.clock.wall,
         )
-        endpoint = MetricsEndpoint(self.monitor, Exporter("1", max_processes=lambda: 0))
+        endpoint = MetricsEndpoint(self.monitor, lambda: Exporter("1", max_processes=lambda: 0)).prepare()
         self.ask = MetricsFastPath(access, endpoint, dates, self.clock.wall)
 
 

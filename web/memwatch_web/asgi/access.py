@@ -9,19 +9,21 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, Sequence
 from email.utils import formatdate
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.host_names import OwnNames
 from memwatch.core.options import HOST_NAME
 from memwatch_web.asgi.auth import TOKEN_HOLDER, FailedLogins, Login, LoginCheck, LoginRefusal, has_right_token
-from memwatch_web.asgi.caller import CALLER, PEER, USER, CallerLookup, has_forwarding_header
+from memwatch_web.asgi.caller import CALLER, HEAD_ONLY, PEER, USER, CallerLookup, has_forwarding_header
 from memwatch_web.asgi.problems import problem_response
 from memwatch_web.asgi.routes import OPEN_PATHS, QUESTIONS, is_for_programs
-from memwatch_web.asgi.sse import HEAD_ONLY
 from memwatch_web.asgi.threads import QueueFullError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class WebOptions(Struct, frozen=True):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Scope key: the client of a connection, such as its network address. Clients share the streams.
 CLIENT = "memwatch.cli"
+# Scope key: send the response headers only.
+HEAD_ONLY = "memwatch.head_only"
 # Scope key: the local process at the other end of a unix socket, as reported by the kernel. Access is controlled by
 # the mode of the socket file.
 PEER = "memwatch.peer"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from msgspec import Struct
-from starlette.responses import Response
 
 from memwatch.core.doc import Doc
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.json import JSON_TYPE, answer_bytes
 from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.asgi.response import BytesResponse
 
 STALLED_INTERVALS = 3.0
 # At ten samples a second, a short pause of the machine is not a stalled daemon.
@@ -37,15 +37,15 @@ def stalled_seconds(monitor: Monitor) -> float | None:
     return age if age is not None and age > allowed else None
 
 
-def health_response(monitor: Monitor) -> Response:
+def health_response(monitor: Monitor) -> BytesResponse:
     age = monitor.age_seconds()
     fresh = age is not None and stalled_seconds(monitor) is None
     health = Health("ok" if fresh else "starting" if age is None else "stalled", age)
     body = answer_bytes(health, monitor.simulated)
-    return Response(body, status_code=200 if fresh else 503, media_type=JSON_TYPE)
+    return BytesResponse(body, JSON_TYPE, 200 if fresh else 503)
 
 
-def readiness_response(monitor: Monitor) -> Response:
+def readiness_response(monitor: Monitor) -> BytesResponse:
     age = monitor.age_seconds()
     body = answer_bytes(Health("starting" if age is None else "ok", age), monitor.simulated)
-    return Response(body, status_code=503 if age is None else 200, media_type=JSON_TYPE)
+    return BytesResponse(body, JSON_TYPE, 503 if age is None else 200)

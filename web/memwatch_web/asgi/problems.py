@@ -5,22 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from starlette.datastructures import QueryParams
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
 
 from memwatch.core.printable import printable
 from memwatch.core.runtime.worker import FailureLog
 from memwatch.reporting.render.json import answer_bytes
+from memwatch_web.asgi.response import BytesResponse
 from memwatch_web.asgi.routes import LIVE, STATIC
+
+if TYPE_CHECKING:
+    from starlette.datastructures import QueryParams
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
 
 log = logging.getLogger(__name__)
 
-MEDIA_TYPE = "application/problem+json"
+MEDIA_TYPE, PAGE_TYPE = "application/problem+json", "text/html; charset=utf-8"
 # Python values as the client wrote them in JSON.
 IN_JSON = {None: "null", True: "true", False: "false"}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -39,8 +42,17 @@ class ProblemDetails(Struct, frozen=True):
     detail: str
 
 
-class ProblemError(HTTPException):
+class ProblemError(Exception):
     """An error response with its detail and headers such as Retry-After."""
+
+    def __init__(self, status_code: int, detail: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(status_code, detail, headers)
+        self.status_code = status_code
+        self.detail = detail
+        self.headers = headers
+
+    def __str__(self) -> str:
+        return f"{self.status_code}: {self.detail}"
 
 
 def refuse_repeated(query: QueryParams, lists: Collection[str] = ()) -> None:
@@ -52,10 +64,10 @@ def refuse_repeated(query: QueryParams, lists: Collection[str] = ()) -> None:
 
 def problem_response(
     status: int, detail: str, headers: dict[str, str] | None = None, simulated: bool = False
-) -> Response:
+) -> BytesResponse:
     """Build the response. `detail` may quote the request, so it is made printable."""
     body = ProblemDetails("about:blank", HTTPStatus(status).phrase, status, printable(detail))
-    return Response(answer_bytes(body, simulated), status_code=status, media_type=MEDIA_TYPE, headers=headers)
+    return BytesResponse(answer_bytes(body, simulated), MEDIA_TYPE, status, headers)
 
 
 def describe_error(error: Any, example: str | None = None) -> str:  # noqa: ANN401  pydantic's error dictionary
@@ -85,20 +97,22 @@ class ErrorAnswer:
     @property
     def handlers(self) -> dict[Any, Any]:
         """Return the handlers by class of exception, as Starlette takes them."""
-        return {HTTPException: self._rejected, Exception: self._broken}
+        from starlette.exceptions import HTTPException
+
+        return {HTTPException: self._rejected, ProblemError: self._rejected, Exception: self._broken}
 
     def __call__(
         self, request: Request, status: int, sentence: str, headers: dict[str, str] | None = None
-    ) -> Response:
+    ) -> ASGIApp:
         if self._render is None or not is_page(request.scope["path"]):
             return problem_response(status, sentence, headers, self._simulated)
         headers = {"vary": "accept", **(headers or {})}
         if not wants_page(request):
             return problem_response(status, sentence, headers, self._simulated)
         page = self._render(choose_heading(request, status), sentence, way_up(request), self._simulated)
-        return HTMLResponse(page, status, headers)
+        return BytesResponse(page, PAGE_TYPE, status, headers)
 
-    async def _rejected(self, request: Request, error: HTTPException) -> Response:
+    async def _rejected(self, request: Request, error: HTTPException | ProblemError) -> ASGIApp:
         detail, headers = str(error.detail), dict(error.headers or {})
         if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
             detail = "No such path. The available paths are listed at /docs."
@@ -109,7 +123,7 @@ class ErrorAnswer:
             return self(request, 422, "The body is not valid JSON in UTF-8.", headers)
         return self(request, error.status_code, detail, headers)
 
-    async def _broken(self, request: Request, error: Exception) -> Response:
+    async def _broken(self, request: Request, error: Exception) -> ASGIApp:
         """Return problem+json, never a page: the page renderer itself may have failed."""
         text = f"{request.scope['path']!r} failed: {type(error).__name__}: {error}"
         if self._failure_log.admits(text):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
-from starlette.responses import Response
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
 
 METRICS = "/metrics"
 HEALTHZ, READYZ = "/healthz", "/readyz"
@@ -26,7 +28,7 @@ API_PATHS = frozenset({API.rstrip("/"), HEALTHZ, METRICS, OPENAPI, READYZ})
 
 Method = Literal["GET", "POST", "DELETE"]
 Who = Literal["anyone", "reader", "program", "operator"]
-Handler = Callable[..., Awaitable[Response]]
+Handler = Callable[..., "Awaitable[Response]"]
 
 
 class Route(Struct, frozen=True):

@@ -1,22 +1,27 @@
-"""/metrics: rendered once per tick and format, shared by all scrapers."""
+"""/metrics: rendered once per tick and format, shared by all scrapers.
+
+prometheus-client, which imports Python's HTTP server and clients (2.2 MiB), is loaded by the first scrape.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
-
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.access import ADMITTED, AccessControl, WebOptions
 from memwatch_web.asgi.health import current
 from memwatch_web.asgi.render_cache import RenderCache, takes_gzip
+from memwatch_web.asgi.response import BytesResponse
 from memwatch_web.asgi.routes import METRICS
-from memwatch_web.metrics.families import Exporter, negotiate_format
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from memwatch_web.metrics.families import Exporter
 
 MAX_FORMATS = 8
 
@@ -44,9 +49,10 @@ class MetricsEndpoint:
     cached response itself.
     """
 
-    def __init__(self, monitor: Monitor, exporter: Exporter) -> None:
+    def __init__(self, monitor: Monitor, make_exporter: Callable[[], Exporter]) -> None:
         self._monitor = monitor
-        self._exporter = exporter
+        self._make_exporter = make_exporter
+        self._exporter: Exporter | None = None
         self._caches: dict[str, RenderCache] = {}
         self._on_wire: dict[ScrapeFormat, ScrapeResponse] = {}
 
@@ -55,18 +61,30 @@ class MetricsEndpoint:
         """Return the snapshot of the next response."""
         return self._monitor.latest
 
+    def prepare(self) -> MetricsEndpoint:
+        """Load the exporter, and return this endpoint. Before, `response_bytes` returns None."""
+        self._load()
+        return self
+
+    def _load(self) -> Exporter:
+        if self._exporter is None:
+            self._exporter = self._make_exporter()
+        return self._exporter
+
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        fields, body = self._answer(wanted_by(scope["headers"]), current(self._monitor))
+        fields, body = self._answer(self._load(), wanted_by(scope["headers"]), current(self._monitor))
         await send({"type": "http.response.start", "status": 200, "headers": fields})
         await send({"type": "http.response.body", "body": body})
 
-    def response(self, headers: Iterable[Field]) -> Response:
+    def response(self, headers: Iterable[Field]) -> BytesResponse:
         """Return the response for a request that is routed through FastAPI."""
-        fields, body = self._answer(wanted_by(headers), current(self._monitor))
-        return Response(body, headers={name.decode(): value.decode() for name, value in fields})
+        fields, body = self._answer(self._load(), wanted_by(headers), current(self._monitor))
+        named = {name.decode(): value.decode() for name, value in fields}
+        return BytesResponse(body, named.pop("content-type"), headers=named)
 
     def response_bytes(self, headers: Iterable[Field], common: Fields) -> bytes | None:
-        """Return the complete HTTP response, starting with the `common` headers; None before the first tick.
+        """Return the complete HTTP response, starting with the `common` headers; None before the first tick, and
+        until the exporter is loaded.
 
         The response is cached by format until the snapshot or the `common` headers change.
         """
@@ -74,9 +92,9 @@ class MetricsEndpoint:
         known = self._on_wire.get(wanted)
         if known is not None and known.snapshot is snapshot and known.common == common:
             return known.whole
-        if snapshot is None:
+        if snapshot is None or self._exporter is None:
             return None
-        fields, body = self._answer(wanted, snapshot)
+        fields, body = self._answer(self._exporter, wanted, snapshot)
         lines = b"".join(b"%b: %b\r\n" % field for field in (*common, *fields))
         whole = b"HTTP/1.1 200 OK\r\n%b\r\n%b" % (lines, body)
         if len(self._on_wire) >= MAX_FORMATS:
@@ -84,11 +102,11 @@ class MetricsEndpoint:
         self._on_wire[wanted] = ScrapeResponse(snapshot, list(common), whole)
         return whole
 
-    def _answer(self, wanted: ScrapeFormat, snapshot: Snapshot) -> tuple[Fields, bytes]:
+    def _answer(self, exporter: Exporter, wanted: ScrapeFormat, snapshot: Snapshot) -> tuple[Fields, bytes]:
         """Return the headers of this response, without the common ones, and its body."""
-        encode, content_type = negotiate_format(wanted.accept.decode("latin-1"))
+        encode, content_type = exporter.negotiate_format(wanted.accept.decode("latin-1"))
         gzipped = takes_gzip(wanted.encoding.decode("latin-1"))
-        cache = self._renderer(content_type, encode)
+        cache = self._renderer(exporter, content_type, encode)
         body = cache.gzipped(snapshot) if gzipped else cache.plain(snapshot)
         fields = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
         fields.append((b"vary", b"accept, accept-encoding"))
@@ -96,12 +114,12 @@ class MetricsEndpoint:
             fields.append((b"content-encoding", b"gzip"))
         return fields, body
 
-    def _renderer(self, content_type: str, encode: Callable[[Any], bytes]) -> RenderCache:
+    def _renderer(self, exporter: Exporter, content_type: str, encode: Callable[[Any], bytes]) -> RenderCache:
         cache = self._caches.get(content_type)
         if cache is None:
             if len(self._caches) >= MAX_FORMATS:  # clients choose the version: bound the cache
                 self._caches.clear()
-            cache = RenderCache(lambda snapshot: self._exporter.render(snapshot, encode))
+            cache = RenderCache(lambda snapshot: exporter.render(snapshot, encode))
             self._caches[content_type] = cache
         return cache
 

@@ -171,6 +171,11 @@ class Exporter(Collector):
         self.snapshot = snapshot
         return encode(self._registry)
 
+    @staticmethod
+    def negotiate_format(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+        """Return the encoder for `render` and the content type, by an Accept header."""
+        return negotiate_format(accept)
+
     def describe(self) -> Iterable[Metric]:
         return ()
 
