@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
 import ipaddress
 import json
 import socket
 import time
 from email.utils import parsedate_to_datetime
-from typing import Any, NoReturn
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -17,6 +17,9 @@ from memwatch.core.http import DeadlineSocket, GetError, request
 from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
 from memwatch.core.options import InvalidValueError, parse_host, parse_socket
 from memwatch.core.runtime.daemon_address import default_url, is_on_this_machine
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 EXIT_FAILURE = 1
 # Of `memwatch check`, as Nagios defines it.
@@ -154,6 +157,8 @@ def ask(
     data = None if body is None else json.dumps(body).encode()
     if data is not None:
         headers["Content-Type"] = "application/json"
+    from http.client import HTTPException  # with 20 modules, which settings of a daemon do not need
+
     try:
         with connect_daemon(address.scheme, address.host, address.port, seconds) as connected:
             limited = DeadlineSocket(connected, deadline, MAX_ANSWER_BYTES)
@@ -163,7 +168,7 @@ def ask(
         raise CommandError(str(error)) from None
     except OSError as error:
         raise DaemonUnreachableError(address, error, seconds) from None
-    except http.client.HTTPException as error:
+    except HTTPException as error:
         raise RequestDeclinedError(
             f"the response of {address} is not valid HTTP ({type(error).__name__}); check the address"
         ) from None
@@ -196,13 +201,13 @@ def parse_date(header: str | None) -> float | None:
         return None
 
 
-def _read(address: Address, response: http.client.HTTPResponse, body: bytes) -> Any:  # noqa: ANN401
+def _read(address: Address, response: HTTPResponse, body: bytes) -> Any:  # noqa: ANN401
     kind = response.headers.get_content_type()
     try:
         found = json.loads(body, parse_constant=_refuse) if kind in JSON_TYPES else None
     except (ValueError, RecursionError):
         found = None
-    if response.status != http.client.OK:
+    if response.status != HTTPStatus.OK:
         raise RequestDeclinedError(refusal(address, response, found), response.status, detail_in(found))
     if found is None:
         raise RequestDeclinedError(
@@ -216,7 +221,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-def refusal(address: Address, response: http.client.HTTPResponse, found: object) -> str:
+def refusal(address: Address, response: HTTPResponse, found: object) -> str:
     """Return the error message: the `detail` of problem+json, or the HTTP status without one."""
     if detail := detail_in(found):
         return f"{address} rejected the request: {detail}"

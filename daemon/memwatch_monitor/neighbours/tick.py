@@ -19,7 +19,6 @@ from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Device
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Level, LevelOrUnknown, Pressure, Snapshot
-from memwatch.planning.fit import find_holders
 from memwatch.reporting.render import words
 from memwatch.reporting.render.summary import (
     build_sentence,
@@ -286,6 +285,8 @@ def _raised(snapshot: Snapshot) -> Iterable[ReasonsTick]:
 
 def _holders(snapshot: Snapshot, device: Device | None) -> Iterable[HolderTick]:
     """Yield the largest processes by footprint, and those with the most memory of the device."""
+    from memwatch.planning.fit import find_holders  # when another machine follows this one
+
     held = {one.process.pid: one.held_bytes for one in find_holders(device, snapshot)} if device else {}
     ranked = by_footprint(snapshot.processes)
     on_device = list(held)[:MAX_ON_DEVICE]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import http.client
 import ipaddress
 import re
 import socket
@@ -167,9 +166,11 @@ def open_tunnel(connected: DeadlineSocket, proxy: Proxy, endpoint: Endpoint) -> 
     """Let the proxy connect to the receiver (RFC 9110, 9.3.6). Raises ProxyError if it refuses."""
     target = endpoint.origin.partition("://")[2]
     fixed = {"Host": target, "User-Agent": f"memwatchd/{__version__}"}
+    from http.client import HTTPException  # loaded by `Poster.prepare`
+
     try:
         status = request(connected, "CONNECT", target, fixed | proxy.headers).status
-    except http.client.HTTPException:
+    except HTTPException:
         raise ProxyError("the response is not HTTP") from None
     if status in REFUSALS:
         raise ProxyError(login_refusal(proxy, status))
@@ -265,7 +266,9 @@ class Poster:
         self._aborted = False
 
     def prepare(self) -> None:
-        """Resolve the name once, because the first lookup loads the resolver's libraries."""
+        """Load the modules of HTTP, and resolve the name once: the first lookup loads the resolver's libraries."""
+        import http.client  # noqa: F401  0.6 MiB with those of mail headers, which a daemon without receivers saves
+
         with contextlib.suppress(OSError, UnicodeError):
             self._resolve(self._hop.host, self._hop.port, type=socket.SOCK_STREAM)
 
@@ -347,7 +350,9 @@ class Poster:
         if forwarded and self._proxy is not None and response.status == REFUSED_LOGIN:
             return PostResult(None, f"the proxy {self._proxy} {login_refusal(self._proxy)}")
         retry_after = retry_after_seconds(response.getheader("Retry-After"), self._wall())
-        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+        from http.client import HTTPException
+
+        with contextlib.suppress(OSError, HTTPException, ValueError):
             response.read(MAX_READ_BYTES)
         lost, date = response.status in GATEWAY_LOST_IT, parse_http_date(response.getheader("Date"))
         through = f" through the proxy {self._proxy}" if self._proxy is not None else ""
@@ -360,6 +365,8 @@ class Poster:
         return f"the proxy {self._proxy}: {self._words_for(error)}" if is_at_proxy else self._words_for(error)
 
     def _words_for(self, error: Exception) -> str:
+        from http.client import HTTPException
+
         if isinstance(error, ForbiddenAddressError | GetError | ProxyError):
             return str(error)
         if isinstance(error, TimeoutError):
@@ -369,7 +376,7 @@ class Poster:
             return f"the name {self._hop.host} does not resolve ({reason})"
         if isinstance(error, ConnectionResetError | BrokenPipeError):
             return "closed the connection without a response"
-        if isinstance(error, http.client.HTTPException):
+        if isinstance(error, HTTPException):
             return "the response is not HTTP"
         certificate = getattr(error, "verify_message", "")
         if certificate:

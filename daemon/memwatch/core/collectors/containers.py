@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
+import http
 import json
 import os
 import re
@@ -77,6 +77,8 @@ class RuntimeCollector(BaseCollector):
 
     def collect(self) -> Findings:
         deadline = time.monotonic() + TIMEOUT_SECONDS
+        from http.client import HTTPException  # 20 modules, for machines with Docker
+
         try:
             runs = self._pid_file.exists()
             if self._has_run and not runs:
@@ -88,7 +90,7 @@ class RuntimeCollector(BaseCollector):
                 if response.status != http.HTTPStatus.OK:
                     raise ParseError(f"{self._path}: status {response.status} instead of a list of containers")
                 data = response.read(MAX_ANSWER_BYTES + 1)
-        except http.client.HTTPException as error:
+        except HTTPException as error:
             raise ParseError(f"{self._path}: {type(error).__name__} instead of an HTTP response") from None
         except OSError as error:
             raise ParseError(f"{self._path}: {error.strerror or 'timed out'}") from None
