@@ -66,11 +66,12 @@ def test_one_shot_flags_do_not_import_the_web_stack() -> None:
 
 
 def test_daemon_at_rest_has_imported_no_framework() -> None:
-    """Metrics, pages and the API load theirs with the first request, receivers HTTP with their first notification."""
+    """Metrics, pages and the API load theirs with the first request, receivers HTTP in their threads."""
     code = (
         "import sys; from memwatchd import run; "
         "late = ('starlette', 'anyio', 'prometheus_client', 'fastapi', 'jinja2', 'http.client', 'email.message', "
-        "'html', 'http.server', 'urllib.request', 'memwatch.planning'); "
+        "'html', 'http.server', 'urllib.request', 'memwatch.planning', 'memwatch.core.accounting.nvidia', "
+        "'memwatch.core.accounting.amd'); "
         "print([name for name in late if name in sys.modules], file=sys.stderr)"
     )
 

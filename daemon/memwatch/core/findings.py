@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.drivers.amd.records import AmdReading, AmdSensors
-from memwatch.core.drivers.amd.smi import SmiReading
-from memwatch.core.drivers.apple import AppleReading
-from memwatch.core.drivers.drm.records import DrmReading
-from memwatch.core.drivers.nvml.records import NvmlReading
-from memwatch.core.drivers.tegra.records import NvMapReading, TegraReading, TegrastatsReading
 from memwatch.core.engines.records import Engine
 from memwatch.core.kernel_log import KernelLog, ServiceKill
-from memwatch.core.linux.cgroup_kills import CgroupKills
-from memwatch.core.linux.dmem import DmemReading
 from memwatch.core.model import STALLED, Absent, Device, Pool, Process, Share, Vitals
 from memwatch.core.owners import KernelHeld, Owner
 from memwatch.core.snapshot import (
@@ -31,6 +23,16 @@ from memwatch.core.snapshot import (
     ZfsCache,
     Zram,
 )
+
+if TYPE_CHECKING:  # the collectors of a machine load the records of its drivers
+    from memwatch.core.drivers.amd.records import AmdReading, AmdSensors
+    from memwatch.core.drivers.amd.smi import SmiReading
+    from memwatch.core.drivers.apple import AppleReading
+    from memwatch.core.drivers.drm.records import DrmReading
+    from memwatch.core.drivers.nvml.records import NvmlReading
+    from memwatch.core.drivers.tegra.records import NvMapReading, TegraReading, TegrastatsReading
+    from memwatch.core.linux.cgroup_kills import CgroupKills
+    from memwatch.core.linux.dmem import DmemReading
 
 
 class Findings(Struct, frozen=True):

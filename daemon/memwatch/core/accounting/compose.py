@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from itertools import chain, compress
 from operator import attrgetter, is_not
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from memwatch.core.accounting import amd, apple, drm, nvidia, tegra
 from memwatch.core.accounting.device_memory import DeviceMemory, NpuMemory
 from memwatch.core.accounting.driver_errors import with_logged
-from memwatch.core.accounting.engines import with_engine_memory
-from memwatch.core.accounting.gpu_limits import with_gpu_limits
 from memwatch.core.accounting.large_holders import has_orphans, with_large_holders
 from memwatch.core.accounting.relations import (
     bound_held,
@@ -34,13 +33,30 @@ EMPTY = tuple(getattr(Findings(), name) for name in NAMES)
 LISTS = tuple(name for name, empty in zip(NAMES, EMPTY, strict=True) if empty == ())
 figures_of: attrgetter[tuple[Any, ...]] = attrgetter(*NAMES)
 
-# PCI vendor id, and the function that accounts for the vendor's GPUs, given all findings and the first free number.
-VENDOR_BUILDERS: tuple[tuple[str, Callable[[Findings, int], Sequence[DeviceMemory]]], ...] = (
-    ("10de", nvidia.build_device_memories),
-    ("1002", amd.build_device_memories),
-    ("8086", drm.build_device_memories),
-    ("106b", apple.build_device_memories),
+
+class Vendor(NamedTuple):
+    """A maker of GPUs: its PCI id, the module that accounts for them, and the readings of which it needs one."""
+
+    pci_id: str
+    module: str
+    readings: tuple[str, ...]
+
+
+# A machine has GPUs of one or two of them: the modules of the others (0.4 MiB) are not loaded.
+VENDORS = (
+    Vendor("10de", "nvidia", ("nvml", "tegra")),
+    Vendor("1002", "amd", ("amdgpu",)),
+    Vendor("8086", "drm", ("drm",)),
+    Vendor("106b", "apple", ("apple",)),
 )
+
+
+@cache
+def load_builder(module: str) -> Callable[[Findings, int], Sequence[DeviceMemory]]:
+    """Return the function that accounts for a vendor's GPUs, given all findings and the first free number."""
+    found: Callable[[Findings, int], Sequence[DeviceMemory]]
+    found = import_module(f"memwatch.core.accounting.{module}").build_device_memories
+    return found
 
 
 class Composer:
@@ -64,7 +80,10 @@ class Composer:
         sums = dict(self._sums)
         sums["pools"] = tuple([with_zram(pool, sums.get("zram")) for pool in sums.get("pools", ())])
         sums["nodes"] = self._merge_nodes(sums.get("nodes", ()))
-        sums["machine"] = tegra.with_board_names(sums.get("machine"), sums.get("tegra"))
+        if "tegra" in sums:
+            from memwatch.core.accounting.tegra import with_board_names
+
+            sums["machine"] = with_board_names(sums.get("machine"), sums["tegra"])
         return relate(Findings(**sums))
 
     def _new_names(self, findings: tuple[Findings, ...]) -> set[str]:
@@ -109,11 +128,10 @@ def filled_fields(found: Findings) -> Mapping[str, Any]:
 def relate(whole: Findings) -> Findings:
     """Combine the merged findings with each other."""
     whole = with_both_scopes(whole)
-    device_memories, npus = build_device_memories(whole), drm.build_npus(whole)
+    device_memories, npus = build_device_memories(whole), build_npus(whole)
     whole = with_device_memories(whole, device_memories, npus)
     whole = with_holders(whole, device_memories, npus)
-    whole = with_gpu_limits(whole)
-    whole = with_engine_memory(whole) if whole.engines else whole
+    whole = with_limits_and_engines(whole)
     devices = with_sensors(whole.devices, whole)
     devices = with_logged(devices, whole.kernel_log) if whole.kernel_log else devices
     pools, shares = whole.pools, whole.shares
@@ -148,11 +166,33 @@ def build_device_memories(found: Findings) -> list[DeviceMemory]:
     """Return the memory of every GPU. Numbers continue across vendors, with gaps for GPUs without data yet."""
     device_memories: list[DeviceMemory] = []
     first = 0
-    for vendor, of_maker in VENDOR_BUILDERS:
-        own = of_maker(found, first)
+    for vendor in VENDORS:
+        is_read = any(getattr(found, name) is not None for name in vendor.readings)
+        own = load_builder(vendor.module)(found, first) if is_read else ()
         device_memories += own
-        first += max(len(own), (found.pci_gpus or {}).get(vendor, 0))
+        first += max(len(own), (found.pci_gpus or {}).get(vendor.pci_id, 0))
     return device_memories
+
+
+def build_npus(found: Findings) -> Sequence[NpuMemory]:
+    if found.drm is None:
+        return ()
+    from memwatch.core.accounting.drm import build_npus as build
+
+    return build(found)
+
+
+def with_limits_and_engines(found: Findings) -> Findings:
+    """Add the limits of GPUs, and the memory of model servers. Both modules are loaded where there is one."""
+    if found.devices or found.dmem is not None or found.nvml is not None:
+        from memwatch.core.accounting.gpu_limits import with_gpu_limits
+
+        found = with_gpu_limits(found)
+    if found.engines:
+        from memwatch.core.accounting.engines import with_engine_memory
+
+        found = with_engine_memory(found)
+    return found
 
 
 def without_lost(shares: tuple[Share, ...], roots: set[str]) -> tuple[Share, ...]:

@@ -10,7 +10,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.accounting.tegra import build_tegrastats
 from memwatch.core.allocators import AllocatorReport
 from memwatch.core.clock import Clock, Moment, SystemClock
 from memwatch.core.collectors import COLLECTORS
@@ -199,8 +198,10 @@ def build_fields(findings: Findings, statuses: Sequence[CollectorStatus]) -> dic
     """Return the fields that were found, and a reason for each other one that a single collector provides."""
     fields = zip(COPIED, copied_of(findings), strict=True)
     found: dict[str, Any] = {name: value for name, value in fields if value is not None}
-    if (tegrastats := build_tegrastats(findings)) is not None:
-        found["tegrastats"] = tegrastats
+    if findings.tegrastats is not None:
+        from memwatch.core.accounting.tegra import build_tegrastats
+
+        found["tegrastats"] = build_tegrastats(findings)
     found.setdefault("machine", Machine())
     return found | find_absent_reasons(COLLECTOR_OF.keys() - found.keys(), statuses)
 
