@@ -365,3 +365,22 @@ def test_reading_without_a_daemon_loads_no_loop_and_no_collector_in_vain() -> No
     assert "memwatch.core.collectors.meminfo" in loaded
     assert {f"memwatch.core.collectors.{name}" for name in NOT_NEEDED}.isdisjoint(loaded)
     assert {"http.client", "ssl", "email", "memwatch.core.engines.kinds"}.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize(
+    ("machine", "hardware"),
+    [("headless-server", ()), ("jetson-orin-nx", ("tegra", "nvml")), ("strix-halo", ("amdgpu", "drm"))],
+)
+def test_reading_loads_no_module_for_hardware_that_is_not_there(machine: str, hardware: tuple[str, ...]) -> None:
+    """Neither its collector nor its drivers nor its accounting."""
+    program = "import json, sys, memwatch; memwatch.machine(); print(json.dumps([*sys.modules]))"
+
+    with installed_programs(True):
+        loaded = run_json(program, **roots_environment(machine))
+
+    collectors = {name.rpartition(".")[2] for name in loaded if name.startswith("memwatch.core.collectors.")}
+    accounted = {name.rpartition(".")[2] for name in loaded if name.startswith("memwatch.core.accounting.")}
+    assert collectors & {"tegra", "nvml", "amdgpu", "drm"} == set(hardware)
+    assert bool(accounted & {"nvidia", "amd", "drm", "tegra", "apple", "gpu_limits"}) == bool(hardware)
+    if not hardware:
+        assert sum(name.startswith("memwatch") for name in loaded) <= 110

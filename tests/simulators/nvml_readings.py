@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from memwatch.core.collectors.base import BaseCollector
-from memwatch.core.collectors.nvml import Collector, helper_options, is_nvidia_here, parse_reading, pids_with_memory
+from memwatch.core.collectors.nvml import Collector, helper_options, parse_reading, pids_with_memory
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots, SourceUnavailable
+from memwatch.core.linux.gpu_presence import is_nvidia_here
 from memwatch.core.linux.pci import GpuPids
 from simulators.nvml_machine import LIBRARY, built_library
 from support.daemon_process import clean_environment

@@ -20,11 +20,11 @@ from prometheus_client import generate_latest
 
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import BaseCollector, Collector, CollectorEntry, Host
-from memwatch.core.collectors.nvml import is_nvidia_here
 from memwatch.core.collectors.tegra import TegrastatsCollector
 from memwatch.core.drivers.tegra.tegrastats import parse_line
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots
+from memwatch.core.linux.gpu_presence import is_nvidia_here
 from memwatch.core.processes.allocator_reports import AllocatorReports
 from memwatch.core.reading.collector_runner import CollectorRunner
 from memwatch.core.reading.identity import read_identity

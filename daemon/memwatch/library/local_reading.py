@@ -63,7 +63,7 @@ def read_machine() -> Snapshot:
 
 def _reading() -> DirectReading:
     roots = Roots(*read_roots(os.environ))
-    return DirectReading(roots, list_collectors(Host(roots), disabled=NOT_NEEDED))
+    return DirectReading(roots, list_collectors(Host(roots), NOT_NEEDED, for_this_hardware=True))
 
 
 class Quiet:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from memwatch.core.drivers.amd.amdgpu_cards import read_nodes
 from memwatch.core.linux.cgroups import in_container
 from memwatch.core.linux.files import Roots, names_in, read_once
 from memwatch.core.linux.pci import pci_numbers
@@ -424,6 +423,8 @@ def _in_node_order(gpus: list[Gpu], roots: Roots) -> list[Gpu]:
 
 @lru_cache(maxsize=4)
 def _read_node_order(roots: Roots, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    from memwatch.core.drivers.amd.amdgpu_cards import read_nodes
+
     return tuple(node.pci for node in read_nodes(roots.sysfs / "class/kfd/kfd/topology", addresses))
 
 

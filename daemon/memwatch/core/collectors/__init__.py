@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from importlib import import_module
 from typing import Literal
@@ -10,20 +10,23 @@ from typing import Literal
 from msgspec import Struct
 
 from memwatch.core.collectors.base import BaseCollector, CollectorEntry, Host
+from memwatch.core.drivers.tegra.board import may_be_tegra
 from memwatch.core.linux.files import Roots
+from memwatch.core.linux.gpu_presence import may_have_drm, may_have_nvidia
 
 
 class Listed(Struct, frozen=True):
     """A collector: the snapshot fields that no other collector fills, its systems, and its module.
 
     The module has the collector's name, unless it has the collectors of one subject. A daemon loads all modules at
-    its start. The library loads those that it needs.
+    its start. The library loads those that it needs: not one for hardware that, by `may_exist`, is not there.
     """
 
     name: str
     sole_fields: tuple[str, ...] = ()
     system: Literal["linux", "darwin", "not linux"] = "linux"
     module: str = ""
+    may_exist: Callable[[Roots], bool] | None = None
 
     def supports(self, platform: str) -> bool:
         return platform != "linux" if self.system == "not linux" else platform == self.system
@@ -51,15 +54,15 @@ COLLECTORS: tuple[Listed, ...] = (
     Listed("cgroup_kills"),
     Listed("dmem"),
     Listed("machine"),
-    Listed("tegra"),
-    Listed("nvmap", module="tegra"),
+    Listed("tegra", may_exist=may_be_tegra),
+    Listed("nvmap", module="tegra", may_exist=may_be_tegra),
     Listed("tegrastats", ("tegrastats",), module="tegra"),
-    Listed("nvml"),
-    Listed("amdgpu"),
+    Listed("nvml", may_exist=may_have_nvidia),
+    Listed("amdgpu", may_exist=may_have_drm),
     Listed("amdgpu_sensors", module="gpu_sensors"),
     Listed("amdsmi"),
     Listed("amd_cli"),
-    Listed("drm"),
+    Listed("drm", may_exist=may_have_drm),
     Listed("hwmon", module="gpu_sensors"),
     Listed("processes"),
     Listed("engines", ("engines",)),
@@ -74,12 +77,17 @@ def load_collectors() -> list[type[BaseCollector]]:
     return [listed.load() for listed in COLLECTORS]
 
 
-def list_collectors(host: Host, disabled: Collection[str] = ()) -> list[CollectorEntry]:
+def list_collectors(
+    host: Host, disabled: Collection[str] = (), for_this_hardware: bool = False
+) -> list[CollectorEntry]:
     """Return the entries of this platform's collectors, without the disabled ones, whose modules are not loaded.
 
-    One that is off by default is included only if the options of the host enable it.
+    One that is off by default is included only if the options of the host enable it. `for_this_hardware`: leave
+    out those whose hardware is not there.
     """
     wanted = [one for one in COLLECTORS if one.supports(host.platform) and one.name not in disabled]
+    if for_this_hardware:
+        wanted = [one for one in wanted if one.may_exist is None or one.may_exist(host.roots)]
     return [
         CollectorEntry(kind.name, partial(kind.create, host), kind.may_block, sign_paths(host.roots, kind.signs))
         for kind in [one.load() for one in wanted]

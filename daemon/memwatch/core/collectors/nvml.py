@@ -17,8 +17,8 @@ from memwatch.core.findings import Findings
 from memwatch.core.helper.codec import DecodeError, from_line
 from memwatch.core.helper.process import python_child
 from memwatch.core.helper.supervisor import Helper, HelperError
-from memwatch.core.linux.device_tree import device_tree
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, inode_of, read_once
+from memwatch.core.linux.gpu_presence import is_nvidia_here, nvidia_driver_files
 from memwatch.core.linux.pci import NVIDIA, GpuPids, pci_vendors
 from memwatch.core.model import Absent
 from memwatch.core.options import Bounds, Duration, SwitchableOptions, seconds
@@ -37,26 +37,11 @@ PAUSE_SECONDS = 60.0
 NOT_HERE = frozenset({"no_library", "no_driver"})
 
 
-def is_nvidia_here(roots: Roots) -> bool:
-    """Check for anything that NVML could report: a bound GPU, the files of its driver, a Tegra, or the GPU of WSL.
-
-    NVML has the driver's module loaded if it is not, by a setuid program of its package. Where another driver has
-    all GPUs, that fails with lines in the kernel's log each time (jurkovic-nikola/OpenLinkHub#172). Where none has,
-    it may be loaded against the will of an administrator who unloaded or blocked it.
-    """
-    is_driver_here = b",tegra" in device_tree(roots, "compatible") or any(map(inode_of, _driver_files(roots)))
-    return is_driver_here or NVIDIA in pci_vendors(roots, "nvidia")
-
-
-def _driver_files(roots: Roots) -> tuple[Path, ...]:
-    return (roots.procfs / "driver/nvidia", roots.rootfs / "dev/nvidiactl", roots.rootfs / "dev/dxg")
-
-
 def driver_signs(roots: Roots, library_path: str) -> tuple[int, ...]:
     """Return the state of the driver's files and of its library, which are not installed in a fixed order."""
     folders = [Path(folder) for folder in library_path.split(os.pathsep) if folder]
     libraries = (roots.rootfs / LIBRARY_CACHE, *(folder / LIBRARY for folder in folders))
-    return tuple(map(inode_of, (*_driver_files(roots), roots.rootfs / "dev/nvidia0", *libraries)))
+    return tuple(map(inode_of, (*nvidia_driver_files(roots), roots.rootfs / "dev/nvidia0", *libraries)))
 
 
 def parse_reading(answer: bytes) -> NvmlReading:

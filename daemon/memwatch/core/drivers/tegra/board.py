@@ -72,6 +72,10 @@ def detect_soc(roots: Roots, board: str) -> str | None:
     return parse_compatible(device_tree(roots, "compatible")) or (SOME_TEGRA if find_sign(roots) else None)
 
 
+def may_be_tegra(roots: Roots) -> bool:
+    return detect_soc(roots, AUTO) is not None
+
+
 def find_sign(roots: Roots) -> str | None:
     """Return an observation that shows a Tegra without its device tree, as a sentence; None if there is none.
 
