@@ -86,7 +86,7 @@ def truth(snapshot: Snapshot) -> Cells:
         found[Cell(share.id, "limit")] = share.limit_bytes
     for device in snapshot.devices:
         found |= _of_device(device, snapshot)
-    capacity, now, after = read_system_ram(snapshot)
+    capacity, now, after = read_system_ram(snapshot).room
     found |= {Cell(CPU, "capacity"): capacity, Cell(CPU, "headroom"): now, Cell(CPU, "after reclaim"): after}
     for process in snapshot.processes:
         found[Cell(str(process.pid), "footprint")] = footprint_of(process)

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -152,32 +152,49 @@ class ClientContext(Struct, frozen=True):
             return next(here), here
 
     def fit(self, query: str, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse:
-        """Ask the daemon. If it is of a version that does not know the request, answer from its snapshot."""
+        """Ask the daemon. A daemon reports on the machine, so within a limit of this program its snapshot answers.
+
+        That is also so if it is of a version that does not know the request.
+        """
+        from memwatch.library.host import as_used_here, read_own_share
+
         own = os.environ.get(OWN_LEASE, "")
         lease = f"&{urlencode({'lease': own})}" if own else ""
+        if read_own_share() is not None and (found := self._fit_within_limit(answer)):
+            return found
+        path = f"/api/v1/fit?{query}{lease}"
         try:
-            return self._or_local(f"/api/v1/fit?{query}{lease}", SECONDS, lambda: _local().fit(answer))
+            return self._or_local(path, SECONDS, lambda: _local().fit(lambda seen: answer(as_used_here(seen))))
         except RequestDeclinedError as error:
             if error.status != http.client.UNPROCESSABLE_ENTITY:
                 raise
-            return self._fit_from_snapshot(answer, error)
+            return self._fit_as_declined(answer, error)
 
-    def _fit_from_snapshot(
+    def _fit_within_limit(self, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse | None:
+        """Answer from the daemon's snapshot, if it is of this machine and can be used."""
+        from memwatch.cli.headroom import is_this_machine
+        from memwatch.core.snapshot_json import SnapshotDecodeError
+        from memwatch.library.host import as_used_here
+
+        with suppress(DaemonUnreachableError, SnapshotDecodeError):
+            response = self.ask_snapshot()
+            if is_this_machine(response.snapshot):
+                return _fit_from(response, lambda seen: answer(as_used_here(seen)))
+        return None
+
+    def _fit_as_declined(
         self, answer: Callable[[Snapshot], FitAnswer], declined: RequestDeclinedError
     ) -> DaemonResponse:
         from memwatch.core.snapshot_json import SnapshotDecodeError
-        from memwatch.reporting.render.fit_json import fit_json
 
-        response = self.ask_snapshot()
         try:
-            snapshot = response.snapshot
+            found = _fit_from(self.ask_snapshot(), answer)
         except SnapshotDecodeError as error:
             raise CommandError(f"{declined}, and its snapshot cannot be used ({error}); {self._update}") from None
         print_errors(
             [f"memwatchd at {self.address} does not know this request; answered from its snapshot; {self._update}"]
         )
-        found = {**fit_json(answer(snapshot)), **({"simulated": True} if response.is_simulated else {})}
-        return DaemonResponse(found, response.unix, response.is_simulated)
+        return found
 
     @property
     def _update(self) -> str:
@@ -263,6 +280,17 @@ class Number(click.IntRange):
             name = param.opts[0] if param else "a number"
             words = f"which is not a whole number from {self.min} to {self.max}; for example {self.example}"
             raise click.UsageError(f'{name} is "{value}", {words}') from None
+
+
+def _fit_from(response: SnapshotAnswer, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse:
+    """Answer from a daemon's snapshot, beside the leases of others. Raises SnapshotDecodeError."""
+    from memwatch.planning.answer import answer_beside_leases
+    from memwatch.reporting.render.fit_json import fit_json
+
+    found = fit_json(answer_beside_leases(response.snapshot, os.environ.get(OWN_LEASE, ""), answer))
+    return DaemonResponse(
+        {**found, **({"simulated": True} if response.is_simulated else {})}, response.unix, response.is_simulated
+    )
 
 
 def _local() -> ModuleType:

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import click
 
-from memwatch.core.backends.devices import certain_part, compute_capacity
+from memwatch.core.backends.devices import Room, build_room, read_system_ram
 from memwatch.core.leases import OWN_LEASE, without_lease
 from memwatch.core.linux.files import Roots
-from memwatch.core.model import Device, Pool, Share, find_system_ram
+from memwatch.core.model import find_system_ram
 from memwatch.core.reading.identity import read_identity
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
-from memwatch.library.host import CgroupLimit, own_limit
+from memwatch.library.host import as_used_here
 from memwatch.reporting.render import words as wording
 
 
@@ -32,15 +32,6 @@ class PlaceHeadroom(NamedTuple):
     certain_bytes: int | None = None
     leased_bytes: int = 0
 
-    def limit_to(self, limit: CgroupLimit) -> PlaceHeadroom:
-        """Return the headroom within a limit, which may lower both the total and the available bytes."""
-        left, whole = self.left_bytes, self.whole_bytes
-        if whole is not None and limit.size_bytes >= whole:
-            return self
-        left = None if left is None else min(left, limit.left_bytes)
-        certain = None if self.certain_bytes is None else min(self.certain_bytes, limit.left_bytes)
-        return PlaceHeadroom(self.place, left, limit.size_bytes, limit.name, certain, self.leased_bytes)
-
     def beside(self, snapshot: Snapshot, device: str | None) -> PlaceHeadroom:
         """Return the headroom beside the leases of others. The lease of this program does not count."""
         leases = without_lease(snapshot.leases, os.environ.get(OWN_LEASE, ""))
@@ -48,7 +39,7 @@ class PlaceHeadroom(NamedTuple):
             return self
         from memwatch.core.accounting.leased import with_leases_used  # needed only while there are leases
 
-        left, certain = free_bytes(find_target_record(with_leases_used(snapshot, leases), device))
+        _, certain, left = read_room(with_leases_used(snapshot, leases), device)
         if left is None:
             return self
         leased = max(0, self.left_bytes - left)
@@ -88,50 +79,34 @@ def find_headroom(snapshot: Snapshot, device: str | None) -> PlaceHeadroom:
     only to System RAM of this machine. On a unified machine, no cgroup contains the memory of a driver.
     """
     place = None if device is None else find_place(snapshot, device)
-    left, certain = free_bytes(find_target_record(snapshot, place))
-    found = PlaceHeadroom(place or "System RAM", left, find_capacity(snapshot, place), "", certain)
-    found = found.beside(snapshot, place)
-    limit = own_limit() if place is None and is_this_machine(snapshot) else None
-    return found if limit is None else found.limit_to(limit)
+    here = as_used_here(snapshot) if is_this_machine(snapshot) else snapshot
+    limit = read_system_ram(here).limit if place is None else None
+    whole, certain, left = read_room(here, place)
+    found = PlaceHeadroom(place or "System RAM", left, whole, limit.label.lower() if limit else "", certain)
+    return found.beside(here, place)
 
 
-def find_target_record(snapshot: Snapshot, place: str | None) -> Pool | Device | Share | None:
-    """Return a device or MIG instance by its id, or System RAM."""
-    if place is None:
-        return find_system_ram(snapshot.pools)
-    places: list[Device | Share] = [*snapshot.devices, *snapshot.shares]
-    return next((one for one in places if one.id == place), None)
+class Figures(NamedTuple):
+    """Total bytes, and those that can be allocated now and after reclaim of page cache. None if unknown."""
+
+    whole_bytes: int | None
+    certain_bytes: int | None
+    left_bytes: int | None
 
 
-def free_bytes(place: Pool | Device | Share | None) -> tuple[int | None, int | None]:
-    """Return what can be allocated there, and the part of it that needs no reclaim."""
-    if place is None:
-        return None, None
-    if isinstance(place, Device):
-        left, certain = place.headroom_after_reclaim_bytes, place.headroom_bytes
-    elif isinstance(place, Share):
-        left = certain = place.left_bytes
-    else:
-        left, certain = place.available_bytes, certain_part(place.available_bytes, place.free_bytes)
-    return (left if isinstance(left, int) else None), (certain if isinstance(certain, int) else None)
+def read_room(snapshot: Snapshot, place: str | None) -> Figures:
+    """Return the memory of a device or MIG instance by its id, or of System RAM within the limits that bind it."""
+    rooms = [read_system_ram(snapshot).room] if place is None else []
+    rooms += [build_room(one, snapshot) for one in snapshot.devices if one.id == place]
+    rooms += [Room(one.limit_bytes, one.left_bytes, one.left_bytes) for one in snapshot.shares if one.id == place]
+    found = rooms[0] if rooms else (None, None, None)
+    return Figures(*(figure if isinstance(figure, int) else None for figure in found))
 
 
 def find_ram(snapshot: Snapshot) -> str:
     """Return the id of System RAM."""
     ram = find_system_ram(snapshot.pools)
     return "ram" if ram is None else ram.id
-
-
-def find_capacity(snapshot: Snapshot, device: str | None) -> int | None:
-    """Return the total capacity, None if unknown."""
-    place = find_target_record(snapshot, device)
-    if place is None:
-        return None
-    if isinstance(place, Device):
-        whole = compute_capacity(place, snapshot)
-    else:
-        whole = place.limit_bytes if isinstance(place, Share) else place.size_bytes
-    return whole if isinstance(whole, int) else None
 
 
 def find_place(snapshot: Snapshot, device: str) -> str | None:

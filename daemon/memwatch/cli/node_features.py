@@ -19,9 +19,9 @@ from memwatch.cli.context import (
     print_errors,
     seconds_within,
 )
-from memwatch.cli.headroom import find_capacity
 from memwatch.cli.http import Address, CommandError
 from memwatch.cli.output import write_atomically
+from memwatch.core.backends.devices import build_room
 from memwatch.core.snapshot import Snapshot
 
 PREFIX = "feature.node.kubernetes.io/memwatch."
@@ -81,11 +81,11 @@ def labels_of(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "memoryType", architecture
     devices = snapshot.devices
     yield "gpu.count", str(len(devices))
-    sizes = {one.id: find_capacity(snapshot, one.id) for one in devices}
-    known = [(size, one.headroom_after_reclaim_bytes) for one in devices if (size := sizes[one.id])]
+    rooms_of = [build_room(one, snapshot) for one in devices]
+    known = [(room, size) for size, _, room in rooms_of if isinstance(size, int) and size]
     if known:
-        yield "gpu.memory", str(max(size for size, _ in known) // MIB)
-    rooms = [round_down(room, size) for size, room in known if isinstance(room, int)]
+        yield "gpu.memory", str(max(size for _, size in known) // MIB)
+    rooms = [round_down(room, size) for room, size in known if isinstance(room, int)]
     if rooms:
         yield "gpu.allocatable", str(max(rooms) // MIB)
 

@@ -420,6 +420,8 @@ class Process(Struct, frozen=True):
 
 # Share of the cgroup that limits memwatchd.
 OWN_CGROUP = "cgroup"
+# Share of the cgroup that limits the process which asks. Not "cgroup": that may be another container's.
+OWN_LIMIT = "own_limit"
 
 
 def find_own_limit(shares: Iterable[Share]) -> str | None:

@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from memwatch.core.backends.devices import Room
 from memwatch.core.backends.finder import PREFERENCE, select_recommended
 from memwatch.core.backends.model import Backend, Backends
 from memwatch.core.linux.files import Roots
+from memwatch.core.model import Share
 from memwatch.core.units import size
 from memwatch.library.daemon_client import daemon, read_roots
 from memwatch.library.device_selection import hidden_devices
+from memwatch.library.host import as_used_here, read_own_share
 from memwatch.library.machine import machine_cache
-from memwatch.library.machine_record import ResponseDecodeError, decode_backends
+from memwatch.library.machine_record import Machine, ResponseDecodeError, decode_backends
 from memwatch.library.program_safety import log
 from memwatch.planning.answer import FitAnswer
 from memwatch.planning.arguments import check_choice, refuse
@@ -35,25 +38,41 @@ class NoBackendError(RuntimeError):
 def discover_backends() -> Backends:
     """Return CPU, CUDA, ROCm, Metal, OpenCL and Vulkan, whether each is usable, and why not.
 
-    CUDA and ROCm have the GPUs that this program sees, as in `Machine.find`. Takes up to ten seconds without a
-    daemon. Raises NoDaemonError as `machine`.
+    CUDA and ROCm have the GPUs that this program sees, as in `Machine.find`, and the CPU has System RAM within the
+    limit of this process's container, unit or job. Takes up to ten seconds without a daemon. Raises NoDaemonError
+    as `machine`.
     """
     here = machine_cache.any()
-    return limit_to_visible(_find_backends(), hidden_devices(here.devices, here.program))
+    return limit_to_visible(_find_backends(here), hidden_devices(here.devices, here.program))
 
 
-def _find_backends() -> Backends:
+def _find_backends(here: Machine) -> Backends:
     found = daemon.get("/api/v1/backends", INQUIRY_SECONDS)
     if found is not None:
         try:
-            return decode_backends(found)
+            backends = decode_backends(found)
+            is_here = isinstance(here.cpus, int)  # known of this machine only
+            return limit_cpu(backends, read_own_share()) if is_here else backends
         except ResponseDecodeError:
             pass
     daemon.require_here()
     from memwatch.core.backends.finder import Finder
     from memwatch.library.local_reading import read_machine
 
-    return Finder(Roots(*read_roots(os.environ))).find(read_machine())
+    return Finder(Roots(*read_roots(os.environ))).find(as_used_here(read_machine()))
+
+
+def limit_cpu(found: Backends, own: Share | None) -> Backends:
+    """Return the backends with System RAM within the limit of this process, None if it has none."""
+    if own is None:
+        return found
+    return replace(found, backends=tuple(_limit(one, own) if one.name == CPU else one for one in found.backends))
+
+
+def _limit(cpu: Backend, own: Share) -> Backend:
+    figures = [(one.size_bytes, one.headroom_bytes, one.headroom_after_reclaim_bytes) for one in cpu.devices]
+    pairs = zip(cpu.devices, (Room(*three).within(own) for three in figures), strict=True)
+    return replace(cpu, devices=tuple(replace(device, **room._asdict()) for device, room in pairs))
 
 
 def limit_to_visible(found: Backends, hidden: Mapping[str, str]) -> Backends:

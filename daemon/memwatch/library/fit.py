@@ -13,7 +13,8 @@ from memwatch.core.backends.cuda_context import measure_context
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import daemon
 from memwatch.library.device_selection import hidden_devices
-from memwatch.library.machine_record import ROOTS
+from memwatch.library.host import as_used_here
+from memwatch.library.machine_record import ROOTS, is_this_machine
 from memwatch.library.program_safety import log_once
 from memwatch.library.visible_gpus import Program
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
@@ -84,14 +85,18 @@ def _checkpoint(model: str | Path | Checkpoint) -> Checkpoint:
 
 
 def read_snapshot() -> Snapshot:
-    """Return the daemon's current snapshot, or one of this machine, without GPUs hidden from this program."""
+    """Return the daemon's current snapshot, or one of this machine, as this program can use it.
+
+    It is within the limit of this process's container, unit or job, and without hidden GPUs.
+    """
     found = _read_daemon()
     if found is None:
         daemon.require_here()
         from memwatch.library.local_reading import read_machine
 
-        return _without_hidden(read_machine(), is_read_outside=False)
-    return _without_hidden(found, is_read_outside=True)
+        return _without_hidden(as_used_here(read_machine()), is_read_outside=False)
+    here = as_used_here(found) if is_this_machine(found.boot_id) else found
+    return _without_hidden(here, is_read_outside=True)
 
 
 def _without_hidden(found: Snapshot, is_read_outside: bool) -> Snapshot:

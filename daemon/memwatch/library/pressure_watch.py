@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch.core.http import GetError
-from memwatch.core.model import Absent, Pool
+from memwatch.core.model import OWN_LIMIT, Absent, Pool
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Level
 from memwatch.library.daemon_client import Daemon, daemon
@@ -25,8 +25,6 @@ from memwatch.planning.arguments import check_choice, check_function
 STREAM_SECONDS = 70.0
 RETRY_SECONDS = 1.0
 MAX_LINE_BYTES = 1 << 20
-# Not "cgroup": that is the limit of the daemon's own cgroup, which may be another container's.
-OWN_LIMIT = "own_limit"
 # Interval of reading this process's limit, and of checking for one if there is none.
 LIMIT_SECONDS, NO_LIMIT_SECONDS = 1.0, 60.0
 # The daemon's default thresholds, for use without a daemon: used fractions of System RAM, a GPU or the limit.

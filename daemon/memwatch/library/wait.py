@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from memwatch.core.backends.devices import Room
 from memwatch.core.leases import OWN_LEASE
 from memwatch.core.model import Absent, Bytes
 from memwatch.library.daemon_client import daemon
-from memwatch.library.host import CgroupLimit, own_limit
+from memwatch.library.host import read_own_share
 from memwatch.library.machine import get_device_memory_bytes, machine_cache, memory_info
-from memwatch.library.machine_record import MemoryInfo, decode_leased_machine, decode_machine
+from memwatch.library.machine_record import decode_leased_machine, decode_machine
 from memwatch.library.program_safety import never_raise
 from memwatch.library.visible_gpus import is_cpu
 from memwatch.planning.arguments import check_flag, check_interval, check_seconds
@@ -51,16 +52,16 @@ def wait_for(
     return wait_until_free(need, lambda: _check(device, need, whole, certain), interval, began, timeout)
 
 
-class Room(NamedTuple):
+class Check(NamedTuple):
     """Result of one check. `left_bytes`: available bytes without leases of others. `total_bytes`: the most ever."""
 
     left_bytes: Bytes
-    total_bytes: int
+    total_bytes: Bytes
 
 
 def wait_until_free(
     need: int,
-    check: Callable[[], Room],
+    check: Callable[[], Check],
     interval: float,
     began: float,
     timeout: float | None,
@@ -79,26 +80,27 @@ def wait_until_free(
             known_at = now
             if found.left_bytes >= need:
                 return True
-        if need > found.total_bytes or now - known_at > UNKNOWN_SECONDS:
+        if (isinstance(found.total_bytes, int) and need > found.total_bytes) or now - known_at > UNKNOWN_SECONDS:
             return False
         if timeout is not None and now + interval > began + timeout:
             return False
         sleep(interval)
 
 
-def _check(device: object, need: int, whole: int, certain: bool) -> Room:
-    found, limit = memory_info(device), own_limit() if is_cpu(device) else None
-    left = _left_of(found, limit, certain)
+def _check(device: object, need: int, whole: int, certain: bool) -> Check:
+    room, limit = _read_room(device, whole), read_own_share() if is_cpu(device) else None
+    room = room if limit is None else room.within(limit)
+    left = room.headroom_bytes if certain else room.headroom_after_reclaim_bytes
     if isinstance(left, int) and left >= need:
         left -= leased_bytes(device)
-    return Room(left, whole if limit is None else min(whole, limit.size_bytes))
+    return Check(left, room.size_bytes)
 
 
-def _left_of(found: MemoryInfo | None, limit: CgroupLimit | None, certain: bool) -> Bytes:
+def _read_room(device: object, whole: int) -> Room:
+    found = memory_info(device)
     if found is None:
-        return Absent.NOT_AVAILABLE
-    left = found.headroom_bytes if certain else found.headroom_after_reclaim_bytes
-    return left if isinstance(left, Absent) or limit is None else min(left, limit.left_bytes)
+        return Room(whole, Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
+    return Room(whole, found.headroom_bytes, found.headroom_after_reclaim_bytes)
 
 
 @never_raise(0)

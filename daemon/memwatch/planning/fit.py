@@ -152,7 +152,7 @@ def _spare(verdict: FitVerdict) -> int:
 
 def find_split(splits: Iterable[tuple[int, str, Demand]], snapshot: Snapshot, reserve: int) -> Split | None:
     """Return the first of `splits` that has room on the GPUs with the most headroom and memory of their own."""
-    whole = read_system_ram(snapshot).headroom_after_reclaim_bytes
+    whole = read_system_ram(snapshot).room.headroom_after_reclaim_bytes
     own = [
         (device.headroom_after_reclaim_bytes, device.id) for device in snapshot.devices if _is_own(device, snapshot)
     ]
@@ -252,7 +252,7 @@ def _in_system_ram(need: int, snapshot: Snapshot, reserve: int) -> FitVerdict:
     if ram is None:
         reason = "no data for System RAM"
         return FitVerdict(CPU, "CPU", Absent.NOT_AVAILABLE, *(Absent.NOT_AVAILABLE,) * 3, reason)
-    whole, certain, room = read_system_ram(snapshot)
+    whole, certain, room = read_system_ram(snapshot).room
     blank = FitVerdict(CPU, ram.label, False, whole, room, 0, "", certain, need_bytes=need)
     return _judge(need, blank, _holders(snapshot, {ram.id}), reserve)
 

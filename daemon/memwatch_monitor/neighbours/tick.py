@@ -156,7 +156,7 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
     levels = {verdict.target: verdict.level for verdict in snapshot.pressure}
     ranked = sorted(snapshot.pools, key=lambda pool: -levels.get(pool.id, -1))[:MAX_POOLS]
     headroom, after_reclaim, headroom_of, device = find_headroom(snapshot)
-    whole = compute_capacity(device, snapshot) if device else read_system_ram(snapshot).size_bytes
+    whole = compute_capacity(device, snapshot) if device else read_system_ram(snapshot).room.size_bytes
     return Tick(
         schema=SCHEMA,
         run=run,

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.cli.headroom import find_capacity
+from memwatch.cli.headroom import read_room
 from memwatch.cli.holders import sparkline
 from memwatch.cli.peaks import Peaks, read_tree
 from memwatch.core.model import Absent
@@ -392,10 +392,10 @@ def test_gpu_capacity_is_its_limit() -> None:
     snapshot["devices"] = [{**device, "allocates_from": ["working_set"]}]
 
     found = build_snapshot(snapshot)
-    assert find_capacity(found, device["id"]) == 27 << 30
-    assert find_capacity(found, None) == found.pools[0].size_bytes
-    assert find_capacity(found, "gpu7") is None
-    assert find_capacity(replace(found, pools=(), shares=(), devices=()), None) is None
+    assert read_room(found, device["id"]).whole_bytes == 27 << 30
+    assert read_room(found, None).whole_bytes == found.pools[0].size_bytes
+    assert read_room(found, "gpu7") == (None, None, None)
+    assert read_room(replace(found, pools=(), shares=(), devices=()), None) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,18 @@
-"""Waiting for memory in a container whose limit is below the machine's memory."""
+"""A program within its own limit waits for what that leaves it, and plans with that."""
 
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from memwatch.cli.headroom import PlaceHeadroom
-from memwatch.library.host import CgroupLimit
 from support.client_process import memwatch
 from support.daemon_process import running_daemon
 from support.dead_address import dead_address
 from support.library_process import roots_environment, run_json, run_program
+from support.paths import MACHINES
 
 GIB = 1 << 30
 # 12 GiB minus usage: 700,000,256 bytes without 270,004,224 bytes of page cache and reclaimable slab.
@@ -104,22 +104,43 @@ def test_unreadable_limit_is_none(tmp_path: Path) -> None:
     assert missing.stderr == invalid.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("headroom", "left", "whole"),
-    [
-        (PlaceHeadroom("System RAM", 8 * GIB, 16 * GIB), 1 * GIB, "the unit limit is 4.0 GiB"),
-        (PlaceHeadroom("System RAM", GIB // 2, 16 * GIB), GIB // 2, "the unit limit is 4.0 GiB"),
-        (PlaceHeadroom("System RAM", 1 * GIB, 2 * GIB), 1 * GIB, "System RAM has 2.0 GiB in total"),
-        (PlaceHeadroom("System RAM", None, None), None, "the unit limit is 4.0 GiB"),
-    ],
-    ids=["limit leaves less", "machine has less available", "limit above the total", "unknown memory"],
-)
-def test_limit_bounds_available_and_total_memory(headroom: PlaceHeadroom, left: int | None, whole: str) -> None:
-    """The smaller value counts, and an unknown value stays unknown."""
-    found = headroom._replace(certain_bytes=headroom.left_bytes).limit_to(
-        CgroupLimit("unit limit", 4 * GIB, 1 * GIB)
-    )
+LIBRARY = """
+import json, memwatch
+cpu = next(one for one in memwatch.fit("1KiB").fit.verdicts if one.device == "cpu")
+found = next(one for one in memwatch.discover_backends().backends if one.name == "cpu").devices[0]
+waits = [memwatch.wait_for(size, timeout=0.02, interval=0.01) for size in (%d, %d)]
+print(json.dumps([[one.size_bytes, one.headroom_after_reclaim_bytes] for one in (cpu, found)] + [waits]))
+"""
 
-    assert found.left_bytes == found.certain_bytes == left
-    assert found.whole_words == whole
-    assert json.dumps(found.left_bytes)
+
+@pytest.mark.parametrize(
+    ("machine", "limit", "left"),
+    [
+        ("container-v2", 12 << 30, (12 << 30) - 400_001_024),
+        ("headless-server", 256 << 20, (256 << 20) - 44_000_000),
+        ("numa-server-2tib", None, None),
+    ],
+    ids=["container", "unit with MemoryMax", "none"],
+)
+@pytest.mark.parametrize("by_daemon", [True, False], ids=["daemon", "no daemon"])
+def test_program_and_command_have_what_their_own_limit_leaves(
+    tmp_path: Path, machine: str, limit: int | None, left: int | None, by_daemon: bool
+) -> None:
+    """A daemon reports on the machine: a unit's limit is not that of another program that asks."""
+    here = roots_environment(machine)
+    expected = json.loads((MACHINES / machine / "expected.json").read_text())
+    (pool,) = expected["collectors"]["meminfo"]["pools"]
+    whole, room = limit or pool["size_bytes"], left or pool["available_bytes"]
+    with ExitStack() as stack:
+        url = f"http://{dead_address()}"
+        if by_daemon:
+            daemon = stack.enter_context(running_daemon(tmp_path, environ=here))
+            url = daemon.url
+            verdict = daemon.get("/api/v1/fit?bytes=1KiB").json["verdicts"][-1]
+        done = json.loads(memwatch("fit", "1KiB", "--json", MEMWATCH_URL=url, **here).stdout)["verdicts"][-1]
+        alone = run_json(LIBRARY % (room, room + 1), **here)
+
+    assert (done["size_bytes"], done["headroom_after_reclaim_bytes"]) == (whole, room)
+    assert alone == [[whole, room], [whole, room], [True, False]]
+    if by_daemon and machine == "headless-server":
+        assert verdict["size_bytes"] == pool["size_bytes"]

@@ -143,7 +143,8 @@ def test_lease_of_system_ram_counts_against_a_containers_limit() -> None:
     """`fit` there counts what the limit leaves. GPU memory is not charged to the container."""
     here = demo("dgx-spark")
     limit = Share("cgroup", ShareKind.CGROUP, "limit", "ram", 2 * GIB, "", Quality.MEASURED, limit_bytes=16 * GIB)
-    here = replace(here, shares=(*here.shares, limit))
+    inside = replace(here.machine, in_container=True)
+    here = replace(here, shares=(*here.shares, limit), machine=inside)
     by_pool, by_device = (with_leases_used(here, [lease(here, name, 5 * GIB)]) for name in ("ram", "gpu0"))
     rooms = [find_room(one, "ram") for one in (here, by_pool, by_device)]
 

@@ -158,7 +158,8 @@ def test_cpu_headroom_is_bounded_by_the_container_limit() -> None:
     limit = Share(
         "cgroup", ShareKind.CGROUP, "Container limit", "ram", 10 * GIB, "t", Quality.MEASURED, limit_bytes=16 * GIB
     )
-    limited = replace(machine(), shares=(limit,))
+    contained = replace(machine().machine, in_container=True)
+    limited = replace(machine(), shares=(limit,), machine=contained)
 
     (free,) = build_backend("cpu", EVIDENCE, machine()).devices
     (bounded,) = build_backend("cpu", EVIDENCE, limited).devices

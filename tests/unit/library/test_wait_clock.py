@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from memwatch.core.model import Absent, Bytes
-from memwatch.library.wait import Room, wait_until_free
+from memwatch.library.wait import Check, wait_until_free
 from support.fakes import GIB, FakeClock
 
 TOTAL = 64 * GIB
@@ -26,10 +26,10 @@ class Wait:
     def run(self, interval: float = 1.0, timeout: float | None = None, need: int = 8 * GIB) -> bool:
         return wait_until_free(need, self._check, interval, self.began, timeout, self.clock.monotonic, self._sleep)
 
-    def _check(self) -> Room:
+    def _check(self) -> Check:
         self.checks.append(self.clock.now - self.began)
         assert len(self.checks) < 10_000, "the wait does not end"
-        return Room(self.room(self.checks[-1]), self.total)
+        return Check(self.room(self.checks[-1]), self.total)
 
     def _sleep(self, seconds: float) -> None:
         self.clock.now += seconds

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.accounting.relations import bound_headroom
+from memwatch.core.backends.devices import list_binding_limits
 from memwatch.core.drivers.nvml.records import NvmlReading
 from memwatch.core.findings import Findings
 from memwatch.core.linux.cgroups import OwnerNames, owner_folders, parse_owners
@@ -18,7 +19,7 @@ from memwatch.core.linux.pci import pci_numbers
 from memwatch.core.model import Absent, Architecture, Bytes, Device, Quality, Share, ShareKind, sum_figures
 from memwatch.core.owners import OWNER_KINDS, KernelHeld
 from memwatch.core.printable import printable
-from memwatch.core.snapshot import Machine
+from memwatch.core.snapshot import Machine, Snapshot
 from memwatch.core.units import size
 
 # Each limit is a share, a pressure target, and eight series.
@@ -32,6 +33,9 @@ MAIN_REGIONS = frozenset({"vram", "vram0", "vidmem"})
 WHOLE_DEVICE = frozenset({ShareKind.CUDA_POOL, ShareKind.GPU_LIMIT})
 # Drivers with TTM: their buffers are what a kernel with a `gpu` line in memory.stat charges to cgroups.
 CHARGED_VENDORS = frozenset({"AMD", "Intel"})
+
+
+M = TypeVar("M", Findings, Snapshot)
 
 
 class Place(NamedTuple):
@@ -74,7 +78,7 @@ class Limits(NamedTuple):
 
 def with_gpu_limits(found: Findings) -> Findings:
     """Add the limits to the findings. Without any, the findings are returned unchanged."""
-    found = _with_charged_headroom(found)
+    found = with_charged_headroom(found)
     nvml = found.nvml if found.nvml and any(not isinstance(gpu.limits, Absent) for gpu in found.nvml.gpus) else None
     if found.dmem is None and nvml is None:
         return found
@@ -366,12 +370,12 @@ def _with_notes(machine: Machine | None, notes: Sequence[str]) -> Machine | None
     return replace(machine, explanation=" ".join([machine.explanation, *notes]).strip())
 
 
-def _with_charged_headroom(found: Findings) -> Findings:
-    """Bound the headroom of integrated GPUs by a container's limit, if the kernel charges their memory to it."""
+def with_charged_headroom(found: M) -> M:
+    """Bound the headroom of integrated GPUs by the limits that bind, if the kernel charges their memory to them."""
     machine = found.machine
-    if machine is None or not machine.in_container or not machine.charges_gpu_memory:
+    if machine is None or not machine.charges_gpu_memory:
         return found
-    limits = [share.left_bytes for share in found.shares if share.kind is ShareKind.CGROUP]
+    limits = [share.left_bytes for share in list_binding_limits(found.shares, machine)]
     left = min([limit for limit in limits if isinstance(limit, int)], default=None)
     if left is None:
         return found

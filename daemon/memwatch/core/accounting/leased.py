@@ -8,9 +8,10 @@ from typing import Protocol, TypeVar
 from msgspec.structs import replace
 
 from memwatch.core.accounting.relations import HeadroomCalculator
-from memwatch.core.backends.devices import Room, certain_part, compute_capacity, read_system_ram
+from memwatch.core.backends.devices import Room, build_room, certain_part, read_system_ram
 from memwatch.core.leases import Lease
-from memwatch.core.model import Absent, Bytes, Device, Pool, PoolKind, Share, ShareKind
+from memwatch.core.model import OWN_CGROUP, Absent, Bytes, Device, Pool, PoolKind, Share
+from memwatch.core.snapshot import Snapshot
 
 
 class LeasedMachine(Protocol):
@@ -92,7 +93,7 @@ def _used_pool(pool: Pool, count: int, of_devices: int) -> Pool:
 def _used_share(share: Share, taken: Mapping[str, int], of_pools: Mapping[str, int]) -> Share:
     """A container's limit of System RAM bounds what its programs lease, so that is used there as well."""
     used, count = share.used_bytes, taken.get(share.id, 0)
-    if share.kind is ShareKind.CGROUP:
+    if share.id == OWN_CGROUP:
         count += of_pools.get(share.within, 0)
     return share if isinstance(used, Absent) or not count else replace(share, used_bytes=used + count)
 
@@ -116,19 +117,19 @@ def _lowered(known: Bytes, before: Bytes, after: Bytes) -> Bytes:
     return max(0, known - max(0, before - after))
 
 
-def find_room(here: LeasedMachine, target: str) -> Room | None:
+def find_room(here: Snapshot, target: str) -> Room | None:
     """Return the memory of a pool or device, None if there is no such target.
 
-    For System RAM a container's limit counts, as in `fit`.
+    For System RAM the limits that bind the reader count, as in `fit`.
     """
     device = next((one for one in here.devices if one.id == target), None)
     if device is not None:
-        return Room(compute_capacity(device, here), device.headroom_bytes, device.headroom_after_reclaim_bytes)
+        return build_room(device, here)
     pool = next((one for one in here.pools if one.id == target), None)
     if pool is None:
         return None
     if pool.kind is PoolKind.SYSTEM_RAM:
-        return read_system_ram(here)
+        return read_system_ram(here).room
     holds_cache = pool.free_bytes is not Absent.NOT_SUPPORTED  # HBM that is a NUMA node
     certain = certain_part(pool.available_bytes, pool.free_bytes) if holds_cache else pool.available_bytes
     return Room(pool.size_bytes, certain, pool.available_bytes)

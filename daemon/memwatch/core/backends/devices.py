@@ -1,4 +1,4 @@
-"""Convert the snapshot's devices to devices of a backend."""
+"""Memory that a program can have: of System RAM within its limits, and of each device, as a backend has it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from memwatch.core.backends.model import BackendDevice
 from memwatch.core.model import (
+    OWN_LIMIT,
     Absent,
     Architecture,
     Bytes,
@@ -17,7 +18,7 @@ from memwatch.core.model import (
     find_system_ram,
     sum_figures,
 )
-from memwatch.core.snapshot import Snapshot
+from memwatch.core.snapshot import Machine, Snapshot
 
 # True if GPU and CPU share one memory. An APU's carve-out is a part of it that firmware reserves. A coherent GPU
 # (GH200) has its own memory, which the CPU can access.
@@ -81,20 +82,46 @@ class Room(NamedTuple):
     headroom_bytes: Bytes
     headroom_after_reclaim_bytes: Bytes
 
+    def within(self, limit: Share) -> Room:
+        """Return the memory within a limit. If its use is unknown, all of it may be left."""
+        size, left = limit.limit_bytes, limit.left_bytes
+        if isinstance(size, Absent):
+            return self
+        left = size if isinstance(left, Absent) else left
+        bounds = zip(self, (size, left, left), strict=True)
+        return Room(*(figure if isinstance(figure, Absent) else min(figure, bound) for figure, bound in bounds))
 
-def read_system_ram(snapshot: PoolsAndShares) -> Room:
-    """Return the memory of System RAM for a program on the CPU, each figure within a container's limit."""
+
+def list_binding_limits(shares: Iterable[Share], machine: Machine | None) -> list[Share]:
+    """Return the cgroup limits that bind the programs a reading is for.
+
+    That of the container in which the machine was read binds all of its programs. Outside of a container,
+    memwatchd's own limit (`scope = "cgroup"`) binds memwatchd alone, and no other program. `OWN_LIMIT` is that of
+    the process that asks.
+    """
+    contained = machine is not None and machine.in_container
+    return [one for one in shares if one.kind is ShareKind.CGROUP and (contained or one.id == OWN_LIMIT)]
+
+
+class SystemRam(NamedTuple):
+    """System RAM for a program without a GPU. `limit`: the smallest limit that binds it, None without one."""
+
+    room: Room
+    limit: Share | None = None
+
+
+def read_system_ram(snapshot: Snapshot) -> SystemRam:
+    """Return the memory of System RAM for a program on the CPU, each figure within the limits that bind it."""
     ram = find_system_ram(snapshot.pools)
     if ram is None:
-        return Room(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
-    whole, room = ram.size_bytes, ram.available_bytes
-    for share in snapshot.shares:
-        if share.kind is not ShareKind.CGROUP or isinstance(share.limit_bytes, Absent):
-            continue
-        whole = min(whole, share.limit_bytes)
-        if isinstance(room, int) and isinstance(share.used_bytes, int):
-            room = min(room, max(0, share.limit_bytes - share.used_bytes))
-    return Room(whole, certain_part(room, ram.free_bytes), room)
+        return SystemRam(Room(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE))
+    room = Room(ram.size_bytes, certain_part(ram.available_bytes, ram.free_bytes), ram.available_bytes)
+    smallest, least = None, ram.size_bytes
+    for share in list_binding_limits(snapshot.shares, snapshot.machine):
+        room = room.within(share)
+        if isinstance(share.limit_bytes, int) and share.limit_bytes < least:
+            smallest, least = share, share.limit_bytes
+    return SystemRam(room, smallest)
 
 
 def certain_part(available: Bytes, free: Bytes) -> Bytes:
@@ -102,6 +129,10 @@ def certain_part(available: Bytes, free: Bytes) -> Bytes:
     if isinstance(available, Absent) or isinstance(free, Absent):
         return available if isinstance(available, Absent) else free
     return min(available, free)
+
+
+def build_room(device: Device, snapshot: PoolsAndShares) -> Room:
+    return Room(compute_capacity(device, snapshot), device.headroom_bytes, device.headroom_after_reclaim_bytes)
 
 
 def compute_capacity(device: Device, snapshot: PoolsAndShares) -> Bytes:

@@ -111,7 +111,7 @@ def select_recommended(backends: Sequence[Backend]) -> tuple[str, str]:
 
 
 def build_cpu(evidence: ProbeResults, snapshot: Snapshot) -> Backend:
-    device = BackendDevice(None, evidence.cpu, "cpu", *read_system_ram(snapshot), unified=True)
+    device = BackendDevice(None, evidence.cpu, "cpu", *read_system_ram(snapshot).room, unified=True)
     return Backend("cpu", "CPU", True, "always available", (device,))
 
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from memwatch.core.backends.devices import certain_part
-from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Process, ShareKind
+from memwatch.core.backends.devices import read_system_ram
+from memwatch.core.model import Absent, Bytes, Pool, Process, find_system_ram
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Level, Pressure, Snapshot
@@ -137,16 +137,14 @@ def find_worst(snapshot: Snapshot) -> Pressure | None:
 
 
 def compute_headroom(snapshot: Snapshot) -> Allocatable | None:
-    """Return the memory available to a program without a GPU: that of system RAM, or of a tighter cgroup limit."""
-    ram = next((pool for pool in snapshot.pools if pool.kind is PoolKind.SYSTEM_RAM), None)
-    if ram is None or isinstance(ram.available_bytes, Absent):
-        return None if ram is None else Allocatable(ram.label, ram.available_bytes, ram.available_bytes)
-    label, least = ram.label, ram.available_bytes
-    for share in snapshot.shares if snapshot.machine.in_container else ():
-        left = share.left_bytes
-        if share.kind is ShareKind.CGROUP and not isinstance(left, Absent) and left < least:
-            label, least = snapshot.relation(share), left
-    return Allocatable(label, certain_part(least, ram.free_bytes), least)
+    """Return the memory available to a program without a GPU: that of System RAM, or of a tighter limit."""
+    ram = find_system_ram(snapshot.pools)
+    if ram is None:
+        return None
+    room, limit = read_system_ram(snapshot)
+    is_tighter = limit is not None and room.headroom_after_reclaim_bytes != ram.available_bytes
+    label = snapshot.relation(limit) if limit is not None and is_tighter else ram.label
+    return Allocatable(label, room.headroom_bytes, room.headroom_after_reclaim_bytes)
 
 
 def find_cuda_free(snapshot: Snapshot) -> int | None:
