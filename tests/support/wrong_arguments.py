@@ -15,7 +15,12 @@ from typing import Any
 import memwatch
 
 library: Any = memwatch  # calls with wrong types
-OURS = (memwatch.InvalidInputError, memwatch.DeviceError, memwatch.NoBackendError)
+OURS = (
+    memwatch.InvalidInputError,
+    memwatch.DeviceError,
+    memwatch.NoBackendError,
+    memwatch.ContextNotMeasuredError,
+)
 WRONG: tuple[Any, ...] = (
     None,
     1,
@@ -104,7 +109,7 @@ CALLS: dict[str, tuple[Callable[..., object], tuple[str, ...]]] = {
         lambda **one: library.fit(**{"model": sys.argv[1], **one}),
         (
             *("model", "context", "batch", "dtype", "kv_dtype", "training", "offload_kv", "cpu_layers"),
-            *("gpus", "parallel", "zero", "reserve", "launch"),
+            *("gpus", "parallel", "zero", "reserve", "launch", "measure"),
         ),
     ),
     "get_device_memory_bytes": (library.get_device_memory_bytes, ("device", "default")),

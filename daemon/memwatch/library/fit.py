@@ -18,13 +18,16 @@ from memwatch.library.machine_record import ROOTS, is_this_machine
 from memwatch.library.program_safety import log_once
 from memwatch.library.visible_gpus import Program
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
-from memwatch.planning.arguments import check_path, refuse
+from memwatch.planning.arguments import check_flag, check_kind, check_path, refuse
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
 from memwatch.planning.launch import select_engines
 from memwatch.planning.need import is_size, read_subject
 from memwatch.planning.request import MAX_ZERO_STAGE, Use
-from memwatch.planning.sizes import parse_bytes
+from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan
+
+# Options of `fit` by the field of a use with another name.
+LIBRARY_NAMES = {"batch_size": "batch"}
 
 
 def fit(
@@ -49,15 +52,15 @@ def fit(
     `model`: a size such as "20GiB", the path of a model, or what `read_checkpoint` returned. `context` 0: the
     model's own, at most 8,192 tokens. `gpus` 0: as few as possible. `parallel`: tensor or pipeline. `measure`:
     opens a GPU context in another process for its cost, and raises ContextNotMeasuredError. `launch`: an engine for
-    its launch line, or all. Without a daemon, reads the machine, which takes up to two seconds. Raises
-    NoDaemonError as `machine`.
+    its launch line, or all. For a size, `reserve` is the only option. The CPU has System RAM within the limit of
+    this process's container, unit or job. Without a daemon, reads the machine, which takes up to two seconds.
+    Raises NoDaemonError as `machine`.
     """
     if not isinstance(model, str | int | os.PathLike | Checkpoint):
         raise refuse(model, "model", "a size, a path or a Checkpoint", '"20GiB"')
+    if training is not None:
+        check_kind(training, "training", TrainingPlan, "TrainingPlan()")
     left = parse_bytes(reserve, "reserve") if reserve else 0
-    if isinstance(model, int) or (isinstance(model, str) and is_size(model)):
-        return answer_size(parse_bytes(model), str(model), read_snapshot(), left)
-    runtime = measure_context().bytes if measure else 0
     use = Use(
         context=context,
         batch_size=batch,
@@ -70,10 +73,29 @@ def fit(
         parallel=parallel,
         zero=zero,
         reserve_bytes=left,
-        runtime_bytes=runtime,
     )
     engines = select_engines(launch)
+    check_flag(measure, "measure", example=True)
+    if isinstance(model, int) or (isinstance(model, str) and is_size(model)):
+        need = parse_bytes(model)
+        _refuse_for_size(model, use, measure=measure, launch=launch)
+        return answer_size(need, str(model), read_snapshot(), left)
+    if measure:
+        use = replace(use, runtime_bytes=measure_context().bytes)
     return answer_model(_checkpoint(model), use, read_snapshot(), engines)
+
+
+def _refuse_for_size(size: str | int, use: Use, **others: object) -> None:
+    """Raise InvalidInputError for options that are given and cannot change the answer for a size."""
+    plain = Use(reserve_bytes=use.reserve_bytes)
+    changed = [one for one in use.__struct_fields__ if getattr(use, one) != getattr(plain, one)]
+    given = [LIBRARY_NAMES.get(one, one) for one in changed] + [name for name, value in others.items() if value]
+    if given:
+        names = ", ".join(given)
+        raise InvalidInputError(
+            f"{size} is a size, which {names} cannot change; leave that out, or name a model, for example "
+            'fit("models/qwen3-8b", context=8192)'
+        )
 
 
 def _checkpoint(model: str | Path | Checkpoint) -> Checkpoint:
