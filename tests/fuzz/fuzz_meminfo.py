@@ -11,6 +11,7 @@ from memwatch.core.drivers.tegra import nvmap
 from memwatch.core.helper.codec import DecodeError
 from memwatch.core.linux.files import ParseError
 from memwatch.core.linux.meminfo import UNREAD, Meminfo, parse_low_watermark
+from memwatch.core.linux.meminfo import check as check_lines
 from memwatch.core.model import Absent, Pool, Quality
 from memwatch.core.snapshot import Swap
 from memwatch.library import host
@@ -34,11 +35,11 @@ def whole(data: bytes) -> None:
         kib = Meminfo().parse(data)
         of_its_line(kib, data)
         with suppress(ParseError):
-            swap = meminfo.build_swap(kib)
+            swap = meminfo.build_swap(check_lines(kib))
             if isinstance(swap, Swap):
                 are_valid(swap)
                 are_in_input(swap.size_bytes, data + b" 0")
-        adds_up(meminfo.build_pool(kib, parse_low_watermark(data, 4096)), data)
+        adds_up(meminfo.build_pool(check_lines(kib), parse_low_watermark(data, 4096)), data)
 
 
 def of_its_line(kib: dict[str, int], data: bytes) -> None:

@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 
-from memwatch_web.pages.history_page import build_answer
+from memwatch.core.snapshot import Snapshot
+from memwatch_web.pages.history_data import HistoryInput
+from memwatch_web.pages.history_page import build_answer, try_query
 from memwatch_web.pages.history_view import HistoryView, RejectedQuery
 from memwatch_web.pages.renderer import Pages
 from support.daemon_process import RunningDaemon, running_daemon
@@ -47,9 +49,13 @@ def fixed_window(daemon: RunningDaemon) -> str:
     return f"from={end - 400}&to={end}"
 
 
+def answer_of(past: HistoryInput, query: str | dict[str, str], snapshot: Snapshot) -> HistoryView | RejectedQuery:
+    return build_answer(past, try_query(past, QueryParams(query), snapshot), snapshot)
+
+
 def shown(sample: Any, query: str = "") -> tuple[HistoryView | RejectedQuery, bytes]:
     snapshot = SAMPLES[sample]() if isinstance(sample, str) else sample
-    answer = build_answer(past_of(snapshot), QueryParams(query), snapshot)
+    answer = answer_of(past_of(snapshot), query, snapshot)
     return answer, PAGES.history(snapshot, answer)
 
 
@@ -216,7 +222,7 @@ def test_invalid_query_shows_a_page_with_the_reason(daemon: RunningDaemon, query
     )
 )
 def test_any_query_shows_a_page(query: dict[str, str]) -> None:
-    answer = build_answer(PAST, QueryParams(query), CALM)
+    answer = answer_of(PAST, query, CALM)
 
     page = Reader(PAGES.history(CALM, answer))
 
@@ -282,7 +288,7 @@ def test_every_link_is_a_valid_query() -> None:
     page = Reader(shown(snapshot, "range=1h")[1])
     ways = sorted({href.partition("?")[2] for href in page.values("href") if href.startswith("history?")})
 
-    answers = [build_answer(past, QueryParams(way), snapshot) for way in ways]
+    answers = [answer_of(past, way, snapshot) for way in ways]
 
     assert len(ways) >= 12
     assert [answer for answer in answers if isinstance(answer, RejectedQuery)] == []
@@ -297,8 +303,8 @@ def test_missing_data_has_no_level_and_no_latest_value() -> None:
         past.history.machine.add(END + second, {"self.cpu_seconds": 5.0})
     later = replace(snapshot, unix=snapshot.unix + 200)
 
-    before = build_answer(past, QueryParams(f"from={snapshot.unix - 9000}&to={snapshot.unix - 8000}"), later)
-    gone = build_answer(past, QueryParams("series=pool.gone.used_bytes"), later)
+    before = answer_of(past, f"from={snapshot.unix - 9000}&to={snapshot.unix - 8000}", later)
+    gone = answer_of(past, "series=pool.gone.used_bytes", later)
 
     assert isinstance(before, HistoryView)
     assert isinstance(gone, HistoryView)

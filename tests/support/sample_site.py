@@ -23,7 +23,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.notify.status import AlertView
 from memwatch_web.asgi.access import SECURITY_HEADERS
 from memwatch_web.pages.history_data import HistoryInput
-from memwatch_web.pages.history_page import build_answer, build_pool_data, parse_pool_query
+from memwatch_web.pages.history_page import build_answer, build_pool_data, parse_pool_query, try_query
 from memwatch_web.pages.history_view import RejectedQuery, build_view
 from memwatch_web.pages.processes import parse_view
 from memwatch_web.pages.renderer import Pages
@@ -138,7 +138,8 @@ class Site:
     async def _past(self, request: Request) -> Response:
         snapshot = self.now()
         self._cached_past = self._cached_past or past_of(snapshot)
-        shown = build_answer(self._cached_past, request.query_params, snapshot)
+        query = try_query(self._cached_past, request.query_params, snapshot)
+        shown = build_answer(self._cached_past, query, snapshot)
         return self._html(self._pages.history(snapshot, shown), 422 if isinstance(shown, RejectedQuery) else 200)
 
     async def _past_data(self, request: Request) -> Response:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from memwatchd.settings.alerts import Webhook
 from memwatchd.settings.load import SettingsError, load
 from memwatchd.settings.schema import Settings
 
@@ -24,6 +25,10 @@ def settings_from(
     file.write_text(text, encoding="utf-8")
     file.chmod(0o600)
     return load({"config": str(file), **(flags or {})}, environ or {})
+
+
+def webhooks_of(settings: Settings) -> list[Webhook]:
+    return [one for one in settings.alerts.receivers if isinstance(one, Webhook)]
 
 
 def problems_from(folder: Path, text: str = "", **sources: Any) -> list[str]:

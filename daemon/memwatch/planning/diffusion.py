@@ -237,7 +237,6 @@ T5_TOKENS, SD3_TOKENS = 512, 333
 # Heads of SDXL's and Flux's attention have this many numbers, in files that do not say so.
 SDXL_HEAD, FLUX_HEAD = 64, 128
 SD1_HEADS = 8
-SD1_WIDTH = 768
 VAE_TILE = 512
 
 Tensors = Mapping[str, tuple[tuple[int, ...], int]]

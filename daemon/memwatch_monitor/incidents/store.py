@@ -19,11 +19,10 @@ from msgspec.structs import replace
 from memwatch.core.clock import Clock
 from memwatch.core.helper.codec import DecodeError, from_line, to_line
 from memwatch.reporting.incidents.records import Incident
+from memwatch_monitor.alerts.rules import KERNEL
 from memwatch_monitor.history.disk.ring_file import RingContents, Stamp, boot_bytes, file_time, open_ring
 
 MAX_INCIDENTS, MAX_BYTES = 100, 1 << 20
-# Target of alerts about kills.
-KERNEL = "kernel"
 # An incident has some 30 kB.
 MAX_UNPACKED_BYTES = 1 << 20
 # An incident counts as recent for this long after its last change: for three scrapes, also at one a minute.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, cast
 
 from msgspec import defstruct
 from msgspec.structs import replace
@@ -319,15 +319,15 @@ CHANNELS: dict[str, type[ReceiverSection]] = {
 }
 
 
-AnyReceiver = TypeVar("AnyReceiver", bound=ReceiverSection)
+WithinHour = Annotated[Duration, Bounds(seconds(0), seconds(3600))]
+WithinDay = Annotated[Duration, Bounds(seconds(0), seconds(86_400))]
 
 
 class Alerts(Section, frozen=True, kw_only=True):
     """Alert rules. The derived section also has a list of receivers for each kind of channel."""
 
     pending_for: Annotated[
-        Duration,
-        Bounds(seconds(0), seconds(3600)),
+        WithinHour,
         Doc(
             "Time that a condition must persist before its alert fires, {bounds}. Urgent conditions fire at "
             "once: an OOM kill, the last 256 MiB, a livelock, or a target that will be full within 15 "
@@ -335,35 +335,27 @@ class Alerts(Section, frozen=True, kw_only=True):
         ),
     ] = seconds(5)
     gpu_pending_for: Annotated[
-        Duration,
-        Bounds(seconds(0), seconds(3600)),
-        Doc("The same for dedicated GPU memory: inference servers fill it on purpose."),
+        WithinHour, Doc("The same for dedicated GPU memory: inference servers fill it on purpose.")
     ] = seconds(60)
-    collector_pending_for: Annotated[
-        Duration, Bounds(seconds(0), seconds(3600)), Doc("The same for a failing collector (collector.failing).")
-    ] = seconds(60)
+    collector_pending_for: Annotated[WithinHour, Doc("The same for a failing collector (collector.failing).")] = (
+        seconds(60)
+    )
     forecast_within: Annotated[
         Duration,
         Bounds(seconds(1), seconds(86_400)),
         Doc("Time to full at the current rate that triggers pressure.forecast, {bounds}."),
     ] = seconds(300)
     resolve_after: Annotated[
-        Duration,
-        Bounds(seconds(0), seconds(86_400)),
-        Doc("Time that a condition must be over before its alert resolves, {bounds} …"),
+        WithinDay, Doc("Time that a condition must be over before its alert resolves, {bounds} …")
     ] = seconds(60)
-    keep_firing_for: Annotated[
-        Duration, Bounds(seconds(0), seconds(86_400)), Doc("… and minimum time that an alert fires, {bounds}.")
-    ] = seconds(120)
+    keep_firing_for: Annotated[WithinDay, Doc("… and minimum time that an alert fires, {bounds}.")] = seconds(120)
     repeat_every: Annotated[
         Duration,
         Bounds(seconds(0), seconds(604_800)),
         Doc("Interval between repeated notifications of a firing alert, 0s (never) to 7d."),
     ] = seconds(14_400)
     again_after: Annotated[
-        Duration,
-        Bounds(seconds(0), seconds(86_400)),
-        Doc("Minimum interval between notifications of a recurring alert that is not urgent, {bounds}."),
+        WithinDay, Doc("Minimum interval between notifications of a recurring alert that is not urgent, {bounds}.")
     ] = seconds(300)
     instance: Annotated[
         str | None,
@@ -413,9 +405,6 @@ class Alerts(Section, frozen=True, kw_only=True):
         """Receivers of all kinds, with their proxies."""
         shared = ProxyChoice(self.proxy, self.listener_user, is_shared=True)
         return tuple(one.behind(shared) for name in self.channels for one in getattr(self, name))
-
-    def receivers_of_kind(self, kind: type[AnyReceiver]) -> tuple[AnyReceiver, ...]:
-        return tuple(one for one in self.receivers if isinstance(one, kind))
 
     @property
     def rules(self) -> AlertRules:

@@ -15,6 +15,7 @@ from memwatch.core.findings import Findings
 from memwatch.core.linux.cgroup_limits import CgroupLimit, limiting_cgroup
 from memwatch.core.linux.container_kind import LXCFS
 from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.meminfo import check
 from memwatch.core.model import Absent, Process, Quality, Share, ShareKind
 from memwatch.core.snapshot import CHARGED, GPU_CHARGING, Machine, Node, ProcessScan
 from support.generated.figures import MIB, Figures
@@ -61,7 +62,7 @@ def draw_memory(figures: Figures, host: Host) -> Findings:
     try:
         kib = draw_meminfo(figures, size >> 10)
         arc = ArcStats(figures.reported(figures.part(size)), MIB) if not limited and choose.chance(10) else None
-        pool, swap = build_pool(kib, None if choose.chance(50) else 4096, arc), build_swap(kib)
+        pool, swap = build_pool(check(kib), None if choose.chance(50) else 4096, arc), build_swap(check(kib))
     except ParseError:  # the collector fails
         return Findings()
     return Findings(pools=(replace(pool, source=LXCFS + pool.source) if limited else pool,), swap=swap)

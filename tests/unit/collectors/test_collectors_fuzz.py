@@ -20,6 +20,7 @@ from memwatch.core.linux.cgroup_mounts import find_own_cgroup
 from memwatch.core.linux.cgroups import owner_folders, parse_cgroup, parse_mountinfo, parse_owners
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.core.linux.meminfo import Meminfo, parse_low_watermark
+from memwatch.core.linux.meminfo import check as check_lines
 from memwatch.core.processes.process_folder import parse_rollup
 from support.machine_folders import NAMES, machine_folder
 
@@ -27,8 +28,8 @@ Parser = Callable[[bytes], Any]
 
 # Each parser with the files whose bytes are damaged, cut and mixed for it.
 PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
-    "meminfo": (lambda data: meminfo.build_pool(Meminfo().parse(data)), ("proc/meminfo",)),
-    "swap": (lambda data: meminfo.build_swap(Meminfo().parse(data)), ("proc/meminfo",)),
+    "meminfo": (lambda data: meminfo.build_pool(check_lines(Meminfo().parse(data))), ("proc/meminfo",)),
+    "swap": (lambda data: meminfo.build_swap(check_lines(Meminfo().parse(data))), ("proc/meminfo",)),
     "arcstats": (meminfo.parse_arcstats, ("proc/spl/kstat/zfs/arcstats",)),
     "watermark": (lambda data: parse_low_watermark(data, 4096), ("proc/zoneinfo",)),
     "protection": (buddyinfo.parse_protection, ("proc/zoneinfo",)),

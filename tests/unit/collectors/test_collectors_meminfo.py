@@ -17,7 +17,7 @@ from memwatch.core.collectors.meminfo import (
     parse_arcstats,
 )
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.core.linux.meminfo import Meminfo, compute_available
+from memwatch.core.linux.meminfo import Meminfo, check, compute_available
 from memwatch.core.model import Absent, Pool, Quality
 from memwatch.core.snapshot import Swap
 from support.machine_folders import machine_folder
@@ -143,7 +143,7 @@ def test_previous_file_does_not_affect_parsing(other: bytes) -> None:
 def test_part_beyond_the_total_is_left_out_alone(key: str, lost: set[str]) -> None:
     """A part that exceeds MemTotal is a contradiction. Huge pages are known from their counts as well."""
     sound, odd = (
-        build_pool(Meminfo().parse(data))
+        build_pool(check(Meminfo().parse(data)))
         for data in (meminfo_of("kvm-hugepages"), with_line(meminfo_of("kvm-hugepages"), key, 65_536_001))
     )
 
@@ -156,21 +156,21 @@ def test_meminfo_without_total_or_free_is_rejected(missing: str) -> None:
     kib = Meminfo().parse(without(meminfo_of("workstation"), missing))
 
     with pytest.raises(ParseError, match=f"no {missing}"):
-        build_pool(kib)
+        build_pool(check(kib))
 
 
 def test_swap_freer_than_its_size_is_inconsistent() -> None:
-    assert build_swap({"SwapTotal": 4, "SwapFree": 5}) is Absent.INCONSISTENT
+    assert build_swap(check({"SwapTotal": 4, "SwapFree": 5})) is Absent.INCONSISTENT
 
 
 def test_kernel_without_swap_has_none() -> None:
     """A kernel without swap support has no swap, rather than swap of size 0."""
-    assert build_swap({"MemTotal": 4, "MemFree": 2}) is None
+    assert build_swap(check({"MemTotal": 4, "MemFree": 2})) is None
 
 
 def test_zswap_is_read() -> None:
     """Compressed swap in front of a disk: the stored bytes, and the RAM that they occupy."""
-    swap = build_swap({"SwapTotal": 100, "SwapFree": 40, "Zswap": 10, "Zswapped": 30})
+    swap = build_swap(check({"SwapTotal": 100, "SwapFree": 40, "Zswap": 10, "Zswapped": 30}))
 
     assert isinstance(swap, Swap)
     assert (swap.used_bytes, swap.zswap_stored_bytes, swap.zswap_memory_bytes) == (60 * KIB, 30 * KIB, 10 * KIB)
@@ -182,7 +182,7 @@ def test_page_cache_is_available() -> None:
     kib = Meminfo().parse(meminfo_of("container-v2"))
     filled = {key: kib[key] + 30 * gib for key in ("Cached", "Inactive(file)")}
     moved = kib | {"MemFree": kib["MemFree"] - 30 * gib} | filled
-    before, after = build_pool(kib), build_pool(moved)
+    before, after = build_pool(check(kib)), build_pool(check(moved))
 
     assert after.available_bytes == before.available_bytes
     assert after.unattributed_bytes == before.unattributed_bytes
@@ -193,7 +193,7 @@ def test_driver_memory_is_unattributed() -> None:
     """Memory that leaves MemFree and appears in no other line is unattributed, to the byte."""
     kib = Meminfo().parse(meminfo_of("container-v2"))
     taken = kib | {"MemFree": kib["MemFree"] - 4096, "MemAvailable": kib["MemAvailable"] - 4096}
-    before, after = build_pool(kib), build_pool(taken)
+    before, after = build_pool(check(kib)), build_pool(check(taken))
 
     assert isinstance(before.unattributed_bytes, int)
     assert after.unattributed_bytes == before.unattributed_bytes + 4096 * KIB
@@ -202,7 +202,7 @@ def test_driver_memory_is_unattributed() -> None:
 def test_huge_pages_are_set_aside() -> None:
     """The huge page pool is used memory that is not pressure (84 % used is judged as 31.7 %)."""
     kib = Meminfo().parse(meminfo_of("kvm-hugepages"))
-    pool = build_pool(kib)
+    pool = build_pool(check(kib))
 
     assert isinstance(pool.used_bytes, int)
     assert pool.used_bytes / pool.size_bytes == pytest.approx(0.842, abs=0.001)
@@ -214,7 +214,7 @@ def test_free_huge_pages_exclude_reserved_ones() -> None:
     kib = Meminfo().parse(meminfo_of("kvm-hugepages"))
     kib |= {"HugePages_Total": 20480, "HugePages_Free": 8192, "HugePages_Rsvd": 0, "Hugetlb": 20480 * 2048}
 
-    assert build_pool(kib).set_aside_free_bytes == 16 << 30
+    assert build_pool(check(kib)).set_aside_free_bytes == 16 << 30
 
 
 @pytest.mark.parametrize("line", ["HugePages_Free", "Hugepagesize"])
@@ -225,15 +225,15 @@ def test_free_huge_pages_are_unknown_without_their_line(line: str) -> None:
     rest = {key: value for key, value in kib.items() if key != line}
     none = {key: value for key, value in rest.items() if key not in ("HugePages_Total", "Hugetlb")}
 
-    assert not isinstance(build_pool(rest).set_aside_free_bytes, int)
-    assert build_pool(none).set_aside_free_bytes == 0
+    assert not isinstance(build_pool(check(rest)).set_aside_free_bytes, int)
+    assert build_pool(check(none)).set_aside_free_bytes == 0
 
 
 def test_huge_pages_without_hugetlb_line_are_counted() -> None:
     """Kernels without the line Hugetlb count huge pages of the default size."""
     kib = Meminfo().parse(without(meminfo_of("kvm-hugepages"), "Hugetlb"))
 
-    assert build_pool(kib).set_aside_bytes == 48 << 30
+    assert build_pool(check(kib)).set_aside_bytes == 48 << 30
 
 
 def test_available_without_watermarks_is_an_estimate() -> None:
@@ -262,7 +262,7 @@ def test_meminfo_without_available_or_free_memory_is_rejected() -> None:
 def test_parts_beyond_the_used_memory_overlap() -> None:
     """If the parts exceed the used memory, they are not trimmed; the overlap is reported."""
     kib = Meminfo().parse(meminfo_of("no-psi"))
-    pool = build_pool(kib | {"AnonPages": kib["MemTotal"]})
+    pool = build_pool(check(kib | {"AnonPages": kib["MemTotal"]}))
 
     assert pool.overlap
     assert pool.unattributed_bytes == 0
@@ -271,7 +271,7 @@ def test_parts_beyond_the_used_memory_overlap() -> None:
 
 def test_unattributed_is_unknown_without_anonymous_pages() -> None:
     """Without the line AnonPages unattributed memory is unknown."""
-    pool = build_pool(Meminfo().parse(without(meminfo_of("no-psi"), "AnonPages")))
+    pool = build_pool(check(Meminfo().parse(without(meminfo_of("no-psi"), "AnonPages"))))
 
     assert pool.unattributed_bytes is Absent.NOT_SUPPORTED
     assert pool.contents == ()
@@ -282,13 +282,13 @@ def test_arc_below_its_floor_changes_nothing() -> None:
     """An ARC smaller than its floor releases nothing, and available memory stays a measured value."""
     kib = Meminfo().parse(meminfo_of("zfs-box"))
 
-    assert build_pool(kib, None, ArcStats(size_bytes=10, floor_bytes=20)) == build_pool(kib)
+    assert build_pool(check(kib), None, ArcStats(size_bytes=10, floor_bytes=20)) == build_pool(check(kib))
 
 
 def test_available_with_arc_is_bounded_by_the_size() -> None:
     """Two files read at different moments cannot make more available than the pool's size."""
     kib = Meminfo().parse(meminfo_of("zfs-box"))
-    pool = build_pool(kib, None, ArcStats(size_bytes=kib["MemTotal"] << 10, floor_bytes=0))
+    pool = build_pool(check(kib), None, ArcStats(size_bytes=kib["MemTotal"] << 10, floor_bytes=0))
 
     assert pool.available_bytes == pool.size_bytes
 

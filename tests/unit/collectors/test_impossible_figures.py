@@ -12,6 +12,7 @@ from memwatch.core.drivers.drm.cards import build_regions, parse_lmem, parse_vra
 from memwatch.core.drivers.nvml.records import GpuMemory
 from memwatch.core.drivers.nvml.validation import ImplausibleAnswerError, Limits, merge_rows, plausible_memory
 from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.meminfo import check
 from memwatch.core.model import Absent
 from support.fakes import GIB
 
@@ -19,7 +20,7 @@ from support.fakes import GIB
 @pytest.mark.parametrize(
     "read",
     [
-        lambda: build_pool({"MemTotal": 1 << 60, "MemFree": 1, "MemAvailable": 1}),
+        lambda: build_pool(check({"MemTotal": 1 << 60, "MemFree": 1, "MemAvailable": 1})),
         lambda: plausible_memory(GpuMemory(2, (1 << 64) - 2, 0, 0, 0)),
         lambda: merge_rows([(7, (1 << 64) - 2, 0)], Limits(1 << 22), None),
     ],
@@ -47,12 +48,12 @@ def test_arc_larger_than_system_ram_does_not_count() -> None:
     """60 GiB of ARC are the host's where meminfo shows a container's 8 GiB: nothing was left in use."""
     kib = {"MemTotal": 8 << 20, "MemFree": 1 << 20, "MemAvailable": 2 << 20}
 
-    assert build_pool(kib, arc=ArcStats(60 * GIB, GIB)) == build_pool(kib)
+    assert build_pool(check(kib), arc=ArcStats(60 * GIB, GIB)) == build_pool(check(kib))
 
 
 def test_free_huge_pages_are_not_more_than_all() -> None:
     kib = {"MemTotal": 8 << 20, "MemFree": 1 << 20, "MemAvailable": 2 << 20}
     pages = {"HugePages_Total": 512, "HugePages_Free": 4096, "HugePages_Rsvd": 0, "Hugepagesize": 2048}
-    pool = build_pool(kib | pages)
+    pool = build_pool(check(kib | pages))
 
     assert (pool.set_aside_bytes, pool.set_aside_free_bytes) == (GIB, GIB)

@@ -45,7 +45,7 @@ def lines_of(text: str, **changed: int) -> dict[str, int]:
 
 def test_file_pages_beyond_the_caches_do_not_count_as_available() -> None:
     """78 GiB of file pages beside 6 GiB of cache: the machine is 94 % full, not 38 %."""
-    pool = build_pool(lines_of(LEAKED_FILE_PAGES))
+    pool = build_pool(check(lines_of(LEAKED_FILE_PAGES)))
 
     assert pool.available_bytes == (2 + 5 + 1) * GIB
     assert pool.judged_ratio == pytest.approx(0.936)
@@ -57,7 +57,7 @@ def test_file_pages_beyond_the_caches_do_not_count_as_available() -> None:
 def test_available_above_the_total_is_estimated() -> None:
     """The same machine later: MemAvailable exceeds MemTotal, and System RAM is still shown."""
     later = lines_of(LEAKED_FILE_PAGES) | {"MemAvailable": 139_264_000, "Inactive(file)": 139_264_000}
-    pool = build_pool(later)
+    pool = build_pool(check(later))
 
     assert (pool.available_bytes, pool.quality) == (8 * GIB, Quality.ESTIMATED)
 
@@ -68,7 +68,7 @@ def test_pages_given_back_are_available() -> None:
     kib |= {"Inactive(file)": given_back + (5 << 20), "Inactive(anon)": 55_574_528 - given_back}
     kib["MemAvailable"] = 48 << 20
 
-    assert build_pool(kib).available_bytes == 48 * GIB
+    assert build_pool(check(kib)).available_bytes == 48 * GIB
     assert check(kib).refuted == {}
 
 
@@ -107,8 +107,8 @@ def test_odd_swap_leaves_system_ram_as_it_is(line: str, value: int) -> None:
     """lxcfs prints such lines in containers without a limit for swap (lxc/lxcfs#56, #170, #412)."""
     kib = lines_of(LEAKED_FILE_PAGES) | {"SwapTotal": 8_388_604, "SwapFree": 8_388_604}
 
-    assert build_swap(kib | {line: value}) is Absent.INCONSISTENT
-    assert build_pool(kib | {line: value}) == build_pool(kib)
+    assert build_swap(check(kib | {line: value})) is Absent.INCONSISTENT
+    assert build_pool(check(kib | {line: value})) == build_pool(check(kib))
 
 
 def write_huge_pages(sysfs: Path, **counts: tuple[int, int]) -> None:

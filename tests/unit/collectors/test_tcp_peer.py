@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.core.linux.tcp_peer import TcpEnd, find_peer_uid, parse_uids, table_rows
+from memwatch.core.linux.tcp_peer import TcpEnd, find_peer_uid, parse_rows, table_rows
 from support.other_user import CAN_SWITCH, OTHER_UID, become_other
 from support.waiting import wait_until
 
@@ -89,7 +89,7 @@ def test_user_is_unknown_without_tables(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=300))
 def test_any_line_is_parsed(line: bytes) -> None:
-    assert list(parse_uids([line], b"0100007F:DA2C", b"0100007F:9A33")) == []
+    assert list(parse_rows([line], b"0100007F:DA2C", b"0100007F:9A33")) == []
 
 
 @pytest.mark.process

@@ -6,7 +6,7 @@ import pytest
 
 from memwatch.core.collectors.meminfo import build_pool
 from memwatch.core.linux.files import ParseError
-from memwatch.core.linux.meminfo import Meminfo
+from memwatch.core.linux.meminfo import Meminfo, check
 from memwatch.core.model import Absent, Quality
 from memwatch.library.host import Ram, parse_meminfo
 from support.answer_corruption import corrupt_lines
@@ -16,7 +16,7 @@ from support.paths import MACHINES
 def by_daemon(text: bytes) -> Ram | Absent:
     """Return System RAM of the same text as the daemon has it."""
     try:
-        pool = build_pool(Meminfo().parse(text))
+        pool = build_pool(check(Meminfo().parse(text)))
     except ParseError:
         return Absent.NOT_SUPPORTED
     assert isinstance(pool.available_bytes, int)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.collectors.meminfo import build_pool
-from memwatch.core.linux.meminfo import Meminfo
+from memwatch.core.linux.meminfo import Meminfo, check
 from memwatch.reporting.doctor.examiner import check_meminfo_lines
 from support.fakes import GIB
 from support.paths import MACHINES
@@ -48,7 +48,9 @@ def test_balloon_is_no_unattributed_memory(balloon: int, kernel: int, unattribut
     """Linux 6.16. Where MemTotal does not contain it, nothing of it is left to be moved."""
     kib = {"MemTotal": 8, "MemFree": 3, "MemAvailable": 3, "AnonPages": 2, "Shmem": 0, "SUnreclaim": 1}
     kib |= {"Balloon": balloon}
-    pool = build_pool(Meminfo().parse("".join(f"{key}: {size << 20} kB\n" for key, size in kib.items()).encode()))
+    pool = build_pool(
+        check(Meminfo().parse("".join(f"{key}: {size << 20} kB\n" for key, size in kib.items()).encode()))
+    )
     parts = {part.kind: part.size_bytes for part in pool.contents}
 
     assert (parts["kernel"], parts["unattributed"]) == (kernel * GIB, unattributed * GIB)

@@ -214,7 +214,7 @@ def with_every_value() -> Snapshot:
 
 def test_metrics_keep_their_names_and_labels() -> None:
     """A machine with every value exports exactly these."""
-    files = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), "")
+    files = FilesStatus(Path("/"), 0, 0, 0, 0.0, 0, 0, 0, (), "")
     process = ProcessFigures(0, {"outbox": ThreadState.OK}, 0)
     clock = SystemClock()
     monitor = create_monitor(Sampler([], clock), clock, MonitorRules(), Identity("host", "boot"))

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from memwatchd.settings.alerts import Webhook
 from memwatchd.settings.diff import describe_changes, find_effect, flat
 from memwatchd.settings.schema import Sections
 from memwatchd.settings.toml import line_numbers
 from scripts.shipped_configuration import SHIPPED, render
 from support.full_settings import full_text, uncommented
-from support.settings_sample import settings_from
+from support.settings_sample import settings_from, webhooks_of
 
 
 def test_shipped_file_changes_no_default(tmp_path: Path) -> None:
@@ -56,7 +55,7 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
         ("collectors", "containers", "socket"),
         ("engines",),
     }
-    assert settings.alerts.receivers_of_kind(Webhook)[0].timeout == timedelta(seconds=15)
+    assert webhooks_of(settings)[0].timeout == timedelta(seconds=15)
     assert settings.pressure.percents_for("ram") == settings.pressure.percents_for("")
 
 

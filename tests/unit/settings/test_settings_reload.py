@@ -17,14 +17,13 @@ from memwatchd.neighbours.follower import Follower
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import Player, ReplayClock
-from memwatchd.settings.alerts import Webhook
 from memwatchd.settings.diff import NOT_YET, describe_changes, find_effect, flat
 from memwatchd.settings.keys import AT_START, ON_RELOAD
 from memwatchd.settings.schema import Settings
 from memwatchd.settings.web import Tls
 from support.full_settings import full_text, with_other_value
 from support.monitors import alerting
-from support.settings_sample import WEBHOOK, settings_from
+from support.settings_sample import WEBHOOK, settings_from, webhooks_of
 
 # In the full file each receiver has its own proxy.
 PROXY_OF_OTHERS = {("alerts", "proxy"), ("alerts", "listener_user")}
@@ -110,7 +109,7 @@ def test_proxy_of_all_receivers_is_applied_to_those_without_their_own(tmp_path: 
 
     def proxies(proxy: str) -> list[str]:
         settings = settings_from(tmp_path, f"[alerts]\n{proxy}\n{receivers}")
-        return [str(one.proxy) for one in settings.alerts.receivers_of_kind(Webhook)]
+        return [str(one.proxy) for one in webhooks_of(settings)]
 
     assert proxies("") == ["None", "none", "http://own.example:1"]
     shared = proxies('proxy = "http://user:secret@all.example:3128"')

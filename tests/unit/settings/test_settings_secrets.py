@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from memwatchd.settings.alerts import Alertmanager, Webhook
+from memwatchd.settings.alerts import Alertmanager
 from memwatchd.settings.diff import flat
 from memwatchd.settings.keys import setting_text
 from memwatchd.settings.load import load
-from support.settings_sample import ALERTMANAGER, SECRET, WEBHOOK, problems_from, settings_from
+from support.settings_sample import ALERTMANAGER, SECRET, WEBHOOK, problems_from, settings_from, webhooks_of
 
 
 @pytest.mark.parametrize("public", [True, False])
@@ -22,7 +22,7 @@ def test_secret_file_readable_by_all_users_warns(tmp_path: Path, public: bool) -
 
     settings = settings_from(tmp_path, WEBHOOK.replace(SECRET, f"file:{secret_file}"))
 
-    assert settings.alerts.receivers_of_kind(Webhook)[0].secret.keys == (b"a secret of thirty-two bytes len",)
+    assert webhooks_of(settings)[0].secret.keys == (b"a secret of thirty-two bytes len",)
     assert [str(secret_file) in warning for warning in settings.warnings] == ([True] if public else [])
 
 
@@ -42,7 +42,7 @@ def test_secret_from_a_variable_may_be_named_like_a_setting(tmp_path: Path) -> N
     text = WEBHOOK.replace(SECRET, "env:MEMWATCHD_WEBHOOK_SECRET")
     settings = settings_from(tmp_path, text, environ={"MEMWATCHD_WEBHOOK_SECRET": f"{SECRET} {SECRET}"})
 
-    assert len(settings.alerts.receivers_of_kind(Webhook)[0].secret.keys) == 2
+    assert len(webhooks_of(settings)[0].secret.keys) == 2
 
 
 def test_secret_is_read_from_a_systemd_credential(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_secret_is_read_from_a_systemd_credential(tmp_path: Path) -> None:
     settings = settings_from(tmp_path, WEBHOOK.replace(SECRET, "credential:hook"), environ=environ)
     problems = problems_from(tmp_path, WEBHOOK.replace(SECRET, "credential:../hook"), environ=environ)
 
-    assert settings.alerts.receivers_of_kind(Webhook)[0].secret.keys == (b"a secret of thirty-two bytes len",)
+    assert webhooks_of(settings)[0].secret.keys == (b"a secret of thirty-two bytes len",)
     assert "must not contain /" in problems[0]
 
 
@@ -100,7 +100,8 @@ def test_alertmanager_gets_a_password_or_a_token(tmp_path: Path, lines: str, sho
     settings = settings_from(
         tmp_path, ALERTMANAGER + lines.format(file=file), environ={"PASSWORD": "correct horse"}
     )
-    (one,) = settings.alerts.receivers_of_kind(Alertmanager)
+    (one,) = settings.alerts.receivers
+    assert isinstance(one, Alertmanager)
 
     assert (one.secret.authorization(one.user) if one.secret else None) == shown
     for words in (repr(settings), str(settings), repr([setting_text(value) for _, value in flat(settings)])):

@@ -97,8 +97,7 @@ async def history(services: PageServices, request: Request) -> Response:
     query = try_query(past, request.query_params, snapshot)
 
     def render() -> bytes:
-        shown = query if isinstance(query, RejectedQuery) else build_view(past, query, snapshot)
-        return services.pages.history(snapshot, shown, stalled)
+        return services.pages.history(snapshot, build_answer(past, query, snapshot), stalled)
 
     key = ("page", str(request.query_params), snapshot.seq, stalled)
     seconds = 0.0 if isinstance(query, RejectedQuery) else estimate_seconds(past, query)
@@ -160,10 +159,11 @@ def build_pool_data(past: HistoryInput, query: HistoryQuery, snapshot: Snapshot)
     }
 
 
-def build_answer(past: HistoryInput, query: QueryParams, snapshot: Snapshot) -> HistoryView | RejectedQuery:
+def build_answer(
+    past: HistoryInput, query: HistoryQuery | RejectedQuery, snapshot: Snapshot
+) -> HistoryView | RejectedQuery:
     """Return the view, or the reason why the query is invalid."""
-    parsed = try_query(past, query, snapshot)
-    return parsed if isinstance(parsed, RejectedQuery) else build_view(past, parsed, snapshot)
+    return query if isinstance(query, RejectedQuery) else build_view(past, query, snapshot)
 
 
 def try_query(past: HistoryInput, query: QueryParams, snapshot: Snapshot) -> HistoryQuery | RejectedQuery:

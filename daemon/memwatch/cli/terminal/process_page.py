@@ -13,7 +13,7 @@ from memwatch.core.allocators import AllocatorReport
 from memwatch.core.model import Absent, Bytes, Process, Words
 from memwatch.reporting.render import words as wording
 
-LABEL, SIZE, INDENT = 13, 12, "   "
+LABEL, SIZE = 13, 12
 RECENT_SECONDS = 600.0
 WINDOWS = (("60", "1 min"), ("600", "10 min"), ("3600", "1 h"))
 Row = tuple[str, str, str]

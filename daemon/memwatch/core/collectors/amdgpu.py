@@ -221,9 +221,7 @@ class Collector(BaseCollector):
             device = Path(os.path.realpath(self._drm / entries[0] / "device"))
             card = cards.read_card(device, entries, nodes, found.partitions, names, driver.release)
             self._open.append(OpenCard(device, self._decide_architecture(card, device, ask_fused)))
-        self._frame = AmdReading(
-            (), driver.version, driver.pages_limit_bytes, found.partition_count, os.path.isdir(self._kfd)
-        )
+        self._frame = AmdReading((), driver.version, driver.pages_limit_bytes)
         self._held_at = 0.0
 
     def _decide_architecture(self, card: AmdCard, device: Path, ask: AskFused | None) -> AmdCard:

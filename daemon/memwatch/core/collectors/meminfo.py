@@ -83,18 +83,16 @@ def parse_arcstats(data: bytes) -> ArcStats:
     return ArcStats(found[b"size"], found[b"c_min"])
 
 
-def build_pool(lines: Mapping[str, int], low_watermark_kib: int | None = None, arc: ArcStats | None = None) -> Pool:
-    """Return System RAM. Raises ParseError if nothing is left of MemTotal, or of what is available."""
-    return _build_pool(check(lines), low_watermark_kib, arc)
-
-
-def _build_pool(
+def build_pool(
     checked: Checked,
-    low_watermark_kib: int | None,
-    arc: ArcStats | Absent | None,
+    low_watermark_kib: int | None = None,
+    arc: ArcStats | Absent | None = None,
     unused_huge_pages: Bytes = Absent.NOT_AVAILABLE,
 ) -> Pool:
-    """Return System RAM. The cache of ZFS counts as used if it is there and cannot be read: a lower bound."""
+    """Return System RAM. Raises ParseError if nothing is left of MemTotal, or of what is available.
+
+    The cache of ZFS counts as used if it is there and cannot be read: a lower bound.
+    """
     kib = checked.kib
     size, huge = _size(checked), _huge_pages(kib)
     available_memory = compute_available(kib, low_watermark_kib, checked.file_pages_excess)
@@ -138,12 +136,8 @@ def _build_pool(
     )
 
 
-def build_swap(lines: Mapping[str, int]) -> Swap | Absent | None:
+def build_swap(checked: Checked) -> Swap | Absent | None:
     """Return the swap; None on kernels without it, `INCONSISTENT` if its lines contradict each other."""
-    return _build_swap(check(lines))
-
-
-def _build_swap(checked: Checked) -> Swap | Absent | None:
     kib = checked.kib
     if "SwapTotal" not in kib or "SwapFree" not in kib:
         return Absent.INCONSISTENT if checked.refuted.keys() & {"SwapTotal", "SwapFree"} else None
@@ -282,12 +276,12 @@ class Collector(BaseCollector):
         unused: Bytes = Absent.NOT_AVAILABLE
         if has_other_huge_pages(checked.kib):
             unused = read_unused_huge_pages(self._sysfs)
-        pool = _build_pool(checked, self._low_watermark(checked), arc, unused)
+        pool = build_pool(checked, self._low_watermark(checked), arc, unused)
         if self._is_of_container:
             pool = replace(pool, source=LXCFS + pool.source.removeprefix("meminfo:"))
         cache = ZfsCache(arc.size_bytes, arc.floor_bytes) if isinstance(arc, ArcStats) else arc
         refuted = len(checked.refuted)
-        return Findings(pools=(pool,), swap=_build_swap(checked), zfs_cache=cache, rejected=refuted)
+        return Findings(pools=(pool,), swap=build_swap(checked), zfs_cache=cache, rejected=refuted)
 
     def _available_kib(self, checked: Checked) -> int:
         return compute_available(checked.kib, self._low_watermark_kib, checked.file_pages_excess).kib

@@ -96,17 +96,12 @@ def encode(address: IpAddress, port: int) -> bytes:
     return b"%s:%04X" % (b"".join(b"%08X" % word for word in words), port)
 
 
-def parse_uids(lines: Iterable[bytes], local: bytes, remote: bytes) -> Iterator[int]:
-    """Yield the user id of each row of this connection whose socket a process holds.
-
-    Rows without an inode have none: closing a socket leaves the row for a minute, with user 0 (Linux 6.18, states
-    FIN_WAIT2 and TIME_WAIT). They must not count as root.
-    """
-    return (uid for uid, inode in parse_rows(lines, local, remote) if inode)
-
-
 def parse_rows(lines: Iterable[bytes], local: bytes, remote: bytes) -> Iterator[tuple[int, int]]:
-    """Yield user id and inode of each row of this connection. The inode is 0 until a process accepts it."""
+    """Yield user id and inode of each row of this connection. The inode is 0 if no process holds the socket.
+
+    That is so before a process accepts it, and for a minute after it was closed: with user 0 (Linux 6.18, states
+    FIN_WAIT2 and TIME_WAIT), which must not count as root.
+    """
     for line in lines:
         if local not in line:
             continue

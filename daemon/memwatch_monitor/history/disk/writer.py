@@ -64,7 +64,6 @@ class FilesStatus(Struct, frozen=True):
     size_bytes: int
     written_bytes: int
     writes: int
-    syncs: int
     sync_seconds: float
     errors: int
     dropped: int
@@ -80,7 +79,7 @@ class Files:
         self.ring_set: RingSet = open_ring_set(folder, size_bytes, unix)
         self.dropped: int = 0
         self._folder = folder
-        self._written = self._writes = self._syncs = self._errors = 0
+        self._written = self._writes = self._errors = 0
         self._sync_seconds = 0.0
         self._complaint = ""
         self._retry_at = 0.0
@@ -137,7 +136,6 @@ class Files:
             sum(ring.blocks * BLOCK for ring in self.ring_set.rings.values() if ring.ready),
             self._written,
             self._writes,
-            self._syncs,
             self._sync_seconds,
             self._errors,
             self.dropped,
@@ -180,7 +178,6 @@ class Files:
             for name in names:
                 self._sync(name)
             if names:
-                self._syncs += 1
                 self._sync_seconds = time.monotonic() - started
             if stopping and not self._unsynced:
                 return

@@ -86,7 +86,6 @@ class CardEntries(Struct, frozen=True):
 
     gpus: Mapping[str, tuple[str, ...]]
     partitions: Mapping[int, str]
-    partition_count: int
 
 
 class Driver(Struct, frozen=True):
@@ -131,18 +130,16 @@ def find(drm: Path) -> CardEntries:
     """
     gpus: dict[str, tuple[str, ...]] = {}
     partitions: dict[int, str] = {}
-    count = 0
     for name in list_names(drm):
         if not _CARD.fullmatch(name):
             continue
         device = Path(os.path.realpath(drm / name / "device"))
         if device.name.startswith(_PARTITION):
-            count += 1
             minor = _render_minor(device)
             partitions |= {} if minor is None else {minor: name}
         elif is_pci_address(device.name) and _read_driver_name(device) == DRIVER:
             gpus[device.name] = (*gpus.get(device.name, ()), name)
-    return CardEntries(dict(sorted(gpus.items())), partitions, count)
+    return CardEntries(dict(sorted(gpus.items())), partitions)
 
 
 def _read_driver_name(device: Path) -> str:

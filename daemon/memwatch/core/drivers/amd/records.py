@@ -85,17 +85,14 @@ class AmdReading(Struct, frozen=True):
     """One reading, with the GPUs in the order of their PCI addresses.
 
     `driver` is the version of a driver that did not come with the kernel. `source` is the origin of the values.
-    `pages_limit_bytes` limits the System RAM that all GPUs together may use. `partition_cards` counts the cards
-    of MI300 partitions, which are parts of GPUs and not GPUs. `evicted_seconds`: by PCI address, the total time
-    that the compute driver had evicted queues of processes. `lists_compute`: all processes of the compute driver
-    were read, or it lists none.
+    `pages_limit_bytes` limits the System RAM that all GPUs together may use. `evicted_seconds`: by PCI
+    address, the total time that the compute driver had evicted queues of processes. `lists_compute`: all processes
+    of the compute driver were read, or it lists none.
     """
 
     gpus: tuple[AmdGpu, ...]
     driver: Words
     pages_limit_bytes: Bytes
-    partition_cards: int = 0
-    has_kfd: bool = False
     source: str = "sysfs"
     evicted_seconds: Mapping[str, float] = field(default_factory=dict)
     lists_compute: bool = True
