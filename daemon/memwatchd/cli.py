@@ -84,6 +84,22 @@ class Option(click.Option):
         self.group = group
 
 
+class SettingOption(Option):
+    """An option that sets a key of the file. Its help is the key's documentation and default, with `help` between.
+
+    They are read when the help is printed: to import the schema takes longer than `--version` does.
+    """
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from memwatchd.settings.keys import default_words, documentation
+        from memwatchd.settings.load import flag_key
+
+        record, key = super().get_help_record(ctx), flag_key(self.name or "")
+        repeated = "May be repeated." if self.multiple else ""
+        words = [documentation(key), self.help or "", repeated, default_words(key)]
+        return record and (record[0], " ".join(filter(None, words)))
+
+
 OPTIONS = (
     Option(
         ["--config"],
@@ -91,69 +107,21 @@ OPTIONS = (
         metavar="FILE",
         help="Configuration file.  [default: /etc/memwatchd/memwatchd.toml]",
     ),
-    Option(
-        ["--listen"],
-        group="Settings",
-        metavar="ADDRESS",
-        multiple=True,
-        help="HOST:PORT, [IPv6]:PORT or unix:/PATH. May be repeated.  [default: 127.0.0.1:6360; under systemd also "
-        "$RUNTIME_DIRECTORY/memwatchd.sock]",
+    SettingOption(["--listen"], group="Settings", metavar="ADDRESS", multiple=True),
+    SettingOption(["--insecure"], group="Settings", is_flag=True, default=None),
+    SettingOption(["--interval"], group="Settings", metavar="DURATION"),
+    SettingOption(["--state-dir"], group="Settings", metavar="DIR"),
+    SettingOption(["--record"], group="Settings", metavar="FILE"),
+    SettingOption(["--log-level"], group="Settings", metavar="LEVEL"),
+    SettingOption(["--procfs"], group="Host paths", metavar="DIR"),
+    SettingOption(["--sysfs"], group="Host paths", metavar="DIR"),
+    SettingOption(["--rootfs"], group="Host paths", metavar="DIR"),
+    SettingOption(
+        ["--demo"], group="Simulation and replay", metavar="MACHINE", help='"list" prints them with a description.'
     ),
-    Option(
-        ["--insecure"],
-        group="Settings",
-        is_flag=True,
-        default=None,
-        help="Allow unauthenticated remote access (no TLS).",
-    ),
-    Option(
-        ["--interval"],
-        group="Settings",
-        metavar="DURATION",
-        help="Sampling interval, 100ms to 60s.  [default: 1s]",
-    ),
-    Option(
-        ["--state-dir"],
-        group="Settings",
-        metavar="DIR",
-        help="Folder for persistent data.  [default: $STATE_DIRECTORY, which systemd sets; else none]",
-    ),
-    Option(
-        ["--record"],
-        group="Settings",
-        metavar="FILE",
-        help="Also record each sample to this file, for --replay.",
-    ),
-    Option(
-        ["--log-level"],
-        group="Settings",
-        metavar="LEVEL",
-        help="Minimum log level: debug, info, warning or error.  [default: info]",
-    ),
-    Option(["--procfs"], group="Host paths", metavar="DIR", help="The host's /proc.  [default: /proc]"),
-    Option(["--sysfs"], group="Host paths", metavar="DIR", help="The host's /sys.  [default: /sys]"),
-    Option(["--rootfs"], group="Host paths", metavar="DIR", help="The host's root directory.  [default: /]"),
-    Option(
-        ["--demo"],
-        group="Simulation and replay",
-        metavar="MACHINE",
-        help='Show a simulated machine. "list" prints their names.',
-    ),
-    Option(["--replay"], group="Simulation and replay", metavar="FILE", help="Replay a recording in a loop."),
-    Option(
-        ["--speed"],
-        group="Simulation and replay",
-        metavar="NUMBER",
-        type=float,
-        help="Replay speed, 0.1 to 100.  [default: 1]",
-    ),
-    Option(
-        ["--salvage"],
-        group="Simulation and replay",
-        is_flag=True,
-        default=None,
-        help="With --replay: play the readable part of a damaged recording.",
-    ),
+    SettingOption(["--replay"], group="Simulation and replay", metavar="FILE"),
+    SettingOption(["--speed"], group="Simulation and replay", metavar="NUMBER", type=float),
+    SettingOption(["--salvage"], group="Simulation and replay", is_flag=True, default=None, help="Needs --replay."),
     Option(["--once"], group="One-shot commands", is_flag=True, help="Print one sample and exit."),
     Option(["--json", "as_json"], group="One-shot commands", is_flag=True, help="With --once: print JSON."),
     Option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin
@@ -11,9 +10,9 @@ from msgspec import NODEFAULT
 
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.doc import Doc
-from memwatch.core.options import Accepts, Bounds, Section
+from memwatch.core.options import Accepts, Section
 from memwatchd.settings.diff import find_effect
-from memwatchd.settings.keys import Key, TakesEffect, is_section, section_keys, setting_text, unwrap
+from memwatchd.settings.keys import Key, TakesEffect, documentation, is_section, section_keys, setting_text, unwrap
 from memwatchd.settings.schema import Sections, collectors_section
 from support.paths import SYSTEMD
 
@@ -65,7 +64,7 @@ def tables(key: Key, around: Path, written: set[str], is_marked: bool = False) -
         path = (*path, str(examples[0]))
         header, keys = f"#[{'.'.join(path)}]", list(section_keys(inner).values())
     effect = next((extra for extra in key.extras if isinstance(extra, TakesEffect)), None)
-    starts = not is_marked and bool(meaning(key)) and effect is not None and effect.at == "start"
+    starts = not is_marked and bool(documentation(key)) and effect is not None and effect.at == "start"
     text = comment(remarks(key, starts))
     is_marked = is_marked or starts
     own = [one for one in keys if not is_table(one)]
@@ -84,7 +83,7 @@ def lines_of(keys: Iterable[Key], path: Path, is_marked: bool, written: set[str]
     """Yield the lines of a table. A key without a comment belongs to the one before it."""
     is_repeated = False
     for key in keys:
-        text, was_repeated = meaning(key), is_repeated
+        text, was_repeated = documentation(key), is_repeated
         if text in written:
             is_repeated = True
             yield from () if was_repeated else ("", f"# {REPEATED}")
@@ -98,7 +97,7 @@ def lines_of(keys: Iterable[Key], path: Path, is_marked: bool, written: set[str]
 
 def remarks(key: Key, starts: bool) -> str:
     """Return the comment of a key, with what its declaration says."""
-    text = meaning(key)
+    text = documentation(key)
     if not text:
         return ""
     more = []
@@ -109,13 +108,6 @@ def remarks(key: Key, starts: bool) -> str:
     if starts and RESTART not in text:
         more.append(RESTART)
     return " ".join([text, *more])
-
-
-def meaning(key: Key) -> str:
-    """Return the documentation of a key. Its line feeds are in the file only."""
-    text = next((extra.text for extra in key.extras if isinstance(extra, Doc)), "")
-    bounds = next((extra for extra in key.extras if isinstance(extra, Bounds)), "")
-    return text.replace("{bounds}", re.sub("^from ", "", str(bounds)))
 
 
 def is_table(key: Key) -> bool:

@@ -15,8 +15,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
+from memwatch.core.doc import Doc
 from memwatch.core.options import (
     Accepts,
+    Bounds,
     Converter,
     InvalidValueError,
     Section,
@@ -101,6 +103,20 @@ def unwrap(hint: Any) -> tuple[Any, tuple[object, ...]]:  # noqa: ANN401  any an
             hint = inside[0]
         else:
             return hint, extras
+
+
+def documentation(key: Key) -> str:
+    """Return the documentation of a key. Its line feeds are in the file only."""
+    text = next((extra.text for extra in key.extras if isinstance(extra, Doc)), "")
+    bounds = next((extra for extra in key.extras if isinstance(extra, Bounds)), "")
+    return text.replace("{bounds}", re.sub("^from ", "", str(bounds)))
+
+
+def default_words(key: Key) -> str:
+    """Return the default as the help of a command line shows it, empty if the key is not set by default."""
+    values = key.default if isinstance(key.default, tuple) else (key.default,)
+    shown = ", ".join(setting_text(value).strip('"') for value in values if value not in (None, False))
+    return f" [default: {shown}]" if shown else ""
 
 
 class NamedTable(Section, frozen=True, kw_only=True):

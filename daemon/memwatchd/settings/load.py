@@ -52,6 +52,12 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     "log_level": ("log", "level"),
 }
 
+
+def flag_key(flag: str) -> Key:
+    section, name = FLAGS[flag]
+    return section_keys(section_keys(Sections)[section].kind)[name]
+
+
 # Kubernetes sets variables for every service in every pod. A service named memwatchd adds
 # MEMWATCHD_SERVICE_HOST, MEMWATCHD_PORT=tcp://… and the like. They are neither settings nor mistakes.
 SERVICE_NAME = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)")

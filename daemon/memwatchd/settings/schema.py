@@ -106,10 +106,10 @@ class Sampling(Section, frozen=True, kw_only=True):
     procfs: Annotated[
         Folder,
         AT_START,
-        Doc("Paths of the host's /proc, /sys and /. Set them in a container that mounts these elsewhere."),
+        Doc("The host's /proc. Set it, sysfs and rootfs in a container that mounts these elsewhere."),
     ] = Path("/proc")
-    sysfs: Annotated[Folder, AT_START] = Path("/sys")
-    rootfs: Annotated[Folder, AT_START] = Path("/")
+    sysfs: Annotated[Folder, AT_START, Doc("The host's /sys.")] = Path("/sys")
+    rootfs: Annotated[Folder, AT_START, Doc("The host's root directory.")] = Path("/")
     lock_memory: Annotated[
         bool,
         AT_START,

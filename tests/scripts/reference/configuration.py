@@ -13,11 +13,11 @@ from msgspec import NODEFAULT
 from memwatch.core.collectors import COLLECTORS
 from memwatch.core.options import Accepts, Bounds, Section, Size
 from memwatchd.settings.diff import find_effect
-from memwatchd.settings.keys import Key, is_section, section_keys, setting_text, unwrap
+from memwatchd.settings.keys import Key, documentation, is_section, section_keys, setting_text, unwrap
 from memwatchd.settings.load import FLAGS, PREFIX, variables
 from memwatchd.settings.schema import Sections
 from scripts.reference.markdown import code, codes, first_sentence, page, prose, table
-from scripts.shipped_configuration import inner_section, is_table, meaning
+from scripts.shipped_configuration import inner_section, is_table
 
 INTRO = """
 memwatchd reads `/etc/memwatchd/memwatchd.toml`, or the file that `--config` names. Every key is optional unless
@@ -94,7 +94,7 @@ def key_rows(section: type[Section], path: str) -> Iterator[tuple[str, ...]]:
 
 
 def words_of(key: Key) -> str:
-    return " ".join(meaning(key).split())
+    return " ".join(documentation(key).split())
 
 
 def sections(section: type[Section], path: str) -> Iterator[tuple[str, type[Section] | None, Key]]:
