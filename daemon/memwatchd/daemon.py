@@ -123,8 +123,7 @@ class Daemon:
 
     def exporter(self) -> Exporter:
         """Return an exporter of metrics. Imports prometheus-client, which takes 2 MiB."""
-        from memwatch_web.metrics.daemon_families import ProcessFigures
-        from memwatch_web.metrics.families import Exporter
+        from memwatch_web.metrics.families import Exporter, ProcessFigures
 
         return Exporter(
             __version__,

@@ -25,8 +25,7 @@ from memwatch.core.snapshot import (
 from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.notify.manager import NotificationManager
 from memwatch_monitor.notify.outbox import Outbox
-from memwatch_web.metrics.daemon_families import ProcessFigures
-from memwatch_web.metrics.families import Exporter, limit_series
+from memwatch_web.metrics.families import Exporter, ProcessFigures, limit_series
 from memwatch_web.metrics.samples import PREFIX
 from support.fakes import GIB, ram
 from support.monitors import create_monitor

@@ -18,7 +18,7 @@ from memwatch.reporting.render import json as as_json
 from memwatch_web.api import alerts, history, machines, owners, programs, snapshot
 from memwatch_web.api.dependencies import ApiServices, find_example, refuse_unknown
 from memwatch_web.api.services import Services
-from memwatch_web.asgi.health import health_response, readiness_response
+from memwatch_web.asgi.latest_snapshot import health_response, readiness_response
 from memwatch_web.asgi.problems import ErrorAnswer, describe_error
 from memwatch_web.asgi.routes import HEALTHZ, LEASES, MARKS, METRICS, OPENAPI, READYZ, REPORTS, Route
 from memwatch_web.asgi.static_files import Compression

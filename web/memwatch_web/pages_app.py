@@ -25,9 +25,8 @@ from memwatch_monitor.neighbours.neighbour import HOUR_STEP_SECONDS
 from memwatch_monitor.notify.manager import SilenceLimitError
 from memwatch_web.asgi import static_files
 from memwatch_web.asgi.caller import caller_of
-from memwatch_web.asgi.health import stalled_seconds
+from memwatch_web.asgi.latest_snapshot import RenderCache, stalled_seconds
 from memwatch_web.asgi.problems import ErrorAnswer, ProblemError, refuse_repeated
-from memwatch_web.asgi.render_cache import RenderCache
 from memwatch_web.asgi.routes import FIT_PAGE, LIVE, Route
 from memwatch_web.asgi.sse import Gzip, Identity, SharedDeflate, sse
 from memwatch_web.asgi.static_files import VARY, Compression, accepts_gzip

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from memwatch.core.snapshot import Snapshot
-from memwatch_web.asgi.render_cache import RenderCache
+from memwatch_web.asgi.latest_snapshot import RenderCache
 from memwatch_web.asgi.sse import Gzip, SharedDeflate, deflate
 
 GZIP = 31

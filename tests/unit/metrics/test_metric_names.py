@@ -26,8 +26,7 @@ from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.notify.manager import NotificationManager
 from memwatch_monitor.notify.outbox import Outbox
 from memwatch_monitor.notify.receiver import Subscription
-from memwatch_web.metrics.daemon_families import ProcessFigures
-from memwatch_web.metrics.families import Exporter
+from memwatch_web.metrics.families import Exporter, ProcessFigures
 from memwatch_web.metrics.samples import PREFIX
 from support.monitors import create_monitor
 from support.sample_snapshots import critical_gb10, left_behind

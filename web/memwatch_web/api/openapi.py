@@ -15,7 +15,7 @@ from memwatch_web.api.history import History
 from memwatch_web.api.machines import MACHINES
 from memwatch_web.api.programs import MarkReceipt, ReportReceipt
 from memwatch_web.api.snapshot import Release
-from memwatch_web.asgi.health import Health
+from memwatch_web.asgi.latest_snapshot import Health
 from memwatch_web.asgi.problems import ProblemDetails
 from memwatch_web.asgi.routes import Route
 

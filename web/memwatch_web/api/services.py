@@ -28,9 +28,8 @@ from memwatch_monitor.neighbours.tick import Tick, build_tick
 from memwatch_monitor.notify.manager import NotificationManager
 from memwatch_web.asgi.broker import Broker
 from memwatch_web.asgi.caller import CLIENT, Caller
-from memwatch_web.asgi.health import current
+from memwatch_web.asgi.latest_snapshot import RenderCaches, current
 from memwatch_web.asgi.problems import ProblemError
-from memwatch_web.asgi.render_cache import RenderCaches
 from memwatch_web.asgi.sse import Encoder, EventStream
 from memwatch_web.asgi.threads import QueryThread, QueueFullError, SingleFlight
 

@@ -24,8 +24,8 @@ from memwatch_monitor.neighbours.tick import encode_tick
 from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.api.fit_query import FitQuery
 from memwatch_web.asgi.caller import caller_of
+from memwatch_web.asgi.latest_snapshot import RenderCache
 from memwatch_web.asgi.problems import ProblemError
-from memwatch_web.asgi.render_cache import RenderCache
 from memwatch_web.asgi.routes import Handler
 from memwatch_web.asgi.sse import Identity, sse
 from memwatch_web.asgi.threads import A, NotCompletedError, SingleFlight, T

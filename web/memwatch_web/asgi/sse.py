@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.broker import Broker, Stream
 from memwatch_web.asgi.caller import CLIENT, HEAD_ONLY
-from memwatch_web.asgi.render_cache import RenderCache
+from memwatch_web.asgi.latest_snapshot import RenderCache
 
 log = logging.getLogger(__name__)
 

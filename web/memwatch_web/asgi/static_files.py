@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from memwatch_web.asgi.render_cache import takes_gzip
+from memwatch_web.asgi.latest_snapshot import takes_gzip
 from memwatch_web.asgi.routes import STATIC
 
 # Shorter answers fit one packet anyway. At level 4 the 200 kB of a day of history take 3 ms; from 128 KiB on

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.access import ADMITTED, AccessControl, WebOptions
-from memwatch_web.asgi.health import current
-from memwatch_web.asgi.render_cache import RenderCache, takes_gzip
+from memwatch_web.asgi.latest_snapshot import RenderCache, current, takes_gzip
 from memwatch_web.asgi.response import BytesResponse
 from memwatch_web.asgi.routes import METRICS
 

@@ -14,7 +14,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.loop import Monitor
 from memwatch_web.api.history_parameters import instant, parse_names
-from memwatch_web.asgi.health import stalled_seconds
+from memwatch_web.asgi.latest_snapshot import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
 from memwatch_web.asgi.static_files import VARY, accepts_gzip
 from memwatch_web.pages.charts import MAX_SERIES, most_telling, usual_series

@@ -18,9 +18,8 @@ from memwatch_monitor.history.holders import (
 )
 from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history_recorder import HistoryRecorder
-from memwatch_web.asgi.health import stalled_seconds
+from memwatch_web.asgi.latest_snapshot import RenderCache, stalled_seconds
 from memwatch_web.asgi.problems import ProblemError
-from memwatch_web.asgi.render_cache import RenderCache
 from memwatch_web.asgi.sse import Gzip, Identity, SharedDeflate, sse
 from memwatch_web.asgi.static_files import accepts_gzip
 from memwatch_web.pages.history_page import PAGE_SECONDS, build_input, estimate_seconds, parse_window, send_page
