@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 from memwatch.core.kernel_log import ServiceKill
-from memwatch.core.linux.cgroup_members import Members, find_group, read_charged_bytes, read_members
 from memwatch.core.linux.files import Roots
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
@@ -21,7 +20,14 @@ from memwatch_monitor.feature import Feature
 from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.loop import Monitor
 from memwatchd.sd_notify import Notifier
-from memwatchd.systemd.prekill_hook import SOCKET_NAME, PrekillHook
+from memwatchd.systemd.prekill_hook import (
+    SOCKET_NAME,
+    Members,
+    PrekillHook,
+    find_group,
+    read_charged_bytes,
+    read_members,
+)
 from memwatchd.systemd.pressure_sockets import PressureSockets
 
 # Sockets that systemd opened for this unit, or kept for it while it restarted (sd_listen_fds(3)).

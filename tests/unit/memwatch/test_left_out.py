@@ -17,7 +17,6 @@ from memwatch.core.events import EventLog
 from memwatch.core.findings import Findings
 from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.linux import listeners, pstore
-from memwatch.core.linux.cgroup_members import MAX_MEMBERS, read_members
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.kmsg_parser import MAX_ERRORS, KernelLogTracker
 from memwatch.core.listing import LISTS, left_out_texts
@@ -34,6 +33,7 @@ from memwatch_monitor.neighbours.machines import list_machines
 from memwatch_monitor.neighbours.tick import build_tick
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.pages.renderer import Pages
+from memwatchd.systemd.prekill_hook import MAX_MEMBERS, read_members
 from support.psi_host import Host
 from support.sample_snapshots import calm_workstation
 
