@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 
+from memwatch.core.budget import Budgets
 from memwatch.core.clock import Clock, Moment
 from memwatch.core.events import EventLog
+from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.wakeups import Sleep, Wake
 from memwatch.core.processes.allocator_reports import AllocatorReports
 from memwatch.core.reading.identity import Identity
@@ -38,7 +41,11 @@ class Monitor:
         speed: float | None = None,
         reports: AllocatorReports | None = None,
         self_usage: SelfUsageReader | None = None,
+        budgets: Budgets | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
+        self.budgets: Budgets = budgets or Budgets(clock.monotonic)
+        self.accounts: Accounts = accounts or Accounts(Path("/"))
         self.events: EventLog = EventLog()
         self.composer: SnapshotComposer = SnapshotComposer(identity, self_usage)
         self.reports: AllocatorReports = reports or AllocatorReports()
@@ -98,7 +105,7 @@ class Monitor:
         self._before = now
         findings, statuses = self._sampler.gather()
         findings = features.change("on_findings", findings)
-        additions = Additions(lag_seconds, self.reports.current(now.monotonic))
+        additions = Additions(lag_seconds, self.reports.current(now.monotonic), left_out=self.budgets.left_out())
         additions = features.change("on_additions", additions)
         reading = self.composer.compose(
             now, (findings, statuses), rules.pressure, rules.interval_seconds, resumed, additions

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from memwatch.build_info import REVISION, __version__
 from memwatch.core.clock import SystemClock
+from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import KeyOwners
 from memwatch.core.linux.memory_events import MemoryEvents, OwnPressure
@@ -65,12 +66,14 @@ class Daemon:
         self._passwd = Passwd(self.roots.rootfs / "etc/passwd")
         self.key_owners = KeyOwners(self._passwd, open_key_owners(self.state.folder))
         self.ends: ProcessEnds | None = None
+        self.budgets = wiring.build_budgets(self.live.budgets)
+        self.accounts = Accounts(self.roots.rootfs)
         self.monitor, self.sampler = (
             self._monitor_machine(self.roots) if self.player is None else self._monitor_recording(self.player)
         )
         self.failed_logins = FailedLogins()
         self.monitor.publisher.hide_commands(self.live.is_open)
-        self.broker = Broker(lambda: self.monitor.latest, self.live.max_streams)
+        self.broker = Broker(lambda: self.monitor.latest, self.live.budgets["event_streams"])
         self.service = Notifier()
         self.problems: list[str] = []
         self._are_off: set[object] = {create for create in FEATURES if not self._add(create(self))}
@@ -92,19 +95,30 @@ class Daemon:
 
     def _monitor_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         clock = SystemClock()
-        sampler = Sampler(wiring.list_enabled_collectors(self.settings, self.key_owners.known), clock)
+        listed = wiring.list_enabled_collectors(self.settings, self.key_owners.known, self.budgets)
+        sampler = Sampler(listed, clock)
         ends = ProcessEnds() if roots.procfs == Roots().procfs else None
         own = OwnPressure(os.environ, trim_heap)
         watches = PsiTrigger(roots.procfs / "pressure/memory"), MemoryEvents(roots), own, *([ends] if ends else ())
         wakeups = Wakeups(watches, sampler.watches, sampler.hurry)
         identity, reports = read_identity(roots), AllocatorReports(roots.procfs)
         self.ends = ends
-        return Monitor(sampler, clock, self.live.rules, identity, wakeups, reports=reports), sampler
+        monitor = Monitor(
+            sampler,
+            clock,
+            self.live.rules,
+            identity,
+            wakeups,
+            reports=reports,
+            budgets=self.budgets,
+            accounts=self.accounts,
+        )
+        return monitor, sampler
 
     def _monitor_recording(self, player: Player) -> tuple[Monitor, Gatherer]:
         speed = player.clock.speed
         identity, sleep = wiring.replay_identity(player), ReplaySleep(speed)
-        monitor = Monitor(player, player.clock, self.live.rules, identity, sleep, speed)
+        monitor = Monitor(player, player.clock, self.live.rules, identity, sleep, speed, budgets=self.budgets)
         player.began_again = monitor.replay_restarted
         return monitor, player
 
@@ -135,6 +149,7 @@ class Daemon:
             self.labels,
             REVISION,
             lambda: self.config.state,
+            self.budgets,
         )
 
     def start(self) -> None:
@@ -243,8 +258,9 @@ class Daemon:
         warnings = {*settings.warnings, live.exposure} - {*self.settings.warnings, self.live.exposure, None}
         self.settings, self.live = settings, live
         self.monitor.publisher.hide_commands(live.is_open)
-        self.broker.max_streams = live.max_streams
+        self.broker.max_streams = live.budgets["event_streams"]
         self.monitor.reconfigure(live.rules)
+        self.budgets.use(live.budgets)
         for apply in filter(None, prepared):
             apply()
         for create, feature in new.items():

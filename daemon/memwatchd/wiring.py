@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.cli.http import CommandError
+from memwatch.core.budget import EVENT_STREAMS, Budgets
 from memwatch.core.clock import Clock
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import CollectorEntry, Host, ScanOptions
@@ -62,9 +63,22 @@ def build_roots(settings: Settings) -> Roots:
     return Roots(sampling.procfs, sampling.sysfs, sampling.rootfs)
 
 
-def list_enabled_collectors(settings: Settings, key_owners: KnownOwners | None = None) -> list[CollectorEntry]:
+def budget_limits(settings: Settings) -> dict[str, int]:
+    """Return the maximum of each kind of thing that accounts share."""
+    return {**settings.budgets.limits, EVENT_STREAMS.name: settings.web.max_streams}
+
+
+def build_budgets(limits: Mapping[str, int]) -> Budgets:
+    budgets = Budgets()
+    budgets.use(limits)
+    return budgets
+
+
+def list_enabled_collectors(
+    settings: Settings, key_owners: KnownOwners | None = None, budgets: Budgets | None = None
+) -> list[CollectorEntry]:
     """Return the collectors that are not disabled."""
-    return list_collectors(build_host(settings, key_owners), settings.collectors.disabled)
+    return list_collectors(build_host(settings, key_owners, budgets), settings.collectors.disabled)
 
 
 def build_direct_reading(settings: Settings) -> DirectReading:
@@ -93,14 +107,16 @@ def load_reading() -> DirectReading:
         raise CommandError(str(error)) from None
 
 
-def build_host(settings: Settings, key_owners: KnownOwners | None = None) -> Host:
+def build_host(settings: Settings, key_owners: KnownOwners | None = None, budgets: Budgets | None = None) -> Host:
     scan = ScanOptions(
         settings.processes.top,
         settings.processes.interval.total_seconds(),
         settings.processes.command_lines and not settings.web.is_open,  # they may contain passwords
     )
     options = (scan, engine_addresses(settings.engines), *settings.collectors.options)
-    return Host(build_roots(settings), options, size_model=build_model_reader(), key_owners=key_owners)
+    return Host(
+        build_roots(settings), options, size_model=build_model_reader(), key_owners=key_owners, budgets=budgets
+    )
 
 
 def build_model_reader() -> Callable[[ModelQuery], ModelSizes]:
@@ -180,7 +196,7 @@ class LiveSettings(Struct, frozen=True):
     receivers: tuple[ReceiverSection, ...]
     neighbours: tuple[NeighbourSection, ...]
     sender: Sender
-    max_streams: int
+    budgets: Mapping[str, int]
     log_level: str
     certificate: tuple[str, str | None] | None
     is_open: bool
@@ -223,7 +239,7 @@ def build_live_settings(
         receivers=settings.alerts.receivers if player is None else (),
         neighbours=settings.neighbours,
         sender=build_sender(settings, web, host),
-        max_streams=web.max_streams,
+        budgets=budget_limits(settings),
         log_level=settings.log.level,
         certificate=certificate,
         is_open=web.is_open,

@@ -8,11 +8,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from memwatch.cli.holders import engine_lines
+from memwatch.core.budget import KINDS, users_part
 from memwatch.core.collectors.engines import Collector
 from memwatch.core.linux.engine_processes import (
     COMPARED_TURNS,
     LISTED_TURNS,
-    MAX_ENGINES,
     MAX_MEMBERS,
     MAX_PER_ACCOUNT,
 )
@@ -24,6 +24,8 @@ from support.engine_host import EngineHost
 from support.sample_snapshots import calm_workstation
 
 GIB = 1 << 30
+# Of users. The rest is kept for services.
+SLOTS = users_part(KINDS["engines"].most)
 VLLM = ("vllm", "serve", "m")
 LLAMA = ("llama-server", "-m", "/m/a.gguf")
 
@@ -36,11 +38,11 @@ def crowded(tmp_path: Path, count: int) -> EngineHost:
 
 
 def test_servers_beyond_the_limit_are_counted_and_shown(tmp_path: Path) -> None:
-    found = Collector(crowded(tmp_path, MAX_ENGINES + 4).roots, True, (), None).collect()
+    found = Collector(crowded(tmp_path, SLOTS + 4).roots, True, (), None).collect()
     snapshot = replace(calm_workstation(), engines=found.engines, engines_not_followed=found.engines_not_followed)
     shown = snapshot_json(snapshot)
 
-    assert (len(found.engines), found.engines_not_followed) == (MAX_ENGINES, 4)
+    assert (len(found.engines), found.engines_not_followed) == (SLOTS, 4)
     assert shown["engines_not_followed"] == 4
     assert list(engine_lines(snapshot))[-1] == "and 4 more are not followed"
     samples = {one.name: one.value for family in engine_families(snapshot) for one in family.samples}
@@ -48,47 +50,47 @@ def test_servers_beyond_the_limit_are_counted_and_shown(tmp_path: Path) -> None:
 
 
 def test_server_beyond_the_limit_is_followed_when_another_has_ended(tmp_path: Path) -> None:
-    host = crowded(tmp_path, MAX_ENGINES + 2)
+    host = crowded(tmp_path, SLOTS + 2)
     collector = Collector(host.roots, True, (), None)
     first = {one.pid for one in collector.collect().engines}
     (host.proc / "1003").rename(host.proc / "gone")
     found = collector.collect()
 
-    assert {one.pid for one in found.engines} - first == {1000 + MAX_ENGINES}
+    assert {one.pid for one in found.engines} - first == {1000 + SLOTS}
     assert found.engines_not_followed == 1
 
 
 def test_server_beyond_the_limit_that_ended_is_counted_no_more(tmp_path: Path) -> None:
-    host = crowded(tmp_path, MAX_ENGINES + 2)
+    host = crowded(tmp_path, SLOTS + 2)
     collector = Collector(host.roots, True, (), None)
     collector.collect()
-    (host.proc / str(1000 + MAX_ENGINES)).rename(host.proc / "gone")
+    (host.proc / str(1000 + SLOTS)).rename(host.proc / "gone")
     (host.proc / "1003").rename(host.proc / "gone too")
     found = collector.collect()
 
-    assert (len(found.engines), found.engines_not_followed) == (MAX_ENGINES, 0)
+    assert (len(found.engines), found.engines_not_followed) == (SLOTS, 0)
 
 
 def test_fakes_of_one_account_take_no_slot_from_servers_of_others(tmp_path: Path) -> None:
-    """Sixteen processes that are only called like a server, some in containers; then two real ones."""
+    """Processes that are only called like a server, some in containers; then two real ones."""
     host = EngineHost(tmp_path)
     (tmp_path / "etc/subuid").write_text("ana:100000:65536\n")
-    for number in range(MAX_ENGINES):
+    for number in range(SLOTS):
         host.add(1000 + number, VLLM, uid=1000 if number % 2 else 100_000 + number)
     collector = Collector(host.roots, True, (), None, host.net)
-    assert len(collector.collect().engines) == MAX_ENGINES
+    assert len(collector.collect().engines) == SLOTS
     host.add(1900, VLLM, uid=1001, resident_bytes=GIB)
     host.listen(1900, dead_port(), uid=1001)
     host.add(1901, VLLM, uid=1002, resident_bytes=GIB)  # it loads its model
     found = collector.collect()
 
     assert {1900, 1901} < {one.pid for one in found.engines}
-    assert (len(found.engines), found.engines_not_followed) == (MAX_ENGINES, 2)
+    assert (len(found.engines), found.engines_not_followed) == (SLOTS, 2)
 
 
 def test_server_is_followed_when_it_has_evidence(tmp_path: Path) -> None:
     """Fakes and server are of one account: only memory and socket tell them apart."""
-    host = crowded(tmp_path, MAX_ENGINES)
+    host = crowded(tmp_path, SLOTS)
     folder = host.add(1900, LLAMA, start=78)
     collector = Collector(host.roots, True, (), None, host.net)
     assert 1900 not in {one.pid for one in collector.collect().engines}
@@ -97,7 +99,7 @@ def test_server_is_followed_when_it_has_evidence(tmp_path: Path) -> None:
     rounds = [{one.pid for one in collector.collect().engines} for _ in range(COMPARED_TURNS)]
 
     assert 1900 in rounds[-1]
-    assert [len(one) for one in rounds] == [MAX_ENGINES] * COMPARED_TURNS
+    assert [len(one) for one in rounds] == [SLOTS] * COMPARED_TURNS
 
 
 def test_processes_beyond_the_limit_of_an_account_are_counted(tmp_path: Path) -> None:
@@ -106,7 +108,7 @@ def test_processes_beyond_the_limit_of_an_account_are_counted(tmp_path: Path) ->
     found = Collector(host.roots, True, (), None, host.net).collect()
 
     assert 900_000 in {one.pid for one in found.engines}
-    assert found.engines_not_followed == MAX_PER_ACCOUNT + 6 - MAX_ENGINES
+    assert found.engines_not_followed == MAX_PER_ACCOUNT + 6 - SLOTS
 
 
 def test_server_beyond_the_limit_of_its_account_is_followed_when_it_holds_memory(tmp_path: Path) -> None:
@@ -119,11 +121,11 @@ def test_server_beyond_the_limit_of_its_account_is_followed_when_it_holds_memory
     rounds = [collector.collect() for _ in range(LISTED_TURNS)]
 
     assert 900_000 in {one.pid for one in rounds[-1].engines}
-    assert {one.engines_not_followed for one in rounds} == {MAX_PER_ACCOUNT + 6 - MAX_ENGINES}
+    assert {one.engines_not_followed for one in rounds} == {MAX_PER_ACCOUNT + 6 - SLOTS}
 
 
 def test_no_server_beyond_the_limit_is_no_line(tmp_path: Path) -> None:
-    found = Collector(crowded(tmp_path, MAX_ENGINES).roots, True, (), None).collect()
+    found = Collector(crowded(tmp_path, SLOTS).roots, True, (), None).collect()
     assert found.engines_not_followed == 0
     snapshot = replace(calm_workstation(), engines=found.engines)
     assert "not followed" not in "".join(engine_lines(snapshot))

@@ -52,7 +52,7 @@ def exported_families() -> list[Metric]:
     process_figures = ProcessFigures(0, {"outbox": ThreadState.OK}, 0)
     monitor = create_monitor(Sampler([], SystemClock()), SystemClock(), MonitorRules(), Identity("host", "boot"))
     monitor.features.add(NotificationManager(monitor, Outbox(None)))
-    exporter = Exporter("1", monitor.features, lambda: 1, lambda: process_figures)
+    exporter = Exporter("1", monitor.features, lambda: 1, lambda: process_figures, budgets=monitor.budgets)
     return list(limit_series(exporter.families(full)))
 
 

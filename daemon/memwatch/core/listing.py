@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from memwatch.core.budget import EVENT_STREAMS, KINDS
+
 # Lists whose left-out entries are counted, in `left_out` of the snapshot, a metric and the doctor.
 LISTS: Mapping[str, str] = {
     "announced_kills": "kills that services reported in one tick were not taken",
@@ -13,11 +15,10 @@ LISTS: Mapping[str, str] = {
     "dmem_users": "cgroups with GPU memory in use and without a limit are not shown",
     "driver_errors": "errors of drivers in the kernel log are of further kinds or GPUs, and are not shown",
     "gpu_limits": "limits of cgroups on GPU memory are not shown",
-    "incidents": "incidents began while the highest number was open, and are not followed",
     "kfd_processes": "processes of AMD's compute driver were not read for their GPU memory",
     "listening_sockets": "network namespaces have too many listening sockets to find all model servers by them",
-    "machines_found": "machines were found by mDNS and are not shown",
     "nvidia_cgroups": "cgroups with processes on NVIDIA's GPUs were not searched for limits on GPU memory",
+    **{one.name: one.refused for one in (*KINDS.values(), EVENT_STREAMS)},
 }
 
 

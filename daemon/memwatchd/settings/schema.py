@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated, Literal, cast, get_args
 
 from msgspec import Struct, defstruct, field
-from msgspec.structs import astuple, replace
+from msgspec.structs import asdict, astuple, replace
 
+from memwatch.core.budget import KINDS, MOST_BOUNDS, Kind, describe_share
 from memwatch.core.collectors import load_collectors
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.doc import Doc
@@ -330,6 +331,32 @@ LabelValue = Annotated[
 ]
 
 
+class Budgets(Section, frozen=True, kw_only=True):
+    """Base of the derived section with the maximum of each kind, by its name."""
+
+    @property
+    def limits(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def budgets_section(kinds: Iterable[Kind]) -> Budgets:
+    """Build the section of these kinds, with all defaults."""
+    keys = [
+        (
+            one.name,
+            Annotated[
+                int,
+                Bounds(*MOST_BOUNDS),
+                Doc(f"Maximum number of {one.about}, {{bounds}}; of one account {describe_share(one)}."),
+            ],
+            one.most,
+        )
+        for one in kinds
+    ]
+    section = defstruct("Budgets", keys, bases=(Budgets,), module=__name__, frozen=True, kw_only=True)
+    return cast("Budgets", section())
+
+
 class Systemd(Section, frozen=True, kw_only=True):
     pressure_sockets: Annotated[
         bool,
@@ -427,6 +454,15 @@ class Sections(Section, frozen=True, kw_only=True):
     ] = Otlp()
     systemd: Annotated[Systemd, AT_START] = Systemd()
     log: Annotated[Log, ON_RELOAD] = Log()
+    budgets: Annotated[
+        Budgets,
+        ON_RELOAD,
+        Doc(
+            "Shares of accounts: a user with the subordinate ids of /etc/subuid, a container with a user "
+            "namespace, or a network address. A quarter of each number is kept for services and operators, and "
+            "root is never refused. Event streams have max_streams under [web]."
+        ),
+    ] = budgets_section(KINDS.values())
 
     def __post_init__(self) -> None:
         refuse_equal_names({"engines": self.engines}, "model server")

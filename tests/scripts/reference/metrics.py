@@ -74,6 +74,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "thread_",
         "series_",
         "list_",
+        "budget_",
     ),
 }
 # Errors of collectors, as `memwatch.core.reading.collector_runner` counts them.

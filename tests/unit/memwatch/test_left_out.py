@@ -11,6 +11,7 @@ from prometheus_client import generate_latest
 
 from memwatch.cli.peaks import Peaks
 from memwatch.core.accounting.compose import Composer
+from memwatch.core.budget import KINDS, Account, Budgets
 from memwatch.core.collectors import cgroup_pressure, containers, dmem
 from memwatch.core.drivers.nvml.records import GpuReading, NvmlReading
 from memwatch.core.events import EventLog
@@ -45,9 +46,23 @@ def with_left_out() -> Snapshot:
 def test_each_list_has_a_sentence_only_if_it_leaves_out_entries() -> None:
     assert list(left_out_texts(dict.fromkeys(LISTS, 0))) == []
     assert list(left_out_texts({"incidents": 2, "dmem_users": 1}, "incidents")) == [
-        "2 more incidents began while the highest number was open, and are not followed"
+        f"2 more {KINDS['incidents'].refused}"
     ]
     assert len(list(left_out_texts(dict.fromkeys(LISTS, 1)))) == len(LISTS)
+
+
+def test_refusals_of_budgets_are_a_metric_and_a_line_of_the_doctor() -> None:
+    budgets = Budgets()
+    for number in range(20):
+        budgets["leases"].admit(number, Account("uid 1000"))
+    snapshot = replace(calm_workstation(), left_out=budgets.left_out())
+
+    metrics = Exporter("1", budgets=budgets).render(snapshot, generate_latest).decode()
+    checks = {check.id: check.text for check in run_checks(snapshot)}
+
+    assert 'memwatch_budget_refused_total{kind="leases"} 4.0' in metrics
+    assert 'memwatch_budget_refused_total{kind="marks"} 0.0' in metrics
+    assert checks["lists.leases"] == f"4 more {KINDS['leases'].refused}"
 
 
 def test_metric_json_and_doctor_tell_the_number() -> None:
@@ -63,8 +78,8 @@ def test_metric_json_and_doctor_tell_the_number() -> None:
 
 
 def test_page_of_incidents_tells_the_number() -> None:
-    assert b"7 more incidents began" in Pages().incidents([], left_out=7)
-    assert b"more incidents began" not in Pages().incidents([])
+    assert b"7 more incidents are not followed" in Pages().incidents([], left_out=7)
+    assert b"more incidents are" not in Pages().incidents([])
 
 
 def test_machines_beyond_the_maximum_are_counted_until_they_leave() -> None:

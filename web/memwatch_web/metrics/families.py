@@ -12,6 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from memwatch.build_info import UNKNOWN
+from memwatch.core.budget import Budgets
 from memwatch.core.config_state import ConfigState
 from memwatch.core.model import Absent
 from memwatch.core.reading.identity import Identity
@@ -85,6 +86,13 @@ def list_families(snapshot: Snapshot) -> Iterator[Metric]:
     rows = [((name,), count) for name, count in sorted(snapshot.left_out.items()) if count]
     text = "Number of entries that a list leaves out because of its maximum; absent if it has all."
     yield gauge("list_left_out", text, rows, ("list",))
+
+
+def budget_families(budgets: Budgets | None) -> Iterator[Metric]:
+    """Yield what the budgets of accounts refused."""
+    rows = [] if budgets is None else [((name,), one.refused) for name, one in sorted(budgets.by_kind.items())]
+    text = "Total things of a kind that were refused, or had to go, because of the budgets of accounts."
+    yield counter("budget_refused", text, rows, ("kind",))
 
 
 def daemon_families(process: ProcessFigures | None) -> Iterator[Metric]:
@@ -238,6 +246,7 @@ class Exporter(Collector):
         labels: Callable[[], Mapping[str, str]] = dict,
         revision: str = UNKNOWN,
         config: Callable[[], ConfigState | None] = lambda: None,
+        budgets: Budgets | None = None,
     ) -> None:
         self.snapshot: Snapshot | None = None
         self._build = {"version": version, "revision": revision}
@@ -249,6 +258,7 @@ class Exporter(Collector):
         self._max_owners = max_owners
         self._labels = labels
         self._config = config
+        self._budgets = budgets
         self._owners = OwnerSelection()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -284,6 +294,7 @@ class Exporter(Collector):
             yield from map(build_family, feature.families())
         yield from collector_families(snapshot)
         yield from list_families(snapshot)
+        yield from budget_families(self._budgets)
         yield from daemon_families(self._process())
         yield from config_families(self._config())
         yield from kernel_families(snapshot, between.kills if between else None)

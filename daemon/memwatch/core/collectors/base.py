@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct, field
 
+from memwatch.core.budget import Budgets
 from memwatch.core.engines.records import ModelQuery, ModelSizes
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots
@@ -35,7 +36,7 @@ class Host(Struct, frozen=True):
     """The machine that collectors read, with shared state. `options` holds the settings, one record per type.
 
     `size_model` reads the sizes of a model that a server has loaded, None if it is not wanted.
-    `key_owners` remembers to whom API keys were sent.
+    `key_owners` remembers to whom API keys were sent. `budgets`: None for the defaults.
     """
 
     roots: Roots = Roots()
@@ -45,6 +46,7 @@ class Host(Struct, frozen=True):
     gpu_pids: GpuPids = field(default_factory=GpuPids)
     size_model: Callable[[ModelQuery], ModelSizes] | None = None
     key_owners: KnownOwners | None = None
+    budgets: Budgets | None = None
 
     def options_for(self, kind: type[AnyOptions]) -> AnyOptions:
         """Return the options of this type, or the defaults if none were set."""

@@ -12,6 +12,7 @@ from typing import Annotated
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.budget import Account, Budget, Rank
 from memwatch.core.collectors.base import BaseCollector, Host
 from memwatch.core.doc import Doc
 from memwatch.core.engines.command import Command, options_of
@@ -47,6 +48,8 @@ SERVER_OFF = "Its server is off: it listens for its own programs only."
 ELSEWHERE = "It listens in the network of a container. Name its address under [[engines]] to ask it."
 UNCOUNTED = "The memory of {count} more of its processes is not counted."
 NOT_LOOPBACK = "It listens on {host} only, and memwatchd asks on loopback. Name its address under [[engines]]."
+# Account of the servers of [[engines]].
+CONFIGURED = Account("[[engines]]", Rank.SYSTEM)
 
 
 class EngineAddress(Struct, frozen=True):
@@ -108,6 +111,7 @@ class Collector(BaseCollector):
         monotonic: Callable[[], float] = time.monotonic,
         resolve: Resolve = socket.getaddrinfo,
         key_owners: KnownOwners | None = None,
+        budget: Budget | None = None,
     ) -> None:
         """`net`: the network namespace of this process, which is the only one that can be asked."""
         if not discover and not configured:
@@ -133,7 +137,7 @@ class Collector(BaseCollector):
         self._options: dict[ModelQuery, tuple[str, ...]] = {}
         self._options_turn: dict[ModelQuery, int] = {}
         self._kinds: list[str] = []
-        self._slots = EngineSlots(roots.procfs)
+        self._slots = EngineSlots(roots.procfs, budget)
         self._tables = ListenerTables()
         self._turn = 0
         self._folder = -1
@@ -148,7 +152,8 @@ class Collector(BaseCollector):
     def create(cls, host: Host) -> Collector:
         listed = host.options_for(EngineAddresses).listed
         discover = host.options_for(Options).discover
-        return cls(host.roots, discover, listed, host.size_model, key_owners=host.key_owners)
+        budget = host.budgets["engines"] if host.budgets else None
+        return cls(host.roots, discover, listed, host.size_model, key_owners=host.key_owners, budget=budget)
 
     def collect(self) -> Findings:
         self._turn += 1
@@ -290,7 +295,7 @@ class Collector(BaseCollector):
         by = self._served_by(process) if process else None
         size: SizeModel | None = None
         if (reader := self._reader) is not None:
-            account = process.account if process else None
+            account = process.account if process else CONFIGURED
             size = lambda query: reader.size(replace(query, by=by), account)  # noqa: E731
         owner = self._owners.get(address.url)
         admit = owner.admit if owner else None

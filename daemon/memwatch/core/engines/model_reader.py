@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from memwatch.core.engines.records import ModelQuery, ModelSizes
 
@@ -23,8 +23,6 @@ MAX_WAITING = 32
 MAX_WAITING_OF_ACCOUNT = 16
 MAX_DONE = 64
 
-Account = int | None
-
 
 class ModelReader:
     """Reads the sizes that are asked for. `read` takes as long as it takes, and raises nothing."""
@@ -33,14 +31,14 @@ class ModelReader:
         self, read: Callable[[ModelQuery], ModelSizes], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._read, self._monotonic = read, monotonic
-        self._waiting: dict[ModelQuery, Account] = {}
+        self._waiting: dict[ModelQuery, Hashable] = {}
         self._done: dict[ModelQuery, ModelSizes] = {}
-        self._busy: dict[Account, tuple[float, float]] = {}
+        self._busy: dict[Hashable, tuple[float, float]] = {}
         self._has_new = False
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
 
-    def size(self, query: ModelQuery, account: Account) -> ModelSizes | None:
+    def size(self, query: ModelQuery, account: Hashable) -> ModelSizes | None:
         """Return the sizes of a model, None if they are not read yet: ask again. Each result is returned once."""
         with self._changed:
             if query in self._done:
@@ -63,12 +61,12 @@ class ModelReader:
                 return
             self._changed.wait_for(lambda: not self._waiting, max(0.0, deadline - time.monotonic()))
 
-    def _may_wait(self, account: Account) -> bool:
+    def _may_wait(self, account: Hashable) -> bool:
         of_account = sum(one == account for one in self._waiting.values())
         has_room = len(self._waiting) < MAX_WAITING and of_account < MAX_WAITING_OF_ACCOUNT
         return has_room and self._busy_seconds(account) < MAX_BUSY_SECONDS
 
-    def _busy_seconds(self, account: Account) -> float:
+    def _busy_seconds(self, account: Hashable) -> float:
         """Return the time that was spent for an account, less what it has got since."""
         seconds, at = self._busy.get(account, (0.0, 0.0))
         return max(0.0, seconds - (self._monotonic() - at) * BUSY_RATIO)

@@ -1,4 +1,4 @@
-"""Accounts: users with the ids that /etc/subuid lets them use in containers.
+"""Accounts: users with the ids that /etc/subuid lets them use in containers, and containers with ids of their own.
 
 A limit for each user id would be none: `unshare --map-auto` gives its caller 65,536 of them.
 """
@@ -6,16 +6,28 @@ A limit for each user id would be none: `unshare --map-auto` gives its caller 65
 from __future__ import annotations
 
 import contextlib
+import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from memwatch.core.budget import ROOT, UNKNOWN, Account, Rank
+from memwatch.core.linux.cgroups import parse_owners
 from memwatch.core.linux.process_files import parse_passwd
+from memwatch.core.printable import printable
 from memwatch.core.runtime.regular_file import read_regular
 
 MAX_FILE_BYTES = 1 << 20
 MAX_ID = (1 << 32) - 1
+# Ids of services: below UID_MIN of login.defs(5), and those of DynamicUser= (systemd.io/UIDS-GIDS).
+MIN_USER_ID, DYNAMIC_IDS = 1000, range(61184, 65520)
+# systemd-nspawn -U, userns=auto of Podman and LXD map ids of a container from here on, in blocks of this size.
+MIN_CONTAINER_ID, CONTAINER_IDS = 524_288, 65_536
+# Owners are at most at this depth of a cgroup path.
+MAX_DEPTH = 8
+# Slices of users, of systemd-logind, and jobs of Slurm on cgroup v1. Users can name only folders below.
+_USER_GROUP = re.compile(r"/user\.slice/user-(\d{1,10})\.slice(?:/|$)|/slurm(?:_[\w.-]+)?/uid_(\d{1,10})(?:/|$)")
 
 
 class IdRange(NamedTuple):
@@ -48,14 +60,43 @@ class Accounts:
         self._changed: tuple[int, ...] | None = None
         self._ranges: list[IdRange] = []
 
-    def of(self, uid: int | None) -> int | None:
-        """Return the user id of the account that a user id belongs to. Call `refresh` before."""
+    def of(self, uid: int | None) -> Account:
+        """Return the account that a user id belongs to. Call `refresh` before.
+
+        Ids that /etc/subuid gives to root or to a service, such as LXD or dockremap, are of containers. So are
+        high ids that it does not have.
+        """
         if uid is None:
-            return None
+            return UNKNOWN
         at = bisect_right(self._ranges, (uid, MAX_ID, MAX_ID)) - 1
-        if at >= 0 and uid < self._ranges[at].first + self._ranges[at].size:
-            return self._ranges[at].owner
-        return uid
+        is_subordinate = at >= 0 and uid < self._ranges[at].first + self._ranges[at].size
+        if is_subordinate and self._ranges[at].owner >= MIN_USER_ID:
+            uid = self._ranges[at].owner
+        elif is_subordinate or uid >= MIN_CONTAINER_ID:
+            base = self._ranges[at].first if is_subordinate else 0
+            first = base + (uid - base) // CONTAINER_IDS * CONTAINER_IDS
+            return Account(f"containers with uid {first} and above")
+        is_service = uid < MIN_USER_ID or uid in DYNAMIC_IDS
+        return ROOT if uid == 0 else Account(f"uid {uid}", Rank.SYSTEM if is_service else Rank.USER)
+
+    def of_now(self, uid: int | None) -> Account:
+        """Return the account of a user id by the files of now."""
+        self.refresh()
+        return self.of(uid)
+
+    def of_cgroup(self, path: str) -> Account:
+        """Return the account of a cgroup: of its user, or its pod, container or unit."""
+        if found := _USER_GROUP.match(path):
+            return self.of_now(int(found[1] or found[2]))
+        unit: str | None = None
+        for end in range(1, min(path.count("/"), MAX_DEPTH) + 1):  # the outermost: a container can name those below
+            owners = parse_owners({"": "/".join(path.split("/")[: end + 1])}).printable()
+            for kind in ("pod", "container", "job"):
+                if name := getattr(owners, kind):
+                    return Account(f"{kind} {name}")
+            if unit is None or unit.endswith(".slice"):
+                unit = owners.unit or unit
+        return Account(unit or printable(path.split("/")[-1][:80]) or "this container", Rank.SYSTEM)
 
     def refresh(self) -> None:
         changed = tuple(map(_changed_at, self._files))

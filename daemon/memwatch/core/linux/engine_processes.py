@@ -15,6 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from memwatch.core.budget import KINDS, UNKNOWN, Account, Budget, Rank, share_of, users_part
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.kinds import EngineKind, find_kind, may_start_engine
 from memwatch.core.linux.accounts import Accounts
@@ -47,8 +48,7 @@ class ServerProcess(Struct):
     """The first process of a model server, and those that it started. `inner`: command line of the one of them that
     holds the model, if it is an engine itself.
 
-    `account`: that of the user who started it (see `core.linux.accounts`). `evidence` that it is a server: 0 to
-    2.
+    `account`: that of the user who started it. `evidence` that it is a server: 0 to 2.
     """
 
     pid: int
@@ -56,7 +56,7 @@ class ServerProcess(Struct):
     uid: int | None
     kind: EngineKind
     command: Command
-    account: int | None = None
+    account: Account = UNKNOWN
     pages: int = 0
     evidence: int = 0
     inner: Command = Command()
@@ -164,7 +164,7 @@ class EngineProcesses:
         self._servers[pid] = self._server_of[pid] = server
         return True
 
-    def _has_room(self, account: int | None, holds_memory: bool) -> bool:
+    def _has_room(self, account: Account, holds_memory: bool) -> bool:
         """Return True if a server of this account can be added.
 
         One that holds memory replaces one without evidence: containers of all users may run as root, one account.
@@ -227,7 +227,6 @@ def _is_runner(command: Command) -> bool:
     return command.script == "ollama" and command.subcommand == "runner"
 
 
-MAX_ENGINES = 16
 # Where there are too many servers, they are compared again this often.
 COMPARED_TURNS = 3
 # Descriptors of a server and its processes that are looked at in search of sockets. One takes 2 µs.
@@ -237,8 +236,10 @@ MAX_SEARCHED = 4096
 class EngineSlots:
     """The servers that are followed."""
 
-    def __init__(self, procfs: Path) -> None:
+    def __init__(self, procfs: Path, budget: Budget | None = None) -> None:
         self._procfs = procfs
+        self._budget = budget or Budget(KINDS["engines"])
+        self._refused: set[tuple[int, int]] = set()
         self._followed: set[tuple[int, int]] = set()
         self._known: set[tuple[int, int]] = set()
         self._turn = 0
@@ -247,31 +248,47 @@ class EngineSlots:
         """Return the servers to follow, in their order. Only if there are too many are they compared."""
         known = {one.key for one in servers}
         self._turn += 1
-        if len(servers) <= MAX_ENGINES:
+        if len(servers) <= users_part(self._budget.most):
             self._followed = known
         elif known != self._known or self._turn % COMPARED_TURNS == 0:
             for one in servers:
                 one.evidence = one.holds_memory + bool(find_listeners(self._procfs, one, tables))
-            self._followed = {one.key for one in share_slots(servers, self._followed)}
+            self._followed = {one.key for one in share_slots(servers, self._followed, self._budget.most)}
+            for one in servers:
+                if one.key not in self._followed | self._refused:
+                    self._budget.refuse(one.account)
+        self._refused = known - self._followed
         self._known = known
         return [one for one in servers if one.key in self._followed]
 
 
 def share_slots(
-    servers: Iterable[ServerProcess], followed: Iterable[tuple[int, int]], most: int = MAX_ENGINES
+    servers: Iterable[ServerProcess], followed: Iterable[tuple[int, int]], most: int = KINDS["engines"].most
 ) -> list[ServerProcess]:
-    """Return at most `most` servers: those with more evidence first, and of these one of each account in turn.
+    """Return those of root and at most `most` others: those with more evidence first, and of these one of each
+    account in turn.
 
-    Within an account those that are followed already come first, then the oldest.
+    Within an account those that are followed already come first, then the oldest. A part is kept for services.
     """
     before = set(followed)
     left = sorted(servers, key=lambda one: (-one.evidence, one.key not in before, one.start_ticks, one.pid))
     chosen: list[ServerProcess] = []
-    taken: Counter[int | None] = Counter()
-    while left and len(chosen) < most:
+    taken: Counter[Account] = Counter()
+    ranks: Counter[Rank] = Counter()
+
+    def has_room(account: Account) -> bool:
+        if taken[account] >= share_of(KINDS["engines"], most, account):
+            return False
+        if account.rank is Rank.ROOT:
+            return True
+        is_for_users = account.rank is Rank.SYSTEM or ranks[Rank.USER] < users_part(most)
+        return is_for_users and ranks[Rank.USER] + ranks[Rank.SYSTEM] < most
+
+    while left := [one for one in left if has_room(one.account)]:
         equals = [one for one in left if one.evidence == left[0].evidence]
         one = min(equals, key=lambda one: taken[one.account])
         taken[one.account] += 1
+        ranks[one.account.rank] += 1
         chosen.append(one)
         left.remove(one)
     return chosen

@@ -1,0 +1,346 @@
+"""Budgets: how many things of one kind an account may hold, and which one goes when there are too many.
+
+An account has at most a share of a kind, all users together have three quarters, and the rest is kept for system
+accounts and operators. Root takes no place of others and is never refused. When something must go, the account with
+the most gives its smallest. `KINDS` has all limits: the section [budgets] of the settings is made of it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from enum import IntEnum
+from typing import Literal, NamedTuple
+
+# Part of a kind that users have together. The rest is for system accounts and operators.
+USERS = 3 / 4
+# Refusals count as recent for this long. Of more than MAX_REFUSALS the last ones do.
+RECENT_SECONDS, MAX_REFUSALS = 3600.0, 10_000
+
+Key = Hashable
+
+
+class Rank(IntEnum):
+    """`SYSTEM`: an account of a service, or an operator."""
+
+    USER = 0
+    SYSTEM = 1
+    ROOT = 2
+
+
+class Account(NamedTuple):
+    """A user with the subordinate ids, a container with a user namespace, or a peer's address."""
+
+    name: str
+    rank: Rank = Rank.USER
+
+    def as_operator(self) -> Account:
+        """Return the account with the rights of an operator."""
+        return self._replace(rank=max(self.rank, Rank.SYSTEM))
+
+
+ROOT = Account("root", Rank.ROOT)
+UNKNOWN = Account("unknown users")
+
+
+class Kind(NamedTuple):
+    """A kind of thing with its limit. `share`: the part that one account may have. `about` follows "Maximum number
+    of", `refused` a number of those that were refused or had to go.
+
+    `gives`: an account with at least two more than a new one gives its smallest.
+    `replaces`: the smallest of an account at its share, or of all, goes for a new one that is larger, or for any.
+    """
+
+    name: str
+    most: int
+    share: float
+    about: str
+    refused: str
+    gives: bool = True
+    replaces: Literal["none", "smaller", "any"] = "none"
+
+
+# The maximum of event streams is `max_streams` under [web].
+EVENT_STREAMS = Kind(
+    "event_streams",
+    64,
+    USERS,
+    "open pages and other event streams",
+    "event streams were refused or ended within the last hour: one account had too many",
+)
+KINDS: Mapping[str, Kind] = {
+    one.name: one
+    for one in (
+        Kind(
+            "engines",
+            24,
+            USERS,
+            "model servers that are found and asked for their figures",
+            "model servers are not followed: there are too many",
+        ),
+        Kind(
+            "leases",
+            64,
+            1 / 4,
+            "leases",
+            "leases were refused or ended within the last hour: one account had too many",
+        ),
+        Kind(
+            "pressure_clients",
+            512,
+            1 / 8,
+            "clients of the pressure sockets",
+            "clients of the pressure sockets were refused within the last hour: one account had too many",
+            gives=False,  # libsystemd 257 uses a whole CPU after the end of a connection
+        ),
+        Kind(
+            "incidents",
+            24,
+            1 / 4,
+            "incidents that are followed at the same time",
+            "incidents are not followed: larger ones last, or one account had too many within the last hour",
+            replaces="smaller",
+        ),
+        Kind(
+            "incidents_kept",
+            100,
+            1 / 4,
+            "incidents that are kept",
+            "incidents were dropped within the last hour: larger ones are kept",
+            replaces="any",
+        ),
+        Kind(
+            "marks",
+            500,
+            1 / 4,
+            "marks and events about leases that are kept",
+            "marks were dropped within the last hour: one account set too many",
+            replaces="any",
+        ),
+        Kind(
+            "reports",
+            256,
+            1 / 4,
+            "processes with allocator reports",
+            "allocator reports were refused or dropped within the last hour: one account had too many",
+        ),
+        Kind(
+            "machines_found",
+            64,
+            1 / 16,
+            "machines found by mDNS",
+            "machines were found by mDNS and are not shown",
+        ),
+    )
+}
+
+
+MOST_BOUNDS = (4, 10_000)
+
+
+def describe_share(kind: Kind) -> str:
+    """Return the share of one account in words."""
+    words = {3 / 4: "three quarters", 1 / 4: "a quarter", 1 / 8: "an eighth", 1 / 16: "a sixteenth"}
+    return words[kind.share]
+
+
+class Held(NamedTuple):
+    """A thing that an account holds. `size`: bytes killed, bytes held, or the like; 0 if all are equal."""
+
+    account: Account
+    size: int = 0
+
+
+class Verdict(NamedTuple):
+    """Answer to a new thing. `gone`: the one that has to go for it."""
+
+    is_admitted: bool
+    gone: Key | None = None
+
+
+REFUSED = Verdict(False)
+
+
+def share_of(kind: Kind, most: int, account: Account) -> int:
+    """Return how many things an account may hold. One is always possible."""
+    return most if account.rank is Rank.ROOT else max(1, math.ceil(most * kind.share))
+
+
+def users_part(most: int) -> int:
+    """Return how many things all users may hold together."""
+    return max(1, math.floor(most * USERS))
+
+
+def decide(held: Mapping[Key, Held], new: Held, kind: Kind, most: int) -> Verdict:
+    """Decide about a new thing. Pure. `held`: in the order of their beginning; among equals the oldest goes."""
+    rank, own = new.account.rank, [key for key, one in held.items() if one.account == new.account]
+    if rank is Rank.ROOT:
+        is_full = kind.replaces != "none" and len(own) >= most
+        return Verdict(True, _smallest(held, own) if is_full else None)
+    if len(own) >= share_of(kind, most, new.account):
+        return _replace(held, own, new, kind)
+    users = [key for key, one in held.items() if one.account.rank is Rank.USER]
+    counted = [key for key, one in held.items() if one.account.rank is not Rank.ROOT]
+    if rank is Rank.USER and len(users) >= users_part(most):
+        crowd = users
+    elif len(counted) >= most:
+        crowd = counted
+    else:
+        return Verdict(True)
+    if kind.gives:
+        name, count = Counter(held[key].account for key in crowd).most_common(1)[0]
+        if count >= len(own) + 2:  # with one more, two accounts would take it from each other in turn
+            return Verdict(True, _smallest(held, [key for key in crowd if held[key].account == name]))
+    return _replace(held, own if own and kind.replaces == "any" else crowd, new, kind)
+
+
+def next_to_go(held: Mapping[Key, Held]) -> Key:
+    """Return the thing that goes first: of the lowest rank the smallest of the account with the most."""
+    lowest = min(one.account.rank for one in held.values())
+    ranked = [key for key, one in held.items() if one.account.rank is lowest]
+    account, _ = Counter(held[key].account for key in ranked).most_common(1)[0]
+    return _smallest(held, [key for key in ranked if held[key].account == account])
+
+
+def _replace(held: Mapping[Key, Held], crowd: Collection[Key], new: Held, kind: Kind) -> Verdict:
+    if kind.replaces == "none":
+        return REFUSED
+    smallest = _smallest(held, crowd)
+    return Verdict(True, smallest) if kind.replaces == "any" or held[smallest].size < new.size else REFUSED
+
+
+def _smallest(held: Mapping[Key, Held], keys: Iterable[Key]) -> Key:
+    return min(keys, key=lambda key: held[key].size)
+
+
+class Budget:
+    """The things of one kind that are held, by key, and the number of those refused. Thread-safe.
+
+    `refused`: since the start, those that had to go included.
+    """
+
+    def __init__(
+        self, kind: Kind, most: int | None = None, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.kind: Kind = kind
+        self.most: int = kind.most if most is None else most
+        self.refused: int = 0
+        self._held: dict[Key, Held] = {}
+        self._recent: deque[tuple[float, str]] = deque(maxlen=MAX_REFUSALS)
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+
+    @property
+    def held(self) -> int:
+        """Number of things that are held."""
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Key]:
+        with self._lock:
+            return iter(list(self._held))
+
+    def count(self, account: Account) -> int:
+        """Return how many things an account holds."""
+        with self._lock:
+            return sum(one.account == account for one in self._held.values())
+
+    def share(self, account: Account) -> int:
+        """Return how many things an account may hold."""
+        return share_of(self.kind, self.most, account)
+
+    def admits(self, account: Account, size: int = 0) -> bool:
+        """Return True if a new thing would be admitted now."""
+        with self._lock:
+            return decide(self._held, Held(account, size), self.kind, self.most).is_admitted
+
+    def admit(self, key: Key, account: Account, size: int = 0) -> Verdict:
+        """Add a thing if the budget allows it. One with a known key is replaced. A refusal is counted."""
+        new = Held(account, size)
+        with self._lock:
+            if key in self._held:
+                self._held[key] = new
+                return Verdict(True)
+            verdict = decide(self._held, new, self.kind, self.most)
+            if verdict.gone is not None:
+                self._count(self._held.pop(verdict.gone).account)
+            if verdict.is_admitted:
+                self._held[key] = new
+            else:
+                self._count(account)
+            return verdict
+
+    def drop_next(self) -> Key:
+        """Remove the thing that goes first, and return its key."""
+        with self._lock:
+            key = next_to_go(self._held)
+            self._count(self._held.pop(key).account)
+            return key
+
+    def resize(self, key: Key, size: int) -> None:
+        """Set the size of a thing that has grown."""
+        with self._lock:
+            if key in self._held:
+                self._held[key] = self._held[key]._replace(size=size)
+
+    def release(self, key: Key) -> None:
+        """Remove a thing that has ended."""
+        with self._lock:
+            self._held.pop(key, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._held.clear()
+
+    def refuse(self, account: Account) -> None:
+        """Count a refusal that was decided before."""
+        with self._lock:
+            self._count(account)
+
+    def recent(self) -> Counter[str]:
+        """Return the refusals of the last hour by the name of the account."""
+        with self._lock:
+            self._forget()
+            return Counter(name for _, name in self._recent)
+
+    def describe(self, account: Account) -> str:
+        """Return a sentence about the refusal of an account."""
+        own, most = self.count(account), self.most
+        if own >= self.share(account):
+            return f"{account.name} has {own} of {most} {self.kind.about}, its share"
+        return f"{self.held} of {most} {self.kind.about} are in use, as many as all users may have"
+
+    def _count(self, account: Account) -> None:
+        self.refused += 1
+        self._forget()
+        self._recent.append((self._monotonic(), account.name))
+
+    def _forget(self) -> None:
+        oldest = self._monotonic() - RECENT_SECONDS
+        while self._recent and self._recent[0][0] < oldest:
+            self._recent.popleft()
+
+
+class Budgets:
+    """The budgets of a daemon, by the name of their kind."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.by_kind: dict[str, Budget] = {
+            name: Budget(kind, monotonic=monotonic)
+            for name, kind in {**KINDS, EVENT_STREAMS.name: EVENT_STREAMS}.items()
+        }
+
+    def __getitem__(self, kind: str) -> Budget:
+        return self.by_kind[kind]
+
+    def left_out(self) -> dict[str, int]:
+        """Return the number of refusals of the last hour by kind. Model servers are listed by what is so now."""
+        counts = {name: sum(one.recent().values()) for name, one in self.by_kind.items() if name != "engines"}
+        return {name: count for name, count in counts.items() if count}
+
+    def use(self, limits: Mapping[str, int]) -> None:
+        """Use these limits from now on. What is held stays."""
+        for name, most in limits.items():
+            self.by_kind[name].most = most
