@@ -23,16 +23,16 @@ from memwatch.core.accounting.leased import (
     way_out,
     with_leases_used,
 )
+from memwatch.core.budget import ROOT, Budget
 from memwatch.core.clock import Moment
 from memwatch.core.events import LEASE
 from memwatch.core.leases import (
     ARRIVED_RATIO,
-    MAX_LEASES,
-    MAX_LEASES_OF_USER,
     MAX_NAME_LENGTH,
     Lease,
     still_held,
 )
+from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.files import ParseError, read_once
 from memwatch.core.linux.process_files import find_living_thread, parse_real_uid, parse_stat
 from memwatch.core.model import PERHAPS_IN_RSS, Absent, Process, Share, find_system_ram
@@ -46,6 +46,7 @@ MAX_GENERATIONS = 64
 _STATUS_SIZES = re.compile(rb"^(RssAnon|RssShmem):[ \t]+(\d{1,15}) kB\n", re.MULTILINE)
 
 Key = tuple[int, int]
+ROOT_UID = 0
 
 
 class ProcessFacts(NamedTuple):
@@ -226,7 +227,7 @@ class LeaseRefusedError(ValueError):
 class LeaseRequest(Struct, frozen=True):
     """Request for `bytes` of a pool or device. `certain`: only memory that is free without reclaim counts.
 
-    `uid` and `made_by`: the client, of whom no more than a part of all leases is for one user unless `is_operator`.
+    `made_by`: the client, with the user id `by_uid` if the kernel names it.
     """
 
     bytes: int
@@ -237,6 +238,7 @@ class LeaseRequest(Struct, frozen=True):
     name: str = ""
     certain: bool = False
     made_by: str = ""
+    by_uid: int | None = None
     is_operator: bool = True
 
 
@@ -269,7 +271,8 @@ class LeaseBook(Feature):
             monitor.events.add(unix, LEASE, text, target)
 
         reader = ProcessReader(monitor.reports.procfs)
-        return cls(reader, monitor.moment, monitor.publisher.use_leases, record)
+        budget = monitor.budgets["leases"]
+        return cls(reader, monitor.moment, monitor.publisher.use_leases, record, budget, monitor.accounts)
 
     def __init__(
         self,
@@ -277,11 +280,14 @@ class LeaseBook(Feature):
         moment: Callable[[], Moment],
         on_change: Callable[[tuple[Lease, ...]], object],
         record: Callable[[float, str, str], object],
+        budget: Budget,
+        accounts: Accounts,
     ) -> None:
         self._reader = reader
         self._moment = moment
         self._on_change = on_change
         self._record = record
+        self._budget, self._accounts = budget, accounts
         self._entries: dict[str, Entry] = {}
         self._published: tuple[Lease, ...] = ()
         self._followed_at = 0.0
@@ -355,7 +361,6 @@ class LeaseBook(Feature):
                 "numbers it"
             )
         uid = self._reader.owner_uid(request.pid)
-        self._refuse_too_many(request, uid)
         places = self._find_places(request, snapshot)
         pools = frozenset(held_by_pool([_blank(request, places)], snapshot.shares))
         self._refuse_second(request, process.start_ticks, pools, snapshot)
@@ -368,6 +373,7 @@ class LeaseBook(Feature):
             until_unix=now.wall + request.seconds,
         )
         arrival = ArrivalTracker(self._reader, key, snapshot, pools)
+        self._take_place(request, lease.id, uid)
         return Entry(lease, places, process.start_ticks, uid, now.boottime + request.seconds, arrival)
 
     def _find_places(self, request: LeaseRequest, snapshot: Snapshot) -> dict[str, int]:
@@ -403,14 +409,15 @@ class LeaseBook(Feature):
             f"{how}{beside}; {remedy}"
         )
 
-    def _refuse_too_many(self, request: LeaseRequest, uid: int | None) -> None:
-        own = sum(entry.uid == uid for entry in self._entries.values())
-        if len(self._entries) >= MAX_LEASES:
-            raise LeaseRefusedError(f"the maximum of {MAX_LEASES} leases is reached; end one first", True)
-        if not request.is_operator and own >= MAX_LEASES_OF_USER:
-            raise LeaseRefusedError(
-                f"the maximum of {MAX_LEASES_OF_USER} leases of one user is reached; end one first", True
-            )
+    def _take_place(self, request: LeaseRequest, lease_id: str, uid: int | None) -> None:
+        """Count the lease. One of an account with more of them ends for it. Raises LeaseRefusedError."""
+        account = ROOT if request.by_uid == ROOT_UID else self._accounts.of_now(uid)
+        account = account.as_operator() if request.is_operator else account
+        verdict = self._budget.admit(lease_id, account, request.bytes)
+        if not verdict.is_admitted:
+            raise LeaseRefusedError(f"{self._budget.describe(account)}; end one first", True)
+        if entry := self._entries.get(str(verdict.gone)):
+            self._remove(entry, f"its account had the most leases, and {account.name} needed a place")
 
     def _refuse_second(
         self, request: LeaseRequest, start_ticks: int, pools: frozenset[str], snapshot: Snapshot
@@ -440,6 +447,7 @@ class LeaseBook(Feature):
 
     def _remove(self, entry: Entry, why: str) -> None:
         del self._entries[entry.lease.id]
+        self._budget.release(entry.lease.id)
         self._publish()
         text = f"lease ended: {describe(entry.lease)}: {why}"
         self._record(self._moment().wall, text, entry.lease.target)

@@ -168,8 +168,8 @@ def test_lease_ends_with_its_time_and_its_process(daemon: RunningDaemon) -> None
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (wanted(0), "bytes is 0: input should be greater than or equal to 1"),
-        (wanted(1, bytes=-5), "bytes is -5: input should be greater than or equal to 1"),
+        (wanted(0), "bytes is 0: input should be greater than or equal to 16777216"),
+        (wanted(1, bytes=(16 << 20) - 1), "bytes is 16777215: input should be greater than or equal to 16777216"),
         (wanted(1, seconds=3601), "seconds is 3601: input should be less than or equal to 3600"),
         (wanted(1, target="gpu7"), "target is 'gpu7'; use one of ram, gpu0."),
         (wanted(1, pid=4_000_000), "no process 4000000 runs here; send the pid of a running process as the host"),

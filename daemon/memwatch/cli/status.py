@@ -14,6 +14,7 @@ from memwatch.cli.terminal.figures import pair_words, percent
 from memwatch.cli.terminal.memory_map import draw_bar, look_of
 from memwatch.cli.terminal.moment import MARKS, STYLES, labels_of, share_label
 from memwatch.cli.terminal.style import Line, Span, cells, line_cells, pad
+from memwatch.core.listing import left_out_texts
 from memwatch.core.model import Absent, Device, Pool, PoolKind, Process, Share, ShareKind, find_system_ram
 from memwatch.core.owners import WITHIN, describe_home
 from memwatch.core.snapshot import Level, Pressure, Snapshot
@@ -396,6 +397,7 @@ def lease_lines(snapshot: Snapshot) -> Iterator[str]:
         left = wording.duration(max(0.0, lease.until_unix - snapshot.unix))
         arrived = f", {wording.size(lease.arrived_bytes)} more arrived" if lease.arrived_bytes else ""
         yield f"Leased: {' and '.join(held)} to {lease.name} (PID {lease.pid}), {left} left{arrived}"
+    yield from left_out_texts(snapshot.left_out, "leases")
 
 
 def device_lines(device: Device) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Leases: bytes of memory that are reserved for one process for a bounded time. Records and limits."""
+"""Leases: bytes of memory that are reserved for one process for a bounded time. Records and bounds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from msgspec import Struct
 
 from memwatch.core.doc import Doc
 
-MAX_LEASES = 64
-# Of one user who is not an operator, so that no user can take all of them.
-MAX_LEASES_OF_USER = 16
+# Smaller ones are not worth a place in the budget.
+MIN_BYTES = 16 << 20
 MIN_SECONDS, MAX_SECONDS = 1.0, 3600.0
 MAX_NAME_LENGTH = 80
 # Environment variable with the id of the lease that a program was started with.

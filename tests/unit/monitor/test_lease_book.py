@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from memwatch.core.budget import KINDS, Budget
 from memwatch.core.clock import Moment
-from memwatch.core.leases import MAX_LEASES, MAX_LEASES_OF_USER, Lease
+from memwatch.core.leases import MIN_BYTES, Lease
+from memwatch.core.linux.accounts import Accounts
 from memwatch.core.model import Process
 from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.lease_book import LeaseBook, LeaseRefusedError, LeaseRequest, ProcessReader
@@ -38,8 +41,14 @@ class Bench:
         self.events: list[str] = []
         self.published: tuple[Lease, ...] = ()
         self.snapshot = replace(snapshot, processes=())
-        self.book = LeaseBook(ProcessReader(self.procfs), lambda: self.now, self._publish, self._record)
+        self.budget = Budget(KINDS["leases"])
+        self.accounts = Accounts(folder)
+        self.book = self.create_book(self._publish)
         self.run(PID)
+
+    def create_book(self, publish: Callable[[tuple[Lease, ...]], object]) -> LeaseBook:
+        reader = ProcessReader(self.procfs)
+        return LeaseBook(reader, lambda: self.now, publish, self._record, self.budget, self.accounts)
 
     def _publish(self, leases: tuple[Lease, ...]) -> None:
         self.published = leases
@@ -276,20 +285,50 @@ def test_second_lease_of_a_process_in_a_pool_is_refused(bench: Bench) -> None:
     assert bench.grant(GIB, "ram")
 
 
-def test_number_of_leases_is_bounded(bench: Bench) -> None:
-    """Of one user who is not an operator, and of all."""
-    for pid in range(1, MAX_LEASES + 2):
-        bench.run(pid)
-    for pid in range(1, MAX_LEASES_OF_USER + 1):
-        bench.grant(MIB, pid=pid, is_operator=False)
-    with pytest.raises(LeaseRefusedError, match="maximum of 16 leases of one user"):
-        bench.grant(MIB, pid=17, is_operator=False)
-    for pid in range(MAX_LEASES_OF_USER + 1, MAX_LEASES + 1):
-        bench.grant(MIB, pid=pid)
-    with pytest.raises(LeaseRefusedError, match="maximum of 64 leases"):
-        bench.grant(MIB, pid=MAX_LEASES + 1)
+def lease_all(bench: Bench, uids: Iterable[int], first: int = 1, count: int = MIN_BYTES) -> int:
+    """Lease for a process of each user. Return the number of those granted."""
+    granted = 0
+    for pid, uid in enumerate(uids, first):
+        bench.run(pid, uid=uid)
+        with suppress(LeaseRefusedError):
+            granted += bool(bench.grant(count, pid=pid, is_operator=False))
+    return granted
 
-    assert len(bench.book.current()) == MAX_LEASES
+
+def test_account_with_subordinate_ids_has_a_quarter_of_the_leases(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/subuid").write_text("1001:100000:65536\n")
+    assert lease_all(bench, range(100_000, 100_060)) == 16
+    bench.run(900, uid=1001)
+    with pytest.raises(LeaseRefusedError, match="uid 1001 has 16 of 64 leases, its share; end one first"):
+        bench.grant(MIN_BYTES, pid=900, is_operator=False)
+
+    assert lease_all(bench, [1000], 901) == 1
+    assert len(bench.book.current()) == 17
+
+
+def test_leases_leave_places_for_operators_and_root(bench: Bench) -> None:
+    """Many accounts together. A lease of one that has two is the smallest, and ends for an account without."""
+    users = [uid for uid in range(2000, 2030) for _ in range(2)]
+    assert lease_all(bench, users) == 54
+    assert len(bench.book.current()) == 48
+    assert lease_all(bench, [1000], 900, count=2 * MIN_BYTES) == 1
+    assert any("its account had the most leases, and uid 1000 needed a place" in text for text in bench.events)
+    for pid in range(1000, 1016):
+        bench.run(pid)
+        bench.grant(MIN_BYTES, pid=pid)
+    for pid in range(2000, 2070):  # root, for processes of a user
+        bench.run(pid)
+        bench.grant(MIN_BYTES, pid=pid, by_uid=0)
+
+    assert len(bench.book.current()) == 48 + 16 + 70
+    assert bench.budget.refused == 13
+
+
+def test_ended_lease_leaves_its_place(bench: Bench) -> None:
+    assert lease_all(bench, [1000] * 17) == 16
+    bench.book.end(bench.book.current()[0].id, "root (uid 0)")
+    assert lease_all(bench, [1000], 100) == 1
 
 
 def test_wall_clock_that_is_set_moves_the_shown_end_only(bench: Bench) -> None:
@@ -314,9 +353,7 @@ def test_lease_that_is_ended_is_gone_at_once(bench: Bench) -> None:
 def test_leases_are_published_when_they_change_and_only_then(bench: Bench) -> None:
     """Each publication wakes the clients that wait for a change."""
     published: list[int] = []
-    bench.book = LeaseBook(
-        ProcessReader(bench.procfs), lambda: bench.now, lambda leases: published.append(len(leases)), bench._record
-    )
+    bench.book = bench.create_book(lambda leases: published.append(len(leases)))
     bench.pass_time()
     before = list(published)
     bench.grant(GIB, seconds=5)

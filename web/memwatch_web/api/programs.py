@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from memwatch.core.allocators import AllocatorReport
 from memwatch.core.doc import Doc
-from memwatch.core.leases import MAX_NAME_LENGTH, MAX_SECONDS, MIN_SECONDS
+from memwatch.core.leases import MAX_NAME_LENGTH, MAX_SECONDS, MIN_BYTES, MIN_SECONDS
 from memwatch.core.model import Absent, Device
 from memwatch.core.printable import printable
 from memwatch.core.processes.allocator_reports import MAX_REPORTS, ReportRejectedError, find_gpu
@@ -139,7 +139,7 @@ class LeaseBody(RequestBody):
 
     model_config = example({"bytes": 21474836480, "target": "gpu0", "seconds": 120, "pid": 4242})
 
-    bytes: Annotated[int, Field(ge=1, le=MAX_BYTES, strict=True)]
+    bytes: Annotated[int, Field(ge=MIN_BYTES, le=MAX_BYTES, strict=True)]
     target: Annotated[str, Field(max_length=80, description="Pool or device, such as ram or gpu0.")]
     seconds: Annotated[float, Field(ge=MIN_SECONDS, le=MAX_SECONDS, allow_inf_nan=False)]
     pid: Annotated[Pid, Field(description="The lease ends with this process.")]
@@ -162,7 +162,9 @@ async def lease(services: ApiServices, request: Request, body: LeaseBody) -> Res
     Without a login, `pid` is a process of the caller's user."""
     refuse_foreign_process(services, request, body.pid, "lease")
     caller = caller_of(request.scope)
-    wanted = LeaseRequest(**body.model_dump(), made_by=caller.words, is_operator=caller.is_operator)
+    wanted = LeaseRequest(
+        **body.model_dump(), made_by=caller.words, by_uid=caller.uid, is_operator=caller.is_operator
+    )
     try:
         granted = services.monitor.features.get(LeaseBook).grant(wanted, services.current())
     except LeaseRefusedError as error:
