@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from memwatch.build_info import REVISION, __version__
+from memwatch.core.budget import EVENT_STREAMS
 from memwatch.core.clock import SystemClock
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.files import Roots
@@ -33,6 +34,7 @@ from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.access import WebOptions
 from memwatch_web.asgi.auth import FailedLogins
 from memwatch_web.asgi.broker import Broker
+from memwatch_web.asgi.caller import CallerLookup
 from memwatchd import wiring
 from memwatchd.config_keeper import ConfigKeeper
 from memwatchd.features import FEATURES, STARTED_BY_RELOADS, Reload
@@ -72,8 +74,9 @@ class Daemon:
             self._monitor_machine(self.roots) if self.player is None else self._monitor_recording(self.player)
         )
         self.failed_logins = FailedLogins()
+        self.callers = CallerLookup(user_name=self.user_name, accounts=self.accounts)
         self.monitor.publisher.hide_commands(self.live.is_open)
-        self.broker = Broker(lambda: self.monitor.latest, self.live.budgets["event_streams"])
+        self.broker = Broker(lambda: self.monitor.latest, self.budgets[EVENT_STREAMS.name])
         self.service = Notifier()
         self.problems: list[str] = []
         self._are_off: set[object] = {create for create in FEATURES if not self._add(create(self))}
@@ -258,7 +261,6 @@ class Daemon:
         warnings = {*settings.warnings, live.exposure} - {*self.settings.warnings, self.live.exposure, None}
         self.settings, self.live = settings, live
         self.monitor.publisher.hide_commands(live.is_open)
-        self.broker.max_streams = live.budgets["event_streams"]
         self.monitor.reconfigure(live.rules)
         self.budgets.use(live.budgets)
         for apply in filter(None, prepared):

@@ -139,19 +139,15 @@ def _remove_left_behind(path: Path) -> None:
 
 
 class Listener:
-    """A listening socket. `on_connection` owns each accepted connection, which does not block.
-
-    While `is_full` returns True, clients wait in the backlog: their connection is open, and not served.
-    """
+    """A listening socket. `on_connection` owns each accepted connection, which does not block."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         listener: socket.socket,
         on_connection: Callable[[socket.socket], None],
-        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._loop, self._socket, self._on_connection, self._is_full = loop, listener, on_connection, is_full
+        self._loop, self._socket, self._on_connection = loop, listener, on_connection
         self._pause: asyncio.TimerHandle | None = None
         self._failures = FailureLog()
         listener.setblocking(False)
@@ -165,9 +161,6 @@ class Listener:
 
     def _accept(self) -> None:
         for _ in range(ACCEPT_AT_ONCE):
-            if self._is_full():
-                self._wait("too many connections are open")
-                return
             try:
                 connection, _address = self._socket.accept()
             except (BlockingIOError, ConnectionAbortedError):

@@ -38,6 +38,7 @@ def create_services(daemon: Daemon) -> Services:
         features.get(NotificationManager),
         create_inquiries(daemon),
         features.get(NeighbourBook),
+        daemon.callers.account,
     )
     daemon.on_leaving.append(services.queries.close)
     return services

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from memwatch.core.budget import KINDS
 from memwatchd.settings.keys import TcpAddress, parse_address
 from memwatchd.settings.web import Web
 from memwatchd.systemd.prekill_hook import SOCKET_NAME
-from memwatchd.systemd.pressure_sockets import MAX_CLIENTS
 from memwatchd.systemd.serve import MAX_DESCRIPTORS
 from support.paths import SYSTEMD
 
@@ -122,8 +122,8 @@ def test_store_of_the_drop_in_holds_all_clients() -> None:
     """A connection that systemd does not keep would end with each restart."""
     keys = keys_of((SYSTEMD / "drop-ins/pressure-sockets.conf").read_text())
 
-    assert keys["FileDescriptorStoreMax"] == [str(MAX_CLIENTS)]
-    assert MAX_CLIENTS < MAX_DESCRIPTORS
+    assert keys["FileDescriptorStoreMax"] == [str(KINDS["pressure_clients"].most)]
+    assert KINDS["pressure_clients"].most < MAX_DESCRIPTORS
 
 
 def test_every_restriction_has_a_comment() -> None:

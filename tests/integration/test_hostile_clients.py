@@ -32,6 +32,9 @@ PAGE = resource.getpagesize()
 # A lowered limit takes effect at the next scan of the processes.
 OFTEN = '[processes]\ninterval = "1s"\n'
 
+# Root, which may run the tests, is never refused. The user behind a proxy is not known.
+PROXIED = b"X-Forwarded-For: 203.0.113.7\r\n"
+
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
@@ -360,8 +363,8 @@ def test_clients_that_never_read_do_not_delay_shutdown(tmp_path: Path) -> None:
 
 def test_stream_with_pipelined_requests_ends_with_its_client(tmp_path: Path) -> None:
     """A client that pipelines requests after a stream and leaves must not occupy a stream slot."""
-    stream_request = b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"
-    with running_daemon(tmp_path, "--interval", "100ms", config="[web]\nmax_streams = 3\n") as daemon:
+    stream_request = b"GET /api/v1/stream HTTP/1.1\r\n" + PROXIED + HOST + b"\r\n"
+    with running_daemon(tmp_path, "--interval", "100ms", config="[web]\nmax_streams = 4\n") as daemon:
         with connections(
             daemon, 3, stream_request + stream_request.replace(b"api/v1/stream", b"healthz")
         ) as listeners:
@@ -381,7 +384,7 @@ def test_stream_with_pipelined_requests_ends_with_its_client(tmp_path: Path) -> 
 def test_1000_streams_leave_room_for_scrapes(tmp_path: Path, max_streams: int, most: int) -> None:
     """Streams above the share of a client get 503 with Retry-After. Scrapes stay fast, memory and descriptors
     bounded."""
-    stream_request = b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"
+    stream_request = b"GET /api/v1/stream HTTP/1.1\r\n" + PROXIED + HOST + b"\r\n"
     with (
         room_for_descriptors(3000),
         running_daemon(tmp_path, config=f"[web]\nmax_streams = {max_streams}\n") as daemon,

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from memwatchd.systemd.pressure_sockets import KEEP_SECONDS, MAX_CLIENTS, MAX_KEPT_AT_ONCE, MAX_RECEIVED_BYTES
-from support.daemon_process import MEMWATCHD, RunningDaemon, descriptors, run_program, running_daemon
+from memwatchd.systemd.pressure_sockets import KEEP_SECONDS, MAX_KEPT_AT_ONCE, MAX_RECEIVED_BYTES
+from support.daemon_process import MEMWATCHD, RunningDaemon, run_program, running_daemon
 from support.mutable_machine import MutableMachine
+from support.other_user import CAN_SWITCH, connect_as
 from support.passed_socket import passed_socket
 from support.waiting import wait_readable
 
@@ -22,11 +23,13 @@ CONFIG = "[systemd]\npressure_sockets = true\nsocket_dir = '{}'\n[pressure]\ncle
 
 
 @contextmanager
-def daemon_with_sockets(tmp_path: Path) -> Iterator[tuple[RunningDaemon, MutableMachine]]:
+def daemon_with_sockets(tmp_path: Path, more: str = "") -> Iterator[tuple[RunningDaemon, MutableMachine]]:
     machine = MutableMachine.of("workstation", tmp_path / "machine")
     machine.use(0.3)
+    (machine.folder / "root/etc").mkdir(parents=True, exist_ok=True)
+    (machine.folder / "root/etc/subuid").write_text("54321:100000:65536\n")
     (tmp_path / "run").mkdir()
-    config = CONFIG.format(tmp_path / "run")
+    config = CONFIG.format(tmp_path / "run") + more
     with running_daemon(tmp_path, *machine.arguments, "--interval=100ms", config=config) as daemon:
         yield daemon, machine
 
@@ -110,21 +113,25 @@ def test_flood_is_closed(tmp_path: Path) -> None:
             flood.sendall(b"x" * MAX_RECEIVED_BYTES * 1000)
 
 
-def test_clients_beyond_the_limit_wait_and_memwatchd_serves(tmp_path: Path) -> None:
-    """Their connection is open, and they are served when others have left."""
-    with daemon_with_sockets(tmp_path) as (daemon, machine), ExitStack() as opened:
-        before, path = descriptors(daemon.pid), tmp_path / "run/pressure-ram-high.sock"
-        many = [opened.enter_context(closing(connect(path))) for _ in range(MAX_CLIENTS + 20)]
-        daemon.wait_for_log(f"clients of {path} wait: too many connections are open")
+def test_account_has_an_eighth_of_the_clients_and_root_is_served(tmp_path: Path) -> None:
+    """Also by its subordinate ids. Another user and root are notified."""
+    config = "[budgets]\npressure_clients = 32\n"
+    with daemon_with_sockets(tmp_path, config) as (daemon, machine), ExitStack() as opened:
+        path = tmp_path / "run/pressure-ram-high.sock"
+        uids = [54321, *range(100_000, 100_007)]
+        many = [opened.enter_context(connect_as(uid, path)) for uid in uids]
+        other, root = (opened.enter_context(connect_as(uid, path)) for uid in (54322, 0))
+        if CAN_SWITCH:
+            assert [one.recv(100) for one in many[4:]] == [b""] * 4
+            daemon.wait_for_log("uid 54321 has 4 of 32 clients of the pressure sockets, its share; more are closed")
         machine.use(0.9)
 
-        assert is_notified(many[0], 20.0) == b"ram high\n"
-        assert not wait_readable(many[-1], 0.2)
-        assert descriptors(daemon.pid) <= before + MAX_CLIENTS
+        assert [is_notified(one, 20.0) for one in (many[0], other, root)] == [b"ram high\n"] * 3
         assert daemon.get("/healthz").status == 200
-        for one in many[:100]:
-            one.close()
-        assert is_notified(many[-1], 20.0) == b"ram high\n"
+        if CAN_SWITCH:
+            many[0].close()
+            later = opened.enter_context(connect_as(54321, path))
+            assert is_notified(later, 20.0) == b"ram high\n"
 
 
 def test_unread_notifications_are_not_queued(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ from msgspec import Struct, field
 
 from support.budget import within
 from support.daemon_process import RunningDaemon, get, running_daemon
-from support.http_exchange import assert_quiet
+from support.other_user import CAN_SWITCH, connect_as
 from support.waiting import MAX_WAIT_SECONDS
 
+# A client behind a proxy, whose user is not known. Root, which may run the tests, is never refused.
+PROXIED = {"X-Forwarded-For": "203.0.113.7"}
 GZIP = 31  # wbits of zlib for a gzip header and its CRC-32
 
 
@@ -90,7 +92,7 @@ def test_reconnected_client_gets_the_events_it_missed(tmp_path: Path) -> None:
     settings = tmp_path / "memwatchd.toml"
     with running_daemon(tmp_path, "--interval", "100ms") as daemon:
         with listening(daemon, "/api/v1/stream?events=event") as listener:
-            listener.next()
+            listener.until("tick")
             last = listener.ids[-1]
         settings.write_text("[pressure]\nclear_points = 2\n")
         daemon.process.send_signal(1)
@@ -107,11 +109,11 @@ def test_reconnected_client_gets_the_events_it_missed(tmp_path: Path) -> None:
 
 def test_streams_are_limited_and_metrics_are_not(tmp_path: Path) -> None:
     """The client above the limit gets 503 with Retry-After. A scrape still works."""
-    with running_daemon(tmp_path, config="[web]\nmax_streams = 3\n") as daemon:
-        opened = [listening(daemon) for _ in range(3)]
+    with running_daemon(tmp_path, config="[web]\nmax_streams = 4\n") as daemon:
+        opened = [listening(daemon, X_Forwarded_For="203.0.113.7") for _ in range(3)]
         for one in opened:
             one.__enter__().until("snapshot")
-        rejected = daemon.get("/api/v1/stream")
+        rejected = get(daemon.port, "/api/v1/stream", headers=PROXIED)
         scraped = daemon.get("/metrics")
         for one in opened:
             one.__exit__(None, None, None)
@@ -120,56 +122,55 @@ def test_streams_are_limited_and_metrics_are_not(tmp_path: Path) -> None:
     assert freed == b"200"
     assert rejected.status == 503
     assert rejected.headers["retry-after"] == "30"
-    assert "all 3 streams are in use" in rejected.json["detail"]
+    assert "loopback has 3 of 4 open pages and other event streams, its share" in rejected.json["detail"]
     assert scraped.status == 200
 
 
-def test_other_client_gets_a_stream_when_all_are_taken(tmp_path: Path) -> None:
-    """One address has both streams. The oldest ends cleanly, and a user of the socket gets it."""
-    path = tmp_path / "socket"
-    settings = "[web]\nmax_streams = 2\n"
-    with running_daemon(tmp_path, "--interval", "100ms", "--listen", f"unix:{path}", config=settings) as daemon:
-        with ExitStack() as stack:
-            address = ("127.0.0.1", daemon.port)
-            oldest = stack.enter_context(socket.create_connection(address, timeout=MAX_WAIT_SECONDS))
-            oldest.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert oldest.recv(100).startswith(b"HTTP/1.1 200 ")
-            newer = stack.enter_context(listening(daemon))
-            newer.until("snapshot")
-            local = stack.enter_context(socket.socket(socket.AF_UNIX))
-            local.settimeout(MAX_WAIT_SECONDS)
-            local.connect(str(path))
-            local.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert local.recv(100).startswith(b"HTTP/1.1 200 ")
-            rest, until = b"", time.monotonic() + MAX_WAIT_SECONDS
-            while not rest.endswith(b"\r\n0\r\n\r\n"):
-                assert time.monotonic() < until
-                rest += oldest.recv(1 << 20)
-            newer.until("snapshot")
-            refused = daemon.get("/api/v1/stream")
-        assert_quiet(daemon)
-
-    assert refused.status == 503
-    assert "all 2 streams are in use" in refused.json["detail"]
+def open_stream(connection: socket.socket) -> bytes:
+    connection.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return connection.recv(100)[9:12]
 
 
-def test_one_client_gets_three_quarters_of_the_streams(tmp_path: Path) -> None:
+def test_users_of_this_machine_take_no_stream_from_each_other(tmp_path: Path) -> None:
+    """One has all streams of users, also by its subordinate ids. Its oldest ends cleanly for another user."""
+    rootfs = tmp_path / "root"
+    (rootfs / "etc").mkdir(parents=True)
+    (rootfs / "etc/subuid").write_text("54321:100000:65536\n")
+    arguments = ("--interval", "100ms", "--rootfs", str(rootfs))
+    with running_daemon(tmp_path, *arguments, config="[web]\nmax_streams = 4\n") as daemon, ExitStack() as stack:
+        many = [stack.enter_context(connect_as(uid, daemon.port)) for uid in (54321, 100_000, 165_535, 100_001)]
+        opened = [open_stream(one) for one in many]
+        other = stack.enter_context(connect_as(54322, daemon.port))
+        opened.append(open_stream(other))
+        rest, until = b"", time.monotonic() + MAX_WAIT_SECONDS
+        while CAN_SWITCH and not rest.endswith(b"\r\n0\r\n\r\n"):
+            assert time.monotonic() < until
+            rest += many[0].recv(1 << 20)
+        opened.append(open_stream(stack.enter_context(connect_as(0, daemon.port))))
+
+    if CAN_SWITCH:
+        assert opened == [b"200", b"200", b"200", b"503", b"200", b"200"]
+
+
+def test_account_gets_three_quarters_of_the_streams(tmp_path: Path) -> None:
     """48 of 64. The 503 names the share."""
     with running_daemon(tmp_path) as daemon, ExitStack() as stack:
         for _ in range(48):
-            stack.enter_context(listening(daemon)).next()
-        assert get(daemon.port, "/live", method="HEAD").status == 503
-        refused = daemon.get("/live")
+            stack.enter_context(listening(daemon, X_Forwarded_For="203.0.113.7")).next()
+        assert get(daemon.port, "/live", method="HEAD", headers=PROXIED).status == 503
+        refused = get(daemon.port, "/live", headers=PROXIED)
 
     assert refused.headers["retry-after"] == "30"
-    assert "this client has 48 of 64 streams, its share: close some" in refused.json["detail"]
+    assert (
+        "loopback has 48 of 64 open pages and other event streams, its share: close some" in refused.json["detail"]
+    )
 
 
 def status_when_freed(daemon: RunningDaemon, seconds: float = MAX_WAIT_SECONDS) -> bytes:
     """Request a stream until one is available. Return the last status."""
     until = time.monotonic() + seconds
     while True:
-        with listening(daemon) as late:
+        with listening(daemon, X_Forwarded_For="203.0.113.7") as late:
             status = late.connection.recv(200).split(b" ")[1]
         if status == b"200" or time.monotonic() > until:
             return status

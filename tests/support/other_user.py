@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from support.waiting import MAX_WAIT_SECONDS
@@ -58,6 +59,36 @@ def exchange_as_other(port: int, request: bytes) -> bytes:
     return found
 
 
+def connect_as(uid: int, address: int | Path) -> socket.socket:
+    """Return a connection of a user to a port of loopback, or to a socket file, below whatever folder.
+
+    Without root it is one of the user of the tests.
+    """
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            folder = os.open(address.parent, os.O_PATH) if isinstance(address, Path) else -1
+            become_other(uid)
+            family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
+            with socket.socket(family) as connection:
+                connection.connect(
+                    f"/proc/self/fd/{folder}/{address.name}"
+                    if isinstance(address, Path)
+                    else ("127.0.0.1", address)
+                )
+                socket.send_fds(theirs, [b"x"], [connection.fileno()])
+        finally:
+            os._exit(0)
+    theirs.close()
+    with ours:
+        _, (descriptor,), _, _ = socket.recv_fds(ours, 1, 1)
+    os.waitpid(child, 0)
+    connection = socket.socket(fileno=descriptor)
+    connection.settimeout(MAX_WAIT_SECONDS)
+    return connection
+
+
 @contextmanager
 def process_of_other() -> Iterator[int]:
     """Run a sleeping process of another user. Yields its pid."""
@@ -102,8 +133,8 @@ def server_of_other(port: int) -> Iterator[int]:
         os.waitpid(child, 0)
 
 
-def become_other() -> None:
+def become_other(uid: int = OTHER_UID) -> None:
     if CAN_SWITCH:
         os.setgroups([])
-        os.setgid(OTHER_UID)
-        os.setuid(OTHER_UID)
+        os.setgid(uid)
+        os.setuid(uid)

@@ -84,8 +84,8 @@ async def live(services: PageServices, request: Request) -> Response:
         raise ProblemError(422, f"page is {page[:80]!r}: use one of {', '.join(pages.streams)}.")
     shared = services.caches.get(("live", page), lambda _, snapshot: sse(page, pages.fragment(page, snapshot)))
     if not accepts_gzip(request):
-        return services.stream(request, Identity(shared.plain))
-    return services.stream(request, Gzip(services.deflated.setdefault(page, SharedDeflate(shared))))
+        return services.stream(Identity(shared.plain))
+    return services.stream(Gzip(services.deflated.setdefault(page, SharedDeflate(shared))))
 
 
 async def docs(services: PageServices) -> Response:

@@ -20,7 +20,6 @@ from memwatch.core.linux.host_names import OwnNames
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch_monitor.feature import Feature
 from memwatch_web.asgi.access import AccessControl, response_headers
-from memwatch_web.asgi.caller import CallerLookup
 from memwatch_web.asgi.lazy_app import AppLoader, LazyApp
 from memwatch_web.asgi.routes import METRICS
 from memwatch_web.metrics.endpoint import MetricsEndpoint, MetricsFastPath
@@ -231,9 +230,8 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> bool:
     lazy_app = create_lazy_app(daemon, metrics_endpoint)
     daemon.on_leaving.append(lazy_app.close)
     simulated = daemon.monitor.simulated
-    callers = CallerLookup(user_name=daemon.user_name)
     access = AccessControl(
-        lazy_app, daemon.web_options, dates, simulated, OwnNames(daemon.roots), callers, daemon.failed_logins
+        lazy_app, daemon.web_options, dates, simulated, OwnNames(daemon.roots), daemon.callers, daemon.failed_logins
     )
     server = Server(
         access,

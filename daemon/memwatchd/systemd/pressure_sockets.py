@@ -5,7 +5,7 @@ lose notifications: nothing is queued for them.
 
 A connection is not closed while its client is well-behaved: libsystemd 257 takes the end of the connection for a
 notification, and calls the client's handler without a pause (95,000 times a second). So systemd keeps connections
-while memwatchd restarts, clients beyond the limit wait, and a request that cannot be read is only logged.
+while memwatchd restarts, no client has to go for another one, and a request that cannot be read is only logged.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from memwatch.core.budget import Budget
+from memwatch.core.linux.accounts import Accounts
 from memwatch.core.listing import some_of
 from memwatch.core.runtime.worker import FailureLog
 from memwatch.core.snapshot import Level, Snapshot
@@ -113,13 +115,12 @@ log = logging.getLogger(__name__)
 COMMON = "pressure.sock"
 # Any user may connect. The levels are no secret: /proc/meminfo is readable by all.
 ANY_USER = 0o666
-MAX_CLIENTS, MAX_CLIENTS_OF_USER, MAX_POOLS = 512, 128, 64
+MAX_POOLS = 64
 READ_BYTES, MAX_RECEIVED_BYTES = 512, 4096
 # Connections that systemd is asked to keep in a second. Each is a message on the socket of the watchdog, whose own
 # messages are lost if it is full.
 KEEP_SECONDS, MAX_KEPT_AT_ONCE = 1.0, 64
 POOL_ID = re.compile(r"[A-Za-z0-9._-]{1,60}")
-ROOT = 0
 
 
 class Store(Protocol):
@@ -154,8 +155,11 @@ class Client:
 class PressureSockets:
     """All sockets with their clients. Use it in the event loop's thread; only `on_tick` is called in another."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path, store: Store) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, folder: Path, store: Store, budget: Budget, accounts: Accounts
+    ) -> None:
         self._loop, self._folder, self._store = loop, folder, store
+        self._budget, self._accounts = budget, accounts
         self._number = 0
         self._listeners: dict[Path, Listener] = {}
         self._clients: dict[int, Client] = {}
@@ -179,18 +183,23 @@ class PressureSockets:
         number, subscription, is_fixed = found
         self._number = max(self._number, number)
         connection.setblocking(False)
-        self._watch(Client(number, connection, subscription, is_fixed, name))
+        client = Client(number, connection, subscription, is_fixed, name)
+        if self._has_place(client):
+            self._watch(client)
+        else:
+            self._store.remove_stored(name)
         return True
 
     def close(self) -> None:
         """Close all sockets. Connections that systemd keeps stay open for their clients."""
-        self._keep_due(MAX_CLIENTS)
+        self._keep_due(len(self._to_keep))
         if self._keeping is not None:
             self._keeping.cancel()
         for client in list(self._clients.values()):
             self._loop.remove_reader(client.connection)
             client.connection.close()
         self._clients.clear()
+        self._budget.clear()
         for path, listener in self._listeners.items():
             listener.close()
             path.unlink(missing_ok=True)
@@ -231,22 +240,24 @@ class PressureSockets:
         path = self._folder / name
         if path not in self._listeners:
             add = partial(self._add, subscription=subscription, is_fixed=is_fixed)
-            self._listeners[path] = Listener(self._loop, listen_on_file(path, ANY_USER), add, self._is_full)
-
-    def _is_full(self) -> bool:
-        return len(self._clients) >= MAX_CLIENTS
+            self._listeners[path] = Listener(self._loop, listen_on_file(path, ANY_USER), add)
 
     def _add(self, connection: socket.socket, subscription: Subscription, is_fixed: bool) -> None:
         self._number += 1
         client = Client(self._number, connection, subscription, is_fixed)
-        uid = client.peer.uid
-        if uid != ROOT and sum(one.peer.uid == uid for one in self._clients.values()) >= MAX_CLIENTS_OF_USER:
-            connection.close()
-            if self._failures.admits(f"limit of {uid}"):
-                log.warning("pressure sockets: uid %s has %d clients; more are closed", uid, MAX_CLIENTS_OF_USER)
-            return
-        self._watch(client)
-        self._keep(client)
+        if self._has_place(client):
+            self._watch(client)
+            self._keep(client)
+
+    def _has_place(self, client: Client) -> bool:
+        """Count a client. Close the connection of one whose account has its share."""
+        account = self._accounts.of_now(client.peer.uid)
+        if self._budget.admit(client.number, account).is_admitted:
+            return True
+        client.connection.close()
+        if self._failures.admits(f"limit of {account.name}"):
+            log.warning("pressure sockets: %s; more are closed", self._budget.describe(account))
+        return False
 
     def _watch(self, client: Client) -> None:
         self._clients[client.connection.fileno()] = client
@@ -319,6 +330,7 @@ class PressureSockets:
 
     def _drop(self, client: Client) -> None:
         self._clients.pop(client.connection.fileno(), None)
+        self._budget.release(client.number)
         self._to_keep.pop(client.number, None)
         self._loop.remove_reader(client.connection)
         client.connection.close()

@@ -90,7 +90,8 @@ class SystemdSockets(Feature):
         announce(self._monitor, self._roots, place, next(numbers))
 
     def _open_pressure_sockets(self, loop: asyncio.AbstractEventLoop, folder: Path) -> PressureSockets | None:
-        service, pressure = self._service, PressureSockets(loop, folder, self._service)
+        service, monitor = self._service, self._monitor
+        pressure = PressureSockets(loop, folder, service, monitor.budgets["pressure_clients"], monitor.accounts)
         try:
             pressure.open(self._monitor.latest)
         except OSError as error:

@@ -8,9 +8,14 @@ from typing import Any, cast
 
 import pytest
 
+from memwatch.core.budget import EVENT_STREAMS, ROOT, Account, Budget
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.broker import Broker, Stream
 from memwatch_web.asgi.sse import EventStream, Identity
+
+
+async def find_account(scope: Any) -> Account:
+    return Account(scope.get("memwatch.cli", ""))
 
 
 def test_stream_as_slow_as_sampling_yields_to_other_tasks() -> None:
@@ -38,10 +43,10 @@ def test_stream_as_slow_as_sampling_yields_to_other_tasks() -> None:
             await asyncio.sleep(0)
 
     async def both() -> None:
-        stream = EventStream(broker, Identity(chunk_of))
+        stream = EventStream(broker, Identity(chunk_of), find_account)
         await asyncio.gather(stream({"type": "http"}, receive, send), another())
 
-    broker = Broker(lambda: cast("Snapshot", next(numbers)), 10)
+    broker = Broker(lambda: cast("Snapshot", next(numbers)), budget(10))
     asyncio.run(both())
 
     assert len(rendered) == 50
@@ -63,52 +68,73 @@ def test_stream_that_cannot_be_rendered_ends_with_its_reason_in_the_log(caplog: 
         await asyncio.Event().wait()
 
     numbers = count()
-    broker = Broker(lambda: cast("Snapshot", next(numbers)), 10)
+    broker = Broker(lambda: cast("Snapshot", next(numbers)), budget(10))
     for _ in range(2):
-        asyncio.run(EventStream(broker, Identity(chunk_of))({"type": "http"}, receive, send))
+        asyncio.run(EventStream(broker, Identity(chunk_of), find_account)({"type": "http"}, receive, send))
 
     assert caplog.messages == ["a live stream ended: LookupError: no such template"]
     assert [message.get("more_body") for message in sent] == [None, False] * 2
     assert broker.streams == 0
 
 
-def opened(broker: Broker, *clients: str) -> list[Stream]:
-    return [broker.join(client) for client in clients]
+def budget(most: int) -> Budget:
+    return Budget(EVENT_STREAMS, most)
 
 
-def test_client_with_the_most_streams_gives_one_to_another_client() -> None:
-    """Its oldest ends. A client with one stream less than the most gets none, or two would take turns for ever."""
-    broker = Broker(lambda: None, 5)
+def opened(broker: Broker, *clients: str) -> list[Stream | None]:
+    return [broker.join(client, Account(client)) for client in clients]
+
+
+def test_account_with_the_most_streams_gives_one_to_another() -> None:
+    """Its oldest ends. With one stream less than the most there is none, or two would take turns for ever."""
+    broker = Broker(lambda: None, budget(7))
     streams = opened(broker, "a", "a", "a", "b", "b")
 
-    assert not broker.has_room("a")
-    assert not broker.has_room("b")
-    assert broker.has_room("c")
+    assert opened(broker, "a", "b") == [None, None]
     (own,) = opened(broker, "c")
 
-    assert [one.ended for one in streams] == [True, False, False, False, False]
+    assert [one is not None and one.ended for one in streams] == [True, False, False, False, False]
     assert (broker.streams, broker.count("a"), broker.count("c")) == (5, 2, 1)
-    assert not any(broker.has_room(client) for client in "abc")
-    broker.leave(streams[0])
-    broker.leave(own)
+    assert opened(broker, "a", "b", "c") == [None] * 3
+    for one in (streams[0], own):
+        assert one is not None
+        broker.leave(one)
     assert (broker.streams, broker.count("c")) == (4, 0)
 
 
-def test_client_may_have_three_quarters_of_all_streams() -> None:
-    broker = Broker(lambda: None, 64)
-    opened(broker, *["a"] * 48)
+def test_account_may_have_three_quarters_of_all_streams() -> None:
+    broker = Broker(lambda: None, budget(64))
 
-    assert not broker.has_room("a")
-    assert broker.has_room("b")
+    assert None not in opened(broker, *["a"] * 48)
+    assert opened(broker, "a") == [None]
+    assert broker.budget.describe(Account("a")) == "a has 48 of 64 open pages and other event streams, its share"
+    assert None not in opened(broker, "b")
 
 
-def test_every_client_gets_a_stream_while_one_has_two() -> None:
-    """As many clients as streams have one each. One more gets none: no client has two."""
-    broker = Broker(lambda: None, 8)
-    opened(broker, *["a"] * 6)
-    for client in "bcdefgh":
-        assert broker.has_room(client)
-        opened(broker, client)
+def test_streams_of_users_leave_a_quarter_to_operators_and_none_is_refused_to_root() -> None:
+    broker = Broker(lambda: None, budget(8))
+    opened(broker, *"abcdef")
 
-    assert [broker.count(client) for client in "abcdefgh"] == [1] * 8
-    assert not broker.has_room("i")
+    assert opened(broker, "g") == [None]
+    assert broker.join("loopback", Account("uid 1000").as_operator())
+    assert all(broker.join("loopback", ROOT) for _ in range(20))
+    assert broker.streams == 27
+
+
+def test_refused_stream_is_a_problem_with_a_pause() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    broker = Broker(lambda: None, budget(4))
+    opened(broker, "a", "a", "a")
+    scope = {"type": "http", "memwatch.cli": "a"}
+    asyncio.run(EventStream(broker, Identity(lambda _: b""), find_account)(scope, receive, send))
+
+    assert sent[0]["status"] == 503
+    assert (b"retry-after", b"30") in sent[0]["headers"]
+    assert b"a has 3 of 4 open pages and other event streams, its share: close some" in sent[1]["body"]

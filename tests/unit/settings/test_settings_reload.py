@@ -191,10 +191,7 @@ def in_use(daemon: Daemon) -> Mapping[str, Any]:
         "receivers": [one.name for one in alerting(daemon.monitor).receivers],
         "neighbours": [one.name for one in follower.peers] if follower else [],
         "sender": alerting(daemon.monitor).sender(),
-        "budgets": {
-            **{name: one.most for name, one in daemon.monitor.budgets.by_kind.items()},
-            "event_streams": daemon.broker.max_streams,
-        },
+        "budgets": {name: one.most for name, one in daemon.monitor.budgets.by_kind.items()},
         "log_level": logging.getLevelName(logging.getLogger().level).lower(),
         "certificate": None,
         "is_open": daemon.monitor.publisher.hides_commands,

@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from msgspec import Struct, field
-from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.core.backends.model import Backends
@@ -27,10 +26,10 @@ from memwatch_monitor.neighbours.machines import Machine, list_machines
 from memwatch_monitor.neighbours.tick import Tick, build_tick
 from memwatch_monitor.notify.manager import NotificationManager
 from memwatch_web.asgi.broker import Broker
-from memwatch_web.asgi.caller import CLIENT, Caller
+from memwatch_web.asgi.caller import Caller
 from memwatch_web.asgi.latest_snapshot import RenderCaches, current
 from memwatch_web.asgi.problems import ProblemError
-from memwatch_web.asgi.sse import Encoder, EventStream
+from memwatch_web.asgi.sse import Encoder, EventStream, FindAccount
 from memwatch_web.asgi.threads import QueryThread, QueueFullError, SingleFlight
 
 
@@ -98,6 +97,7 @@ class Services(Struct):
     alerting: NotificationManager
     inquiries: Inquiries
     neighbours: NeighbourBook
+    find_account: FindAccount
     caches: RenderCaches = field(default_factory=RenderCaches)
     recent_events: RecentEvents = field(default_factory=RecentEvents)
     queries: QueryThread = field(default_factory=QueryThread)
@@ -172,18 +172,9 @@ class Services(Struct):
     def _record(self, kind: str, text: str) -> None:
         self.monitor.record(kind, printable(text))
 
-    def stream(self, request: Request, encoder: Encoder) -> Response:
-        """Return a stream with a chunk for each snapshot. Raise ProblemError if this client may open none."""
-        client = request.scope.get(CLIENT, "")
-        if not self.broker.has_room(client):
-            raise ProblemError(503, self._full(client), headers={"Retry-After": "30"})
-        return EventStream(self.broker, encoder)
-
-    def _full(self, client: str) -> str:
-        most, own = self.broker.max_streams, self.broker.max_of_client
-        if self.broker.count(client) >= own < most:
-            return f"this client has {own} of {most} streams, its share: close some, or raise max_streams."
-        return f"all {most} streams are in use; retry later or raise max_streams."
+    def stream(self, encoder: Encoder) -> Response:
+        """Return a stream with a chunk for each snapshot."""
+        return EventStream(self.broker, encoder, self.find_account, self.monitor.simulated)
 
 
 def scope_of(silence: Silence) -> str:

@@ -150,7 +150,6 @@ class JsonStream:
 
 async def stream(
     services: ApiServices,
-    request: Request,
     events: Annotated[str, Query(description="Event types: snapshot, pressure, event.")] = ",".join(STREAM_EVENTS),
     form: Annotated[Literal["full", "compact"], Query(description=COMPACT)] = "full",
     last_event_id: Annotated[str | None, Header()] = None,
@@ -158,12 +157,12 @@ async def stream(
     """Stream server-sent events: `snapshot` on each tick, `pressure` on a change of level, `event` for each new
     event. With Last-Event-ID, missed events are sent again."""
     if form == "compact":
-        return await compact_stream(services, request)
+        return await compact_stream(services)
     wanted = frozenset(events.split(","))
     for event in wanted - set(STREAM_EVENTS):
         raise ProblemError(422, f"events is {event[:80]!r}: use some of {', '.join(STREAM_EVENTS)}.")
     cache = services.caches.get("snapshot" if "snapshot" in wanted else "tick", stream_event)
-    return services.stream(request, Identity(JsonStream(services.monitor, cache, wanted, last_event_id).chunk))
+    return services.stream(Identity(JsonStream(services.monitor, cache, wanted, last_event_id).chunk))
 
 
 def stream_event(name: str, snapshot: Snapshot) -> bytes:
@@ -173,7 +172,7 @@ def stream_event(name: str, snapshot: Snapshot) -> bytes:
     return sse(name, answer_bytes({"seq": snapshot.seq, "unix": snapshot.unix}, snapshot.simulated))
 
 
-async def compact_stream(services: ApiServices, request: Request) -> Response:
+async def compact_stream(services: ApiServices) -> Response:
     """Stream compact ticks, with which other machines follow this one."""
     ticks = services.caches.get("compact", lambda _, now: sse("tick", encode_tick(services.own_tick(now))))
-    return services.stream(request, Identity(ticks.plain))
+    return services.stream(Identity(ticks.plain))

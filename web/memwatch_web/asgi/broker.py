@@ -1,11 +1,12 @@
-"""Open streams of all clients: each tick wakes them, and no client takes all of them."""
+"""Open streams of all clients: each tick wakes them, and no account takes all of them."""
 
 from __future__ import annotations
 
 import asyncio
-import math
+from collections import Counter
 from collections.abc import Callable
 
+from memwatch.core.budget import Account, Budget
 from memwatch.core.runtime.worker import FailureLog
 from memwatch.core.snapshot import Snapshot
 
@@ -13,8 +14,6 @@ KEEPALIVE_SECONDS = 15.0
 # Streams woken in one go before other requests run. With all of 1,000 at once the 99th percentile of scrapes was
 # 60 ms, with 16 at a time it is 12 ms (November 2026).
 TURN_STREAMS = 16
-# Part of all streams that one client may have. The rest is left to others without ending a stream.
-SHARE = 3 / 4
 
 
 class Stream:
@@ -24,67 +23,51 @@ class Stream:
         self.client = client
         self.turn = turn
         self.ended = False
-        """True if the stream was replaced by one of another client."""
+        """True if the stream is over, or was replaced by one of another account."""
 
 
 class Broker:
     """Wakes every stream on each sample. A slow client misses samples; nothing is queued."""
 
-    def __init__(self, latest: Callable[[], Snapshot | None], max_streams: int) -> None:
-        self.max_streams = max_streams
+    def __init__(self, latest: Callable[[], Snapshot | None], budget: Budget) -> None:
+        self.budget = budget
         self.closed = False
         self._latest = latest
         self._turns = [asyncio.Event()]
-        self._by_client: dict[str, dict[Stream, None]] = {}
+        self._by_client: Counter[str] = Counter()
         self.streams = 0
         self.failure_log = FailureLog()
 
-    @property
-    def max_of_client(self) -> int:
-        return max(1, math.ceil(self.max_streams * SHARE))
-
     def count(self, client: str | None) -> int:
         """Return the number of open streams of a client, or with None that of all."""
-        return self.streams if client is None else len(self._by_client.get(client, ()))
+        return self.streams if client is None else self._by_client[client]
 
-    def has_room(self, client: str) -> bool:
-        """Return whether this client may open one more stream. For it a stream of another client may end."""
-        own = self.count(client)
-        return own < self.max_of_client and (self.streams < self.max_streams or self._longest(own) is not None)
-
-    def join(self, client: str) -> Stream:
-        """Count one more stream. If there are too many, the oldest of the client with the most streams ends."""
-        longest = self._longest(self.count(client)) if self.streams >= self.max_streams else None
-        if longest is not None:
-            self._end(next(iter(longest)))
-        turn = self.streams // TURN_STREAMS
-        if turn == len(self._turns):
+    def join(self, client: str, account: Account) -> Stream | None:
+        """Count one more stream, None if the account may have no more. One of another account may end for it."""
+        stream = Stream(client, self.streams // TURN_STREAMS)
+        verdict = self.budget.admit(stream, account)
+        if not verdict.is_admitted:
+            return None
+        if isinstance(verdict.gone, Stream):
+            self._end(verdict.gone)
+        if stream.turn == len(self._turns):
             self._turns.append(asyncio.Event())
-        stream = Stream(client, turn)
-        self._by_client.setdefault(client, {})[stream] = None
+        self._by_client[client] += 1
         self.streams += 1
         return stream
 
     def leave(self, stream: Stream) -> None:
         """Stop counting a stream. Does nothing for one that was replaced."""
-        own = self._by_client.get(stream.client, {})
-        if stream in own:
-            del own[stream]
-            self.streams -= 1
-            if not own:
-                del self._by_client[stream.client]
-
-    def _longest(self, own: int) -> dict[Stream, None] | None:
-        """Return the streams of the client with the most, None if a client with `own` streams must not end any.
-
-        Two more than `own`: with one more, two clients would end each other's streams in turn for ever.
-        """
-        longest = max(self._by_client.values(), key=len, default=None)
-        return longest if longest is not None and len(longest) >= own + 2 else None
+        if stream.ended:
+            return
+        stream.ended = True
+        self.budget.release(stream)
+        self.streams -= 1
+        self._by_client[stream.client] -= 1
+        self._by_client += Counter()  # drop those without
 
     def _end(self, stream: Stream) -> None:
         self.leave(stream)
-        stream.ended = True
         self._wake_turn(stream.turn)
 
     def _wake_turn(self, turn: int) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from memwatch.core.budget import Account
+from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.tcp_peer import TcpEnd, find_peer_uid
-from memwatch_web.asgi.threads import BoundedThread
+from memwatch_web.asgi.threads import BoundedThread, QueueFullError
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -27,6 +30,8 @@ USER = "memwatch.who"
 # Scope key: the Caller of a request that changes something.
 CALLER = "memwatch.caller"
 ROOT = 0
+# Clients of many pages come back at once after a restart. Beyond it, streams are counted by their address.
+MAX_STREAM_LOOKUPS = 16
 # Headers of a reverse proxy on this machine: the client is then another process or machine.
 FORWARDED = frozenset(
     {
@@ -55,11 +60,18 @@ class Caller(Struct, frozen=True):
 class CallerLookup:
     """Lookup of callers. `user_name` returns the name of a user id, or the id as text."""
 
-    def __init__(self, find_uid: FindUid = find_peer_uid, user_name: Callable[[int], str] = str) -> None:
+    def __init__(
+        self,
+        find_uid: FindUid = find_peer_uid,
+        user_name: Callable[[int], str] = str,
+        accounts: Accounts | None = None,
+    ) -> None:
         self._find_uid = find_uid
+        self._accounts = accounts or Accounts(Path("/"))
         self._user_name = user_name
         self._operators = frozenset({ROOT, os.geteuid()})
         self._thread = BoundedThread("peers")  # a lookup takes 5 to 46 ms
+        self._stream_thread = BoundedThread("peers of streams", MAX_STREAM_LOOKUPS)
 
     async def identify(self, scope: Scope, by_certificate: bool) -> Caller:
         """Return the caller. `by_certificate`: TLS has checked it. Raises QueueFullError."""
@@ -74,17 +86,39 @@ class CallerLookup:
         uid = None if is_forwarded else await self.uid(scope)
         return Caller(self.describe_user(uid), uid, is_operator=uid in self._operators)
 
+    async def account(self, scope: Scope) -> Account:
+        """Return the account of a client that reads: its user on this machine, else its network address.
+
+        Behind a proxy, and if too many clients come at once, it is that of the connection.
+        """
+        of_connection = Account(scope.get(CLIENT, ""))
+        if has_forwarding_header([name for name, _ in scope["headers"]]):
+            return of_connection
+        if peer := scope.get(PEER):  # the file is the operators' door
+            return self._accounts.of_now(peer.uid).as_operator()
+        try:
+            uid = await self._local_uid(scope, self._stream_thread)
+        except QueueFullError:
+            return of_connection
+        if uid is None:
+            return of_connection
+        account = self._accounts.of_now(uid)
+        return account.as_operator() if uid in self._operators else account
+
     async def uid(self, scope: Scope) -> int | None:
         """Return the user id of a local TCP client from the kernel. Raises QueueFullError.
 
         A client of this machine connects to an address that is not loopback from the same address.
         """
+        return await self._local_uid(scope, self._thread)
+
+    async def _local_uid(self, scope: Scope, thread: BoundedThread) -> int | None:
         client, server = scope.get("client"), scope.get("server")
         if not client or not server or not server[1]:
             return None
         if not is_from_here(client) and client[0] != server[0]:
             return None
-        return await self._thread.run(self._find_uid, TcpEnd(*client[:2]), TcpEnd(*server[:2]))
+        return await thread.run(self._find_uid, TcpEnd(*client[:2]), TcpEnd(*server[:2]))
 
     def describe_user(self, uid: int | None) -> str:
         if uid is None:

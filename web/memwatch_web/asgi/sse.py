@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from memwatch.core.budget import Account
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.broker import Broker, Stream
 from memwatch_web.asgi.caller import CLIENT, HEAD_ONLY
 from memwatch_web.asgi.latest_snapshot import RenderCache
+from memwatch_web.asgi.problems import problem_response
 
 log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 30
+FindAccount = Callable[[Scope], Awaitable[Account]]
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -150,19 +155,32 @@ def deflate(text: bytes, before: bytes = b"") -> bytes:
 
 
 class EventStream(Response):
-    """ASGI response: one chunk for each new snapshot, until the client or the server closes."""
+    """ASGI response: one chunk for each new snapshot, until the client or the server closes.
 
-    def __init__(self, broker: Broker, encoder: Encoder) -> None:
+    503 if the account of the client has its share.
+    """
+
+    def __init__(
+        self, broker: Broker, encoder: Encoder, find_account: FindAccount, simulated: bool = False
+    ) -> None:
         super().__init__()
         self._broker = broker
         self._encoder = encoder
+        self._find_account = find_account
+        self._simulated = simulated
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if HEAD_ONLY in scope:
+        account = await self._find_account(scope)
+        if HEAD_ONLY in scope and self._broker.budget.admits(account):
             await self._send_head(send)
             await send({"type": "http.response.body", "body": b""})
             return
-        stream = self._broker.join(scope.get(CLIENT, ""))
+        stream = None if HEAD_ONLY in scope else self._broker.join(scope.get(CLIENT, ""), account)
+        if stream is None:
+            sentence = f"{self._broker.budget.describe(account)}: close some, or raise max_streams."
+            headers = {"Retry-After": str(RETRY_SECONDS)}
+            await problem_response(503, sentence, headers, self._simulated)(scope, receive, send)
+            return
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._leave_with_client, receive, group.cancel_scope)

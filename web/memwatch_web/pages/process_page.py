@@ -103,4 +103,4 @@ def stream_process(services: PageServices, request: Request, pid: int) -> Respon
         return sse(PROCESS, services.pages.process_fragment(snapshot, view, recorded))
 
     cache = RenderCache(render)
-    return services.stream(request, Gzip(SharedDeflate(cache)) if accepts_gzip(request) else Identity(cache.plain))
+    return services.stream(Gzip(SharedDeflate(cache)) if accepts_gzip(request) else Identity(cache.plain))
