@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
+from memwatch.core.budget import Budgets
 from memwatch.core.events import Event, EventLog
 from memwatch.core.findings import Findings
 from memwatch.core.kernel_log import ServiceKill
+from memwatch.core.linux.accounts import Accounts
 from memwatch.core.model import Process, holds_discrete_memory
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.reading.machine import Additions
@@ -41,13 +44,23 @@ class IncidentObserver(Feature):
     @classmethod
     def of(cls, monitor: Monitor) -> IncidentObserver:
         features = monitor.features
-        return cls(monitor.events, features.get(GrowthWatch).tracker, features.get(EndedProcesses))
+        tracker, ended = features.get(GrowthWatch).tracker, features.get(EndedProcesses)
+        return cls(monitor.events, tracker, ended, monitor.budgets, monitor.accounts)
 
-    def __init__(self, events: EventLog, growth: GrowthTracker, ended: EndedProcesses | None = None) -> None:
-        self.log: IncidentLog = IncidentLog()
+    def __init__(
+        self,
+        events: EventLog,
+        growth: GrowthTracker,
+        ended: EndedProcesses | None = None,
+        budgets: Budgets | None = None,
+        accounts: Accounts | None = None,
+    ) -> None:
+        self._budgets: Budgets = budgets or Budgets()
+        self._account_of = (accounts or Accounts(Path("/"))).of_cgroup
+        self.log: IncidentLog = IncidentLog(self._budgets["incidents_kept"], self._account_of)
         self.ended: EndedProcesses = ended or EndedProcesses()
         self._events, self._growth = events, growth
-        self._gatherer = Gatherer(self._grown)
+        self._gatherer = self._create_gatherer()
         self._store: IncidentStore | None = None
         self._events_seen = self._kills_seen = 0
         self._group_kills: int | None = None
@@ -63,7 +76,7 @@ class IncidentObserver(Feature):
         self._store, restored = store, store.load()
         self.log.restore(one for one in restored if one.ended is not None)
         cut_off = [one for one in restored if one.ended is None]
-        store.start()
+        store.start(self.log.packed)
         for one in cut_off:
             self._keep(close_cut_off(one, words, crash))
         if words is not None and not cut_off:
@@ -76,13 +89,19 @@ class IncidentObserver(Feature):
         self.announced_left_out += len(self._announced) == MAX_ANNOUNCED
         self._announced.append(kill)
 
-    @property
-    def left_out(self) -> int:
-        """Number of incidents that began while the highest number was open."""
-        return self._gatherer.left_out
+    def _create_gatherer(self) -> Gatherer:
+        return Gatherer(self._grown, self._budgets["incidents"], self._account_of)
+
+    def left_out(self) -> list[str]:
+        """Return sentences about incidents that are not in the list."""
+        return [
+            f"{count} more of {name} {reason} within the last hour"
+            for kind, reason in (("incidents", "are not followed"), ("incidents_kept", "were dropped"))
+            for name, count in self._budgets[kind].recent().most_common()
+        ]
 
     def on_additions(self, additions: Additions) -> Additions:
-        new = {"announced_kills": self.announced_left_out, "incidents": self.left_out}
+        new = {"announced_kills": self.announced_left_out}
         return replace(additions, left_out={**additions.left_out, **new})
 
     def on_tick(self, tick: Tick) -> None:
@@ -119,7 +138,7 @@ class IncidentObserver(Feature):
         """End all incidents, because a recording starts again: its first figures are no change from its last."""
         for incident in self._gatherer.close_all(self._last, RESTARTED):
             self._keep(incident)
-        self._gatherer = Gatherer(self._grown)
+        self._gatherer = self._create_gatherer()
         self._group_kills = None
 
     def close(self, seconds: float = 0.7) -> None:

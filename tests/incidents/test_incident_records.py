@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from memwatch.core.budget import KINDS, Budget
 from memwatch.core.clock import SystemClock
 from memwatch.core.linux.cgroup_kills import CgroupKill
 from memwatch.core.linux.kmsg_parser import KernelLogTracker
 from memwatch.core.model import Quality, Share, ShareKind
 from memwatch.reporting.incidents.markdown import render
-from memwatch.reporting.incidents.records import Incident
+from memwatch.reporting.incidents.records import Incident, Victim
 from memwatch_monitor.incidents.incident_json import incident_json
 from memwatch_monitor.incidents.open_incident import OpenIncident
-from memwatch_monitor.incidents.store import FILE, MAX_INCIDENTS, RECENT_SECONDS, IncidentLog, IncidentStore, pack
+from memwatch_monitor.incidents.store import FILE, RECENT_SECONDS, IncidentLog, IncidentStore, pack
 from support.incident_player import Actor, Player, Scenario, Truth
 from support.incident_scenarios import DESKTOP, ID, SCENARIOS, global_kill, group_kill, kib
 from support.monitors import incidents
@@ -561,9 +563,42 @@ def test_record_that_ends_in_zeros_is_left_out(tmp_path: Path, kept: int) -> Non
     assert [one.id for one in loaded(tmp_path)] == [INCIDENT.id, "later"]
 
 
+def test_incident_that_is_kept_outlasts_a_flood_in_the_file(tmp_path: Path) -> None:
+    """Records are appended over the oldest ones. A hundred pushed that of last night out."""
+    store = IncidentStore(tmp_path, SystemClock(), "boot-1")
+    store.start(lambda: {INCIDENT.id: pack(INCIDENT)})
+    store.put(INCIDENT.id, pack(INCIDENT))
+    for number in range(400):
+        store.put(f"flood-{number}", pack(replace(INCIDENT, id=f"flood-{number}", sentence=token_hex(4000))))
+    store.stop(60.0)
+
+    found = loaded(tmp_path)
+    assert found.count(INCIDENT) == 1
+    assert 100 < len(found) < 400
+
+
+def test_log_keeps_the_largest_incidents_of_an_account() -> None:
+    """25 of 100 for a user, by the bytes that were killed."""
+    log = IncidentLog(budget := Budget(KINDS["incidents_kept"]))
+
+    def put(name: str, target: str, held: int) -> None:
+        victim = Victim("a", 1, None, None, held, 0.0, "cgroup_oom")
+        log.put(replace(INCIDENT, id=name, target=target, victims=(victim,)))
+
+    put("real", "/system.slice/db.service", 1)
+    put("large", "/user.slice/user-1001.slice/a.scope", 99)
+    for number in range(200):
+        put(f"{number:03}", f"/user.slice/user-1001.slice/run-{number}.scope", 5)
+
+    kept = {one.id for one in log.heads()}
+    assert {"real", "large", "199"} < kept
+    assert len(kept) == 26
+    assert budget.recent() == {"uid 1001": 176}
+
+
 def test_recent_incidents_are_those_that_last_and_the_last_one_for_minutes() -> None:
     now = [1000.0]
-    log = IncidentLog(lambda: now[0])
+    log = IncidentLog(monotonic=lambda: now[0])
     log.restore([replace(INCIDENT, id="earlier run")])
     assert log.recent() == []
 
@@ -578,11 +613,12 @@ def test_recent_incidents_are_those_that_last_and_the_last_one_for_minutes() -> 
 
 def test_log_is_bounded_and_finds_the_open_incident() -> None:
     log = IncidentLog()
-    for number in range(MAX_INCIDENTS + 20):
+    most = KINDS["incidents_kept"].most
+    for number in range(most + 20):
         log.put(replace(INCIDENT, id=f"{number:03}", began=float(number)))
     log.put(replace(INCIDENT, id="open", began=999.0, ended=None))
 
-    assert len(log.heads()) == MAX_INCIDENTS
+    assert len(log.heads()) == most
     assert (log.heads()[0].id, log.heads()[0].timeline) == ("open", ())
     assert log.find("000") is None
     assert log.find("open") == replace(INCIDENT, id="open", began=999.0, ended=None)

@@ -119,7 +119,7 @@ def answer(
 async def incidents(services: PageServices) -> Response:
     monitor = services.monitor
     observer = monitor.features.get(IncidentObserver)
-    return HTMLResponse(services.pages.incidents(observer.log.heads(), monitor.simulated, observer.left_out))
+    return HTMLResponse(services.pages.incidents(observer.log.heads(), monitor.simulated, observer.left_out()))
 
 
 async def incident(services: PageServices, request: Request) -> Response:

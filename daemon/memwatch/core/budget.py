@@ -299,6 +299,12 @@ class Budget:
         with self._lock:
             self._count(account)
 
+    def reset_counts(self) -> None:
+        """Forget all refusals."""
+        with self._lock:
+            self.refused = 0
+            self._recent.clear()
+
     def recent(self) -> Counter[str]:
         """Return the refusals of the last hour by the name of the account."""
         with self._lock:

@@ -44,6 +44,10 @@ def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[
     detail = one.describe()
     others = 0 if death is None else sum(each.count for each in deaths) + one.more_deaths - death.count
     sentence = write_sentence(one.kind, one.label, finding, death, victims, left, detail, mark, one.labels, others)
+    if one.times > 1:
+        sentence = (
+            f"{sentence[:-1]}; it happened {one.times} times in {units.duration(one.began - one.first_began)}."
+        )
     shown = replace(finding, rise=None) if one.is_of_cgroup else finding
     evidence = [*list_evidence(one.label, shown, deaths), *one.notes, *notes]
     if one.more_deaths:
@@ -77,6 +81,8 @@ def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[
         samples=() if one.is_of_cgroup else sample(readings, finding),
         gpu_holders=() if one.is_of_cgroup else list_gpu_holders(readings),
         boot_id=one.boot_id,
+        times=one.times,
+        first_began=one.first_began if one.times > 1 else None,
     )
 
 

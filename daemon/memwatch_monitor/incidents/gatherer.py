@@ -5,16 +5,21 @@ It does no I/O. A quiet tick adds a frame to a ring and compares the levels.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.budget import KINDS, ROOT, Account, Budget, Rank
 from memwatch.core.events import Event
 from memwatch.core.kernel_log import ProcessEnd, ServiceKill, shorten_cgroup
+from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.cgroup_kills import CgroupKill
+from memwatch.core.linux.cgroups import parse_owners
 from memwatch.core.model import OWN_CGROUP, Absent, Device, Process
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.incidents import killer
@@ -29,7 +34,7 @@ from memwatch.reporting.incidents.readings import (
 )
 from memwatch.reporting.incidents.records import Incident, Suspect
 from memwatch_monitor.incidents.assemble import build_incident
-from memwatch_monitor.incidents.open_incident import OpenIncident, is_same_end
+from memwatch_monitor.incidents.open_incident import SAME_END_SECONDS, OpenIncident, is_same_end
 from memwatch_monitor.incidents.triggers import (
     RAM,
     Observation,
@@ -88,11 +93,15 @@ TEARDOWN_SECONDS = 5.0
 MIN_KILLED_BYTES = 256 << 20
 # Cgroups at their limits that are not named: old kernels log none, and of one second sixteen are kept.
 OTHER_CGROUPS = "cgroups"
-MAX_OPEN, MAX_EVENTS, MAX_ROUTINE, MAX_PENDING = 4, 100, 50, 50
-# With kills: a rollout with a limit that is too low kills in each of its control groups.
-MAX_OPEN_KILLS = 16
-# Counted of those that are not followed.
-MAX_NOT_FOLLOWED = 1000
+MAX_EVENTS, MAX_ROUTINE, MAX_PENDING = 100, 50, 50
+# Incidents of one unit are one if it begins again within this time: the kubelet restarts a pod after up to 5 min.
+REPEAT_SECONDS, MAX_REPEATING = 3600.0, 200
+# Kills that no incident follows are reported together, by the slice or the owner of their cgroups.
+FURTHER_SECONDS, MAX_FURTHER = 60.0, 1000
+# Account of the limits of a device, which are no pools.
+LIMITS = Account("limits on GPU memory", Rank.SYSTEM)
+OTHERS = Account(OTHER_CGROUPS, Rank.SYSTEM)
+AccountOf = Callable[[str], Account]
 
 
 class Pending(Struct, frozen=True):
@@ -103,11 +112,60 @@ class Pending(Struct, frozen=True):
     holding: Holding | None = None
 
 
-class Gatherer:
-    """Gatherer of incidents. `long` returns the growth in System RAM over the last hour. Call from one thread."""
+class FurtherKills:
+    """Kills that no incident follows: counted by place, and reported once they are over or a minute old."""
 
-    def __init__(self, long: Callable[[Observation], Sequence[Suspect]] = lambda _: ()) -> None:
+    def __init__(self) -> None:
+        self._deaths: deque[tuple[float, str, Death]] = deque(maxlen=MAX_FURTHER)
+        self._counts: Counter[str] = Counter()
+        self._since = 0.0
+
+    def add(self, boottime: float, place: str, death: Death) -> bool:
+        """Count a kill. Return False for another line about a known one."""
+        if any(
+            boottime - at <= SAME_END_SECONDS and where == place and is_same_end(known, death)
+            for at, where, known in self._deaths
+        ):
+            return False
+        self._since = self._since if self._counts else boottime
+        self._deaths.append((boottime, place, death))
+        self._counts[place] += death.count
+        return True
+
+    def take(self, boottime: float) -> list[str]:
+        """Return sentences about the kills of the last minute, once a minute."""
+        if not self._counts or boottime - self._since < FURTHER_SECONDS:
+            return []
+        counts, self._counts = self._counts, Counter()
+        return [f"{count} further kill{'s' if count > 1 else ''} in {place}" for place, count in counts.items()]
+
+
+class Repeat(NamedTuple):
+    """An incident of a unit that is over. `times`: how often it happened since `first_began`."""
+
+    id: str
+    first_began: float
+    times: int
+    ended: float
+
+
+class Gatherer:
+    """Gatherer of incidents. `long` returns the growth in System RAM over the last hour. Call from one thread.
+
+    `budget`: the incidents that are followed, of which each account has a share. `account_of` a cgroup.
+    """
+
+    def __init__(
+        self,
+        long: Callable[[Observation], Sequence[Suspect]] = lambda _: (),
+        budget: Budget | None = None,
+        account_of: AccountOf | None = None,
+    ) -> None:
         self.open: dict[str, OpenIncident] = {}
+        self.budget: Budget = budget if budget is not None else Budget(KINDS["incidents"])
+        self._account_of = account_of or Accounts(Path("/")).of_cgroup
+        self._further = FurtherKills()
+        self._repeats: dict[str, Repeat] = {}
         self._long = long
         self._ring = FrameRing()
         self._monotonic = 0.0
@@ -120,7 +178,6 @@ class Gatherer:
         self._own_killed_at: float = float("-inf")
         self._quiet_kills: list[str] = []
         self._ids: deque[str] = deque(maxlen=20)
-        self._not_followed: deque[str] = deque(maxlen=MAX_NOT_FOLLOWED)
 
     def add(self, seen: Observation) -> list[Incident]:
         """Add a tick. Return the incidents that began, changed or ended: `ended` is set for the last."""
@@ -129,6 +186,7 @@ class Gatherer:
         for event in seen.events:
             (self._routine if is_routine(event) else self._events).append(event)
         triggers = [*self._triggers(before, frame, seen), *self._expired(seen)]
+        self._quiet_kills += self._further.take(seen.boottime)
         self._monotonic, self._devices = seen.snapshot.monotonic, seen.snapshot.devices
         if not triggers and not self.open:
             return []
@@ -137,11 +195,6 @@ class Gatherer:
             one.add_events(seen.events)
         changed = [key for trigger in triggers if (key := self._take(trigger, seen)) is not None]
         return self._build(changed, seen)
-
-    @property
-    def left_out(self) -> int:
-        """Number of targets whose incident is not followed, since one of the others ended."""
-        return len(self._not_followed)
 
     def take_quiet_kills(self) -> list[str]:
         """Return sentences about the kills since the last call that are no incident."""
@@ -158,6 +211,7 @@ class Gatherer:
                 self._add_long(one, seen)
             ended.append(build_incident(one, now))
         self.open.clear()
+        self.budget.clear()
         return ended
 
     def _triggers(self, before: Frame | None, frame: Frame, seen: Observation) -> Iterator[Trigger]:
@@ -289,8 +343,6 @@ class Gatherer:
                 return None
             one = self._begin(key, trigger, seen)
             if one is None:
-                if key not in self._not_followed:
-                    self._not_followed.append(key)
                 return None
         one.note(trigger.kind, seen.boottime, seen.snapshot.unix)
         if trigger.detail and trigger.detail not in one.detail:
@@ -298,6 +350,7 @@ class Gatherer:
         one.add_gap(trigger.gap_seconds)
         if trigger.death is not None:
             is_new |= one.add_death(seen.boottime, trigger.death)
+            self.budget.resize(key, one.killed_bytes)
             if trigger.death.killer.kind != "unknown":
                 self._explained.append((seen.boottime, trigger.death))
         return key if is_new or trigger.detail or trigger.gap_seconds else None
@@ -316,10 +369,9 @@ class Gatherer:
     def _begin(self, key: str, trigger: Trigger, seen: Observation) -> OpenIncident | None:
         snapshot = seen.snapshot
         is_cgroup = bool(trigger.cgroup) or trigger.target == OTHER_CGROUPS
-        # Kills in cgroups, which any user can cause, take no slot of the machine.
-        alike = sum(one.is_of_cgroup == is_cgroup for one in self.open.values())
-        if alike >= (MAX_OPEN if trigger.death is None else MAX_OPEN_KILLS):
+        if not self._take_place(key, trigger, seen):
             return None
+        earlier = self._find_repeat(trigger, seen.boottime)
         size = next((pool.size_bytes for pool in snapshot.pools if pool.id == trigger.target), None)
         if size is None:
             limits = [share.limit_bytes for share in snapshot.shares if share.id == trigger.target]
@@ -327,7 +379,9 @@ class Gatherer:
             size = next((limit for limit in limits if not isinstance(limit, Absent)), 0)
         label = shorten_cgroup(trigger.target) if is_cgroup else trigger.target
         one = OpenIncident(
-            id=self._new_id(snapshot.unix),
+            id=earlier.id if earlier else self._new_id(snapshot.unix),
+            times=earlier.times + 1 if earlier else 1,
+            first_began=earlier.first_began if earlier else snapshot.unix,
             kind=trigger.kind,
             target=trigger.target,
             label=snapshot.labels.get(trigger.target, label),
@@ -348,13 +402,52 @@ class Gatherer:
         self.open[key] = one
         return one
 
+    def _take_place(self, key: str, trigger: Trigger, seen: Observation) -> bool:
+        """Return True if the budget has a place for an incident. A smaller one may end for it."""
+        account, death = self._find_account(trigger, seen.snapshot), trigger.death
+        size = death.killed_bytes if death else 0
+        if not self.budget.admits(account, size):
+            place = place_of(trigger.cgroup, account)
+            if death is None or self._further.add(seen.boottime, place, death):
+                self.budget.refuse(account)
+            return False
+        gone = self.budget.admit(key, account, size).gone
+        if isinstance(gone, str) and gone in self.open:
+            self.open[gone].is_displaced = True
+            self.open[gone].notes.append("a larger incident, or one of another account, took its place")
+        return True
+
+    def _find_account(self, trigger: Trigger, snapshot: Snapshot) -> Account:
+        """Return who causes an incident: any user can in a cgroup, what concerns a pool is the machine's."""
+        if trigger.cgroup:
+            return self._account_of(trigger.cgroup)
+        if trigger.target == OTHER_CGROUPS:
+            return OTHERS
+        is_limit = any(share.id == trigger.target for share in snapshot.shares) and trigger.target != OWN_CGROUP
+        return LIMITS if is_limit else ROOT
+
+    def _find_repeat(self, trigger: Trigger, boottime: float) -> Repeat | None:
+        """Return the last incident of the same pod or cgroup, if it has ended within the last hour."""
+        found = self._repeats.get(repeat_key(trigger.cgroup)) if trigger.cgroup else None
+        return found if found and boottime - found.ended <= REPEAT_SECONDS else None
+
+    def _note_end_of(self, one: OpenIncident, boottime: float) -> None:
+        """Keep what an incident about the same pod or cgroup goes on from."""
+        if one.cgroup:
+            key = repeat_key(one.cgroup)
+            self._repeats.pop(key, None)
+            self._repeats[key] = Repeat(one.id, one.first_began, one.times, boottime)
+            while len(self._repeats) > MAX_REPEATING:
+                del self._repeats[next(iter(self._repeats))]
+
     def _build(self, changed: Sequence[str | None], seen: Observation) -> list[Incident]:
         built = []
         for key, one in list(self.open.items()):
             is_over = self._is_over(key, one, seen)
             if is_over:
                 del self.open[key]
-                self._not_followed.clear()
+                self.budget.release(key)
+                self._note_end_of(one, seen.boottime)
             is_due = seen.boottime - one.written_at >= one.rewrite_seconds
             if is_over or key in changed or is_due:
                 one.written_at = seen.boottime
@@ -368,6 +461,8 @@ class Gatherer:
             one.add_long(seen.boottime, self._long(seen))
 
     def _is_over(self, key: str, one: OpenIncident, seen: Observation) -> bool:
+        if one.is_displaced:
+            return True
         if seen.boottime - one.boottime >= MAX_SECONDS:
             if any(is_short(verdict) and verdict.target == key for verdict in seen.snapshot.pressure):
                 self._told.add(key)
@@ -431,6 +526,17 @@ class Gatherer:
                 newest = newest or frame.boottime
                 largest = one if largest is None or one.size > largest.size else largest
         return largest
+
+
+def place_of(cgroup: str, account: Account) -> str:
+    """Return the slice of a user, such as user-1001.slice, or the owner of another cgroup."""
+    parts = cgroup.split("/")
+    return parts[2] if parts[:2] == ["", "user.slice"] and len(parts) > 2 else account.name
+
+
+def repeat_key(cgroup: str) -> str:
+    """Return the pod of a cgroup, whose containers have a new one after each start, or its path."""
+    return parse_owners({"": cgroup}).printable().pod or cgroup
 
 
 def _own_limits(seen: Observation) -> list[int]:

@@ -37,7 +37,8 @@ class OpenIncident(Struct):
     only the processes in the cgroup count. `bad_at`: boot time of the last trigger, or of the last tick at a
     critical level. `labels`: those of pools and shares, by id. `long`: growth over the last hour by PID, the most
     that was seen. `more_deaths`: processes killed beyond MAX_DEATHS reports. `more_ends`: ends of processes beyond
-    MAX_ENDS.
+    MAX_ENDS. `times`: incidents of its cgroup since `first_began`, this one included. `is_displaced`: it ends for
+    another one.
     """
 
     id: str
@@ -66,6 +67,13 @@ class OpenIncident(Struct):
     ends: list[tuple[ProcessEnd, Holding]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     long: dict[int | None, Suspect] = field(default_factory=dict)
+    times: int = 1
+    first_began: float = 0.0
+    is_displaced: bool = False
+
+    @property
+    def killed_bytes(self) -> int:
+        return max((death.killed_bytes for _, death in self.deaths), default=0)
 
     @property
     def is_of_cgroup(self) -> bool:

@@ -10,19 +10,24 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from memwatch.core.budget import KINDS, ROOT, Account, Budget
 from memwatch.core.clock import Clock
 from memwatch.core.helper.codec import DecodeError, from_line, to_line
+from memwatch.core.linux.accounts import Accounts
 from memwatch.reporting.incidents.records import Incident
 from memwatch_monitor.alerts.rules import KERNEL
 from memwatch_monitor.history.disk.ring_file import RingContents, Stamp, boot_bytes, file_time, open_ring
 
-MAX_INCIDENTS, MAX_BYTES = 100, 1 << 20
+# A part of the file: those that others would overwrite there are written again.
+MAX_BYTES = 384 << 10
+# Account of the incidents that begin with the mark of a program.
+PROGRAMS = Account("programs")
 # An incident has some 30 kB.
 MAX_UNPACKED_BYTES = 1 << 20
 # An incident counts as recent for this long after its last change: for three scrapes, also at one a minute.
@@ -43,15 +48,32 @@ def unpack(data: bytes) -> Incident:
     return from_line(Incident, line)
 
 
+def weigh(incident: Incident) -> int:
+    """Return the bytes that were killed. What no user can cause alone weighs as much as the machine has."""
+    if incident.kind in ("gpu_lost", "wedge", "unclean_end"):
+        return incident.size_bytes or 0
+    return sum((one.held_bytes or 0) + sum(one.device_bytes.values()) for one in incident.victims)
+
+
 def head_of(incident: Incident) -> Incident:
     """Return the incident without its timeline and samples."""
     return replace(incident, timeline=(), samples=(), gpu_holders=())
 
 
 class IncidentLog:
-    """The latest incidents, newest last. Thread-safe."""
+    """The incidents that are kept, in the order of their beginning. Thread-safe.
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    Of each account the smallest go: those that killed fewest bytes. `account_of` a cgroup.
+    """
+
+    def __init__(
+        self,
+        budget: Budget | None = None,
+        account_of: Callable[[str], Account] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._budget = budget if budget is not None else Budget(KINDS["incidents_kept"])
+        self._account_of = account_of or Accounts(Path("/")).of_cgroup
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._heads: dict[str, Incident] = {}
@@ -62,18 +84,36 @@ class IncidentLog:
         """Add an incident, or replace its earlier state. Return its encoding."""
         packed = pack(incident) if data is None else data
         with self._lock:
+            verdict = self._budget.admit(incident.id, self._find_account(incident), weigh(incident))
+            if not verdict.is_admitted:
+                return packed
+            if verdict.gone is not None:
+                self._drop(str(verdict.gone))
             self._heads[incident.id] = head_of(incident)
             self._data[incident.id] = packed
             self._changed = incident.id, self._monotonic()
-            while len(self._data) > MAX_INCIDENTS or sum(map(len, self._data.values())) > MAX_BYTES:
-                oldest = next(iter(self._data))
-                del self._data[oldest], self._heads[oldest]
+            while sum(map(len, self._data.values())) > MAX_BYTES:
+                self._drop(str(self._budget.drop_next()))
         return packed
+
+    def packed(self) -> dict[str, bytes]:
+        """Return the encoding of each incident, by id."""
+        with self._lock:
+            return dict(self._data)
+
+    def _drop(self, incident_id: str) -> None:
+        del self._data[incident_id], self._heads[incident_id]
+
+    def _find_account(self, incident: Incident) -> Account:
+        if incident.target.startswith("/"):
+            return self._account_of(incident.target)
+        return PROGRAMS if incident.kind == "program" else ROOT
 
     def restore(self, incidents: Iterable[Incident]) -> None:
         """Add incidents of earlier runs. None of them is recent."""
         for incident in incidents:
             self.put(incident)
+        self._budget.reset_counts()  # the file has incidents that were dropped before
         self._changed = "", 0.0
 
     def heads(self) -> list[Incident]:
@@ -106,6 +146,8 @@ log: logging.Logger = logging.getLogger(__name__)
 
 FILE = "incidents.ring"
 SIZE_BYTES = 1 << 20
+# A record is written again when others have taken this much since. With MAX_BYTES, that is less than the file.
+REWRITE_BYTES = 384 << 10
 INCIDENT = 1
 
 
@@ -126,6 +168,9 @@ class IncidentStore:
         self._waiting: dict[str, bytes] = {}
         self._changed = threading.Condition()
         self._stopping = False
+        self._kept: Callable[[], Mapping[str, bytes]] = dict
+        self._appended_bytes = 0
+        self._written_at: dict[str, int] = {}
         self._complaint = ""
         self._thread = threading.Thread(target=self._write_until_stopped, name="incidents", daemon=True)
 
@@ -143,7 +188,10 @@ class IncidentStore:
             log.warning("%s lost %d records", self._path, self._contents.lost)
         return list(found.values())
 
-    def start(self) -> None:
+    def start(self, kept: Callable[[], Mapping[str, bytes]] = dict) -> None:
+        """Start to write. `kept`: the incidents that newer ones must not overwrite, by id."""
+        self._kept = kept
+        self._written_at = dict.fromkeys(kept(), -REWRITE_BYTES)
         self._thread.start()
 
     def put(self, incident_id: str, data: bytes) -> None:
@@ -170,8 +218,9 @@ class IncidentStore:
                 self._changed.wait_for(lambda: bool(self._waiting) or self._stopping)
                 waiting, self._waiting = self._waiting, {}
                 stopping = self._stopping
-            for data in waiting.values():
-                self._try(partial(self._append, data))
+            for incident_id, data in waiting.items():
+                self._try(partial(self._append, incident_id, data))
+                self._try(self._write_again)
             if stopping:
                 return
 
@@ -179,11 +228,21 @@ class IncidentStore:
         self._ring.prepare(self._contents)
         self._contents = RingContents()
 
-    def _append(self, data: bytes) -> None:
+    def _write_again(self) -> None:
+        """Append the incidents that are kept, before newer ones overwrite them."""
+        kept = self._kept()
+        self._written_at = {one: at for one, at in self._written_at.items() if one in kept}
+        for incident_id, data in kept.items():
+            if self._appended_bytes - self._written_at.get(incident_id, self._appended_bytes) >= REWRITE_BYTES:
+                self._append(incident_id, data)
+
+    def _append(self, incident_id: str, data: bytes) -> None:
         if not self._ring.ready:
             self._prepare()
         self._ring.append(INCIDENT, Stamp(self._run, self._clock.boottime(), self._clock.wall(), self._boot), data)
         self._ring.sync()
+        self._appended_bytes += len(data)
+        self._written_at[incident_id] = self._appended_bytes
 
     def _try(self, work: Callable[[], None]) -> None:
         try:

@@ -78,8 +78,13 @@ def test_metric_json_and_doctor_tell_the_number() -> None:
 
 
 def test_page_of_incidents_tells_the_number() -> None:
-    assert b"7 more incidents are not followed" in Pages().incidents([], left_out=7)
-    assert b"more incidents are" not in Pages().incidents([])
+    observer = IncidentObserver(EventLog(), GrowthTracker(), budgets=(budgets := Budgets()))
+    for number in range(9):
+        budgets["incidents"].admit(number, Account("uid 1001"))
+    page = Pages().incidents([], more=observer.left_out())
+
+    assert b"3 more of uid 1001 are not followed within the last hour" in page
+    assert b"more of" not in Pages().incidents([])
 
 
 def test_machines_beyond_the_maximum_are_counted_until_they_leave() -> None:

@@ -11,7 +11,6 @@ from msgspec import Struct, field
 
 from memwatch.core.config_state import ConfigState
 from memwatch.core.events import Event
-from memwatch.core.listing import left_out_texts
 from memwatch.core.model import Absent
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker
@@ -265,9 +264,8 @@ class Pages:
         context = {"page": "last-words", "words": words, "picture": picture, "simulated": simulated}
         return self._render("last-words.html", context)
 
-    def incidents(self, found: Sequence[Incident], simulated: bool = False, left_out: int = 0) -> bytes:
-        """Render the list of incidents."""
-        more = list(left_out_texts({"incidents": left_out}))
+    def incidents(self, found: Sequence[Incident], simulated: bool = False, more: Sequence[str] = ()) -> bytes:
+        """Render the list of incidents. `more`: sentences about those that it lacks."""
         context = {"page": "incidents", "incidents": found, "simulated": simulated, "more": more}
         return self._render("incidents.html", context)
 

@@ -62,6 +62,12 @@ class Death(Struct, frozen=True):
     count: int = 1
 
     @property
+    def killed_bytes(self) -> int:
+        """Memory of the victim, or the limit that it had reached; 0 if neither is known."""
+        held = (self.victim.held_bytes or 0) + sum(self.victim.device_bytes.values())
+        return held or self.limit_bytes or 0
+
+    @property
     def is_of_limit(self) -> bool:
         """Return True if the kernel itself reports that a limit was reached. A runtime reports any OOM kill."""
         return self.killer.kind == "cgroup_oom" and self.source in ("kernel", "cgroup")

@@ -130,3 +130,5 @@ class Incident(Struct, frozen=True):
     samples: tuple[Sample, ...] = ()
     gpu_holders: Annotated[tuple[str, ...], Doc("Holders in `samples` whose memory is mostly that of a GPU.")] = ()
     boot_id: str = ""
+    times: Annotated[int, Doc("Number of incidents of the same pod or cgroup that this one stands for.")] = 1
+    first_began: Annotated[float | None, Doc("Beginning of the first of them; null if there is only one.")] = None
