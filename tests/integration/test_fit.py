@@ -247,6 +247,18 @@ def test_unknown_shape_is_mentioned(daemon: RunningDaemon, tmp_path: Path) -> No
     assert "The model's shape is not known: its KV cache and activations are not counted." in done.stdout
 
 
+def test_missing_model_or_machine_is_neither_a_yes_nor_a_no(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """Exit code 3 with the reason: a missing file, one that is damaged, and a daemon that does not answer."""
+    (tmp_path / "config.json").write_text("{")
+    missing = call_memwatch("--url", daemon.url, "fit", "/nonexistent")
+    damaged = call_memwatch("--url", daemon.url, "fit", str(tmp_path))
+    silent = call_memwatch("--url", "http://127.0.0.1:1", "fit", "1GiB")
+
+    for done, words in ((missing, "/nonexistent"), (damaged, "is not readable JSON"), (silent, "cannot reach")):
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+        assert words in done.stderr
+
+
 def test_command_accepts_sizes_and_training(daemon: RunningDaemon, tmp_path: Path) -> None:
     """20GiB fits. Full training of 7 billion parameters does not, LoRA does."""
     (tmp_path / "config.json").write_text(json.dumps(MODELS[0].config))
@@ -266,7 +278,6 @@ def test_command_accepts_sizes_and_training(daemon: RunningDaemon, tmp_path: Pat
     [
         (["20 potatoes"], 'size is "20 potatoes", which is not a size above zero; for example "20GiB"'),
         ([""], 'size is ""'),
-        (["/nonexistent"], "is neither a size nor a file"),
         (["1GiB", "--dtype", "int3"], 'dtype is "int3"'),
         (["1GiB", "--train", "--optimizer", "magic"], 'optimizer is "magic"'),
         (["1GiB", "--context", "0"], "--context"),

@@ -22,20 +22,20 @@ from memwatch.cli.context import (
     common,
     print_errors,
 )
-from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, Address, ask
+from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, Address, CommandError, ask
 from memwatch.cli.machines import Need, Placement, place, placement_lines
 from memwatch.cli.tables import MARKS, Json, columns, known
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import RECORDS
-from memwatch.planning.answer import FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
+from memwatch.planning.answer import NOT_KNOWN, FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
 from memwatch.planning.diffusion import ImageUse
 from memwatch.planning.fit import CPU, FitVerdict
 from memwatch.planning.launch import ALL, ENGINES, select_engines
 from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size, read_subject
 from memwatch.planning.parameters import build, walk_parameters
 from memwatch.planning.request import IMAGES, TRAINING, Use, write_request
-from memwatch.planning.sizes import InvalidInputError, parse_bytes
+from memwatch.planning.sizes import InvalidInputError, UnknownModelError, parse_bytes
 from memwatch.reporting.render import words as wording
 
 # `runtime` is measured by --measure.
@@ -91,7 +91,8 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
 
     MODEL_OR_BYTES is a size (20GiB), a folder with safetensors or GGUF files or of diffusers, one such file, or a
     config.json. Only headers are read, no tensors. Exits with 1 if it does not fit on any device, and with 3 if
-    that is not known: a figure is missing, or the model has a cache that this version does not know.
+    that is not known: the model or the memory cannot be read, a file or a figure is missing, or the model has a
+    cache that this version does not know.
 
     With --machines, each neighbour is checked by the figures that it sent last, and the processes are named that
     would have to move, by their memory on the same device.
@@ -104,8 +105,12 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
             use = replace(use, runtime_bytes=measure_here(context.address))
         query, note, answer = prepare(subject, use, str(options["launch"]))
         response = context.fit(query, answer)
+    except UnknownModelError as error:
+        raise CommandError(str(error), EXIT_UNKNOWN) from None
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
+    except CommandError as error:
+        raise CommandError(str(error), EXIT_UNKNOWN) from None
     found = {**response.json, "subject": subject, "note": note}
     with check_shape(context.address):
         found["note"] = f"{note} {describe_missing_gpus(use.gpus, found['verdicts'])}".strip()
@@ -254,7 +259,7 @@ def launch_lines(found: Json) -> Iterator[str]:
     if refused:
         yield ""
     if len(refused) > 1 and not found["best"] and not found["split"]:
-        yield "No launch line: the plan does not fit."
+        yield f"No launch line: {NOT_KNOWN if found.get('unknown') else 'the plan does not fit'}."
     else:
         yield from (f"No launch line for {ENGINES[name].title}: {why}." for name, why in refused.items())
 

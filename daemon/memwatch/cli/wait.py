@@ -20,7 +20,7 @@ from memwatch.cli.context import (
     seconds_within,
 )
 from memwatch.cli.headroom import PlaceHeadroom, find_headroom, find_place, find_ram
-from memwatch.cli.http import Address, CommandError, RequestDeclinedError, ask
+from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, Address, CommandError, RequestDeclinedError, ask
 from memwatch.cli.run import COMMAND, PASS_THROUGH, CommandNotRunError
 from memwatch.core.leases import MAX_NAME_LENGTH, OWN_LEASE
 from memwatch.core.linux.process_files import parse_stat
@@ -73,7 +73,8 @@ def wait(
     others does not count. With --lease, SIZE is reserved in the daemon before COMMAND starts: of several waiting
     programs that fit only alone, one starts. The lease ends with its time, with COMMAND, or when COMMAND and its
     children have allocated SIZE.
-    Exits with 1 after --timeout, and with 2 at once if SIZE exceeds the total.
+    Exits with 1 after --timeout, 3 if the available memory is not known then, and 2 at once if SIZE exceeds the
+    total.
     """
     try:
         need = parse_bytes(size, "--free")
@@ -120,7 +121,8 @@ def wait_for(wish: Wish, context: ClientContext) -> tuple[PlaceHeadroom, str]:
         if until is not None and time.monotonic() >= until:
             left = refusal or headroom.left_words(wish.certain)
             waited = wording.duration(wish.timeout or 0.0)
-            raise CommandError(f"{wish.size} did not become available within {waited}: {left}")
+            code = EXIT_UNKNOWN if decisive is None else EXIT_FAILURE
+            raise CommandError(f"{wish.size} did not become available within {waited}: {left}", code)
     raise CommandError("memwatchd sends no more snapshots; start it again")
 
 

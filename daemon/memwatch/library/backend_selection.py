@@ -136,6 +136,8 @@ def select(found: Backends, need: int, gpus: int = 1, prefer: Sequence[str] = ()
 
 def select_for_answer(found: Backends, answer: FitAnswer, prefer: Sequence[str] = ()) -> Backend:
     fit = answer.fit
+    if fit.unknown:
+        raise NoBackendError(f"it is not known if {answer.need.subject} fits. {fit.unknown}")
     if not answer.fits:
         reasons = "; ".join(f"{verdict.device}: {verdict.reason}" for verdict in fit.verdicts)
         raise NoBackendError(f"{answer.need.subject} does not fit now. {reasons}")

@@ -38,6 +38,7 @@ MAX_BATCH = 1 << 16
 # Formats from the widest to the narrowest.
 LADDER = ("bfloat16", "q8_0", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k")
 NAMED_LEASES = 2
+NOT_KNOWN = "it is not known if the plan fits"
 
 
 class Greatest(Struct, frozen=True):
@@ -121,9 +122,10 @@ def answer_model(checkpoint: Checkpoint, use: Use, snapshot: Snapshot, engines: 
 
     fits = has_room(use)
     change = None if fits else cheapest_reduction(checkpoint, use, has_room)
-    launches = build_launches(engines, checkpoint, use, snapshot, check)
     if need.note:
-        return FitAnswer(need, doubt(found, need.note), None, None, launches)
+        refused = Launches(refused=dict.fromkeys(engines, NOT_KNOWN))
+        return FitAnswer(need, doubt(found, need.note), None, None, refused)
+    launches = build_launches(engines, checkpoint, use, snapshot, check)
     return FitAnswer(need, found, change, find_greatest(checkpoint, use, _same_place(check, found)), launches)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -11,22 +13,28 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.linux.user_files import as_owner
+from memwatch.core.listing import some_of
 from memwatch.core.runtime.own_files import remedy_to_read
 from memwatch.planning import diffusion, gguf, safetensors
 from memwatch.planning.arguments import check_path
 from memwatch.planning.config_keys import UnknownFamilyError
 from memwatch.planning.diffusion import Pipeline
 from memwatch.planning.huggingface import Config, parse_config
+from memwatch.planning.inference import compute_weights
 from memwatch.planning.model_file import ModelPath, list_files, read_small
 from memwatch.planning.number_formats import Scope, parse_format
-from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.sizes import InvalidInputError, UnknownModelError
 from memwatch.planning.transformer import Transformer
 
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"
 # An index of 90,000 tensors has 9 MB.
 MAX_INDEX_BYTES = 16 << 20
 MAX_SHARDS = 4096
-PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf")
+PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})(\.gguf|\.safetensors)")
+# Files with less than this part of what the shape needs are not all of a model: an adapter, a vision tower, a shard
+# under another name. Quantizations that a config.json does not describe take more.
+MIN_WEIGHTS_RATIO = 0.2
+NAMED_FILES = 2
 
 
 class Checkpoint(Struct, frozen=True):
@@ -34,7 +42,7 @@ class Checkpoint(Struct, frozen=True):
 
     `source`: the format that was read. `note`: why the shape is not known, a clause. `dtype_bytes`: bytes per
     weight of the parts in `scope`. `problem`: why its config.json does not give these, empty if it does. `unknown`:
-    a sentence about caches that the shape does not have.
+    what the shape and the files lack, sentences: caches that are not known, files that are missing.
     `pipeline`: the components of a diffusion model, in place of a transformer.
     """
 
@@ -50,15 +58,21 @@ class Checkpoint(Struct, frozen=True):
     unknown: str = ""
     pipeline: Pipeline | None = None
 
+    @property
+    def why_shapeless(self) -> str:
+        """A clause about all that a model without a shape lacks, empty if its files do not tell."""
+        return "; ".join(one for one in (self.note, self.unknown.rstrip(".")) if one)
+
 
 def read_checkpoint(path: str | ModelPath) -> Checkpoint:
     """Read the size and shape of the model at a path.
 
-    Raises InvalidInputError if it is missing, incomplete or of an unknown format, and for what is no path.
+    Raises UnknownModelError if it is missing, damaged or of an unknown format, and InvalidInputError for what is no
+    path.
     """
     if isinstance(path, str) or not hasattr(path, "is_dir"):
         path = check_path(path, "path", "models/qwen3-8b")
-    try:
+    with reading(path):
         if path.is_dir():
             return _read_folder(path)
         if path.name == diffusion.MODEL_INDEX:
@@ -68,11 +82,22 @@ def read_checkpoint(path: str | ModelPath) -> Checkpoint:
         if path.name.endswith(".index.json"):
             return _read_index(path)
         return _read_file(path)
+
+
+@contextmanager
+def reading(name: object) -> Iterator[None]:
+    """Raise UnknownModelError for each error of reading a model of this name."""
+    try:
+        yield
+    except UnknownModelError:
+        raise
+    except InvalidInputError as error:
+        raise UnknownModelError(str(error)) from None
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        raise InvalidInputError(f"{path}: cannot be read ({why}); {remedy_to_read(error)}") from None
+        raise UnknownModelError(f"{name}: cannot be read ({why}); {remedy_to_read(error)}") from None
     except RecursionError:
-        raise InvalidInputError(f"{path}: is nested too deeply") from None
+        raise UnknownModelError(f"{name}: is nested too deeply") from None
 
 
 def read_checkpoint_as_owner(path: Path) -> Checkpoint:
@@ -88,8 +113,7 @@ def _read_folder(path: ModelPath) -> Checkpoint:
         return _read_index(path / INDEX)
     shards = list_files(path, "*.safetensors")
     if shards:
-        weights = safetensors.sum_tensor_bytes(shards)
-        return _build_checkpoint(path, _config_beside(path / CONFIG), weights, "safetensors")
+        return _read_shards(path, shards, list_missing(shards))
     files = list_files(path, "*.gguf")
     if files and _are_parts(files):
         return read_gguf(files)
@@ -108,7 +132,7 @@ def _read_pipeline(path: ModelPath) -> Checkpoint:
 
 def _build_pipeline(path: ModelPath, found: diffusion.Found, source: str) -> Checkpoint:
     note, size = found.problem, found.weights_bytes
-    return Checkpoint(str(path), source, None, size, 0, 2.0, note, pipeline=found.pipeline)
+    return Checkpoint(str(path), source, None, size, 0, 2.0, note, unknown=found.unknown, pipeline=found.pipeline)
 
 
 def _read_index(path: ModelPath) -> Checkpoint:
@@ -119,8 +143,45 @@ def _read_index(path: ModelPath) -> Checkpoint:
     for name in names:
         if PurePosixPath(name).name != name:
             raise InvalidInputError(f"{path}: names the file {name[:80]!r}, which is not in the same folder")
-    weights = safetensors.sum_tensor_bytes([path.parent / name for name in sorted(names)])
-    return _build_checkpoint(path.parent, _config_beside(path.parent / CONFIG), weights, "safetensors")
+    files = [path.parent / name for name in sorted(names)]
+    shards = [file for file in files if file.exists()]
+    if not shards and (path.parent / CONFIG).exists():
+        return _build_checkpoint(path.parent, _config(path.parent / CONFIG), None, CONFIG)
+    if not shards:
+        raise UnknownModelError(f"{path}: none of the {len(files)} files that it names is there; download them")
+    return _read_shards(path.parent, shards, [file.name for file in files if file not in shards])
+
+
+def _read_shards(path: ModelPath, shards: Sequence[ModelPath], missing: Sequence[str]) -> Checkpoint:
+    """Read the safetensors files of a folder. `missing`: names of others that belong to them."""
+    weights = safetensors.sum_tensor_bytes(shards)
+    found = _build_checkpoint(path, _config_beside(path / CONFIG), weights, "safetensors")
+    return with_unknown(found, describe_missing(missing))
+
+
+def list_missing(files: Sequence[ModelPath]) -> list[str]:
+    """Return the parts that the names of files imply and that are not among them: model-00002-of-00003.gguf."""
+    found = {file.name for file in files}
+    sets = {(match[1], match[2], match[3]) for name in found if (match := PART.fullmatch(name))}
+    wanted = (
+        f"{stem}-{at:05}-of-{count}{suffix}"
+        for stem, count, suffix in sorted(sets)
+        for at in range(1, int(count) + 1)
+    )
+    return [name for name in islice(wanted, MAX_SHARDS) if name not in found]
+
+
+def describe_missing(names: Sequence[str]) -> str:
+    """Return a sentence about files of a model that are not there, empty for none."""
+    if not names:
+        return ""
+    listed = some_of([name[-80:] for name in names], NAMED_FILES)
+    return f"{len(names)} of its files {'is' if len(names) == 1 else 'are'} missing and not counted: {listed}."
+
+
+def with_unknown(found: Checkpoint, *sentences: str) -> Checkpoint:
+    """Return a model that lacks something, beside what it lacks already."""
+    return replace(found, unknown=" ".join(one for one in (*sentences, found.unknown) if one))
 
 
 class _Index(Struct):
@@ -137,6 +198,9 @@ def _shard_names(path: ModelPath) -> set[str]:
 
 
 def _read_file(path: ModelPath) -> Checkpoint:
+    if path.exists() and (part := PART.fullmatch(path.name)):
+        files = [file for file in list_files(path.parent, f"*-of-{part[2]}{part[3]}") if is_part_of(file, part)]
+        return read_gguf(files) if path.suffix == ".gguf" else _read_shards(path.parent, files, list_missing(files))
     if path.suffix == ".gguf":
         return read_gguf([path])
     if path.suffix == ".safetensors":
@@ -153,14 +217,19 @@ def _read_file(path: ModelPath) -> Checkpoint:
 
 
 def _are_parts(files: Sequence[ModelPath]) -> bool:
-    """Return True for one file, or all parts of one model, named like name-00001-of-00003.gguf."""
-    found = [PART.fullmatch(file.name) for file in files]
-    kinds = {(match[1], int(match[2])) for match in found if match}
-    return len(files) == 1 or (None not in found and len(kinds) == 1 and kinds.pop()[1] == len(files))
+    """Return True for one file, or parts of one model, named like name-00001-of-00003.gguf."""
+    first = PART.fullmatch(files[0].name)
+    return len(files) == 1 or (first is not None and all(is_part_of(file, first) for file in files))
+
+
+def is_part_of(file: ModelPath, part: re.Match[str]) -> bool:
+    """Return True for a file of the same model."""
+    found = PART.fullmatch(file.name)
+    return found is not None and found.groups() == part.groups()
 
 
 def read_gguf(files: Sequence[ModelPath]) -> Checkpoint:
-    """Read the parts of one model. Raises InvalidInputError and OSError."""
+    """Read the parts of one model that are there. Raises InvalidInputError and OSError."""
     # Only the first part has the metadata; each part has some of the tensors.
     heads = gguf.read_heads(files)
     weights, numbers = (sum(getattr(head, name) for head in heads) for name in ("tensor_bytes", "parameters"))
@@ -172,13 +241,26 @@ def read_gguf(files: Sequence[ModelPath]) -> Checkpoint:
         shape, unknown = gguf.parse_shape(heads[0].keys)
     except (InvalidInputError, OverflowError) as error:
         note = str(error)
-    return Checkpoint(str(files[0]), "GGUF", shape, weights, known, bytes_each, note, unknown=unknown)
+    lacks = "" if shape is None else describe_part(numbers, shape.parameters, "parameters")
+    found = Checkpoint(str(files[0]), "GGUF", shape, weights, known, bytes_each, note, unknown=unknown)
+    return with_unknown(found, describe_missing(list_missing(files)) or lacks)
+
+
+def describe_part(found: int, wanted: int, what: str) -> str:
+    """Return a sentence if files hold too little of a model, else nothing."""
+    if found >= MIN_WEIGHTS_RATIO * wanted:
+        return ""
+    return f"Its files have {found} {what}, and its shape about {wanted}: the others are not counted."
 
 
 def _build_checkpoint(path: ModelPath, config: Config | str | None, weights: int | None, source: str) -> Checkpoint:
     if config is None or isinstance(config, str):
         return Checkpoint(str(path), source, None, weights, 0, 2.0, config or "")
-    return replace(describe_config(config), name=str(path), source=source, weights_bytes=weights)
+    found = replace(describe_config(config), name=str(path), source=source, weights_bytes=weights)
+    if weights is None or config.problem:
+        return found
+    wanted = compute_weights(config.transformer, found.dtype_bytes, found.scope)
+    return with_unknown(found, describe_part(weights, wanted, "bytes"))
 
 
 def describe_config(config: Config) -> Checkpoint:

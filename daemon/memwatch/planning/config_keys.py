@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.sizes import UnknownModelError
 
 Json = Mapping[str, Any]
 Fields = dict[str, int]
@@ -29,7 +29,7 @@ NO_SIZES = frozenset({
 })  # fmt: skip
 
 
-class UnknownFamilyError(InvalidInputError):
+class UnknownFamilyError(UnknownModelError):
     """A config.json of a family whose layers are not known."""
 
 

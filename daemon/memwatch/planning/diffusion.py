@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from memwatch.core.doc import Doc
+from memwatch.core.listing import some_of
 from memwatch.planning.config_keys import Json, number
 from memwatch.planning.inference import UNQUANTIZED_BYTES
 from memwatch.planning.model_file import HeaderLimit, ModelPath, list_files
@@ -215,6 +216,9 @@ def plan_training(pipe: Pipeline, use: ImageUse, batch: int, dtype: str, plan: T
 
 
 MODEL_INDEX = "model_index.json"
+# Components without weights.
+WEIGHTLESS = ("scheduler", "tokenizer", "feature_extractor", "image_processor", "processor")
+NAMED_COMPONENTS = 3
 MAX_COMPONENTS = 16
 # Published single files have up to 3,000 tensors.
 MAX_TENSORS = 16_384
@@ -252,11 +256,13 @@ class Part(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """Components of a pipeline on disk. `problem`: why the denoiser's activations are not known."""
+    """Components of a pipeline on disk. `problem`: why the denoiser's activations are not known. `unknown`: a
+    sentence about components that are not there."""
 
     weights_bytes: int
     pipeline: Pipeline | None
     problem: str = ""
+    unknown: str = ""
 
 
 def read_folder(path: ModelPath) -> Found:
@@ -281,7 +287,22 @@ def read_folder(path: ModelPath) -> Found:
         return Found(total, None, str(error))
     # Only pipelines of UNets decode in 32 bits where the VAE asks for it.
     shape |= vae_fields(vae_config, may_widen=shape["denoiser"] == "unet")
-    return Found(total, _build(parts[denoiser], encoders, parts.get("vae", Part()), shape))
+    lacking = [name for name, kind in index.items() if _is_lacking(name, kind, path, parts)]
+    return Found(total, _build(parts[denoiser], encoders, parts.get("vae", Part()), shape), unknown=_lacks(lacking))
+
+
+def _is_lacking(name: str, kind: object, path: ModelPath, parts: Mapping[str, Part]) -> bool:
+    """Return True for a component of the index without its weights. One that is switched off has no class."""
+    if not isinstance(kind, list) or name.startswith("_") or None in kind:
+        return False
+    if name not in parts:
+        return not name.startswith(WEIGHTLESS)
+    return not parts[name].size_bytes and (path / name / "config.json").exists()
+
+
+def _lacks(names: Iterable[str]) -> str:
+    listed = some_of([name[:40] for name in names], NAMED_COMPONENTS)
+    return f"Its files lack {listed}: that is not counted." if listed else ""
 
 
 def _build(denoiser: Part, encoders: Iterable[Part], vae: Part, shape: Mapping[str, object]) -> Pipeline:
@@ -404,7 +425,9 @@ def read_single_file(header: Mapping[str, object]) -> Found | None:
     encoders = _split_encoders(groups.get("text_encoder", {}))
     denoiser = sum_tensors({**groups["denoiser"], **groups.get("", {})})
     vae = sum_tensors(groups.get("vae", {}))
-    return Found(total, _build(denoiser, encoders, vae, shape))
+    groups_of = {"text encoders": encoders, "the VAE": vae.size_bytes}
+    lacking = [name for name, part in groups_of.items() if not part]
+    return Found(total, _build(denoiser, encoders, vae, shape), unknown=_lacks(lacking))
 
 
 def _split_encoders(tensors: Tensors) -> list[Part]:

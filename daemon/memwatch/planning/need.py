@@ -18,7 +18,7 @@ from memwatch.planning.fit import Demand
 from memwatch.planning.inference import choose_cache_bytes, compute_kv_cache, compute_weights, estimate_inference
 from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
 from memwatch.planning.request import RUNTIME_BYTES, Use, choose_context
-from memwatch.planning.sizes import SIZE, InvalidInputError, parse_bytes
+from memwatch.planning.sizes import SIZE, InvalidInputError, UnknownModelError, parse_bytes
 from memwatch.planning.training import TrainingEstimate, estimate_training_memory
 from memwatch.planning.transformer import Transformer
 
@@ -92,10 +92,10 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> 
     """Return the need on the fullest of `gpus` GPUs. Raises InvalidInputError."""
     shape = checkpoint.transformer
     if checkpoint.pipeline:
-        return _pipeline_need(checkpoint.name, checkpoint.pipeline, use, gpus)
+        return replace(_pipeline_need(checkpoint.name, checkpoint.pipeline, use, gpus), note=checkpoint.unknown)
     if shape is None:
         if use.training or checkpoint.weights_bytes is None:
-            raise InvalidInputError(
+            raise UnknownModelError(
                 f"{checkpoint.name}: its shape is not known{_clause(checkpoint)}; "
                 "put its config.json in the same folder"
             )
@@ -107,7 +107,7 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> 
     weights = None if use.dtype else checkpoint.weights_bytes
     if weights is None:
         if checkpoint.problem and not use.dtype:
-            raise InvalidInputError(f"{checkpoint.name}: {checkpoint.problem}")
+            raise UnknownModelError(f"{checkpoint.name}: {checkpoint.problem}")
         weights = compute_weights(shape, form.bytes, form.scope)
     if use.training:
         plan = replace(
@@ -117,7 +117,7 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> 
             seq_len=choose_context(checkpoint, use),
         )
         found = estimate_training_memory(shape, plan, weights if plan.lora_rank else None)
-        return _training_need(checkpoint.name, found, shape.n_layers, gpus, use)
+        return replace(_training_need(checkpoint.name, found, shape.n_layers, gpus, use), note=checkpoint.unknown)
     number = bits_per_cached_number(use.kv_dtype) / 8 if use.kv_dtype else choose_cache_bytes(form.bytes)
     context = choose_context(checkpoint, use)
     served = estimate_inference(shape, context, form.bytes, use.batch_size, number, weights)
@@ -196,7 +196,7 @@ def shares_of(shape: Transformer, how: str, gpus: int, weights: int, cache: floa
 
 
 def _clause(checkpoint: Checkpoint) -> str:
-    return f" ({checkpoint.note})" if checkpoint.note else ""
+    return f" ({why})" if (why := checkpoint.why_shapeless) else ""
 
 
 def _training_need(name: str, found: TrainingEstimate, layers: int, gpus: int, use: Use) -> MemoryNeed:

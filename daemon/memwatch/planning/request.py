@@ -24,6 +24,7 @@ DEFAULT_CONTEXT = 8192
 # Overhead of a process on a GPU beyond its allocations: CUDA or HIP context and kernels.
 RUNTIME_BYTES = 512 << 20
 MAX_GPUS = 1024
+MAX_UNKNOWN = 400
 MAX_ZERO_STAGE = 3
 FORMAT = Meta(max_length=40)
 MANY = Meta(ge=0, le=1 << 20)
@@ -89,7 +90,7 @@ class FitRequest(Struct, frozen=True, kw_only=True):
     weight_bits: Annotated[float | None, Doc("Bits per weight, in place of dtype."), Meta(ge=1, le=128)] = None
     weight_scope: Annotated[Scope, Doc("Parts of the model that have weight_bits; the others have 16.")] = "layers"
     unknown: Annotated[
-        str, Doc("What the shape lacks: the answer is then unknown or no."), Meta(max_length=400)
+        str, Doc("What the shape lacks: the answer is then unknown or no."), Meta(max_length=MAX_UNKNOWN)
     ] = ""
     max_context: Annotated[int, Doc("Longest context of the model; 0: not known."), Meta(ge=0, le=1 << 30)] = 0
     launch: Annotated[str, Doc("Engine whose launch line is wanted, or all."), FORMAT] = ""
@@ -110,9 +111,11 @@ class FitRequest(Struct, frozen=True, kw_only=True):
     @property
     def checkpoint(self) -> Checkpoint:
         if self.pipeline:
-            return Checkpoint("model", "diffusers", None, None, 0, 2.0, pipeline=self.pipeline)
+            return Checkpoint(
+                "model", "diffusers", None, None, 0, 2.0, unknown=self.unknown, pipeline=self.pipeline
+            )
         if self.shape is None:
-            return Checkpoint(self.model, self.source, None, self.weights_bytes, 0, 2.0)
+            return Checkpoint(self.model, self.source, None, self.weights_bytes, 0, 2.0, self.unknown)
         form = parse_format(self.use.dtype or DESCRIBED["dtype"])
         bits, scope = (self.weight_bits, self.weight_scope) if self.weight_bits else (form.bits, form.scope)
         return Checkpoint(
@@ -199,15 +202,17 @@ def choose_context(checkpoint: Checkpoint, use: Use) -> int:
 
 def write_request(checkpoint: Checkpoint, use: Use, launch: str = "") -> dict[str, str]:
     """Return the parameters of a model and its use. `launch`: an engine for its launch line, or all."""
+    has_shape = checkpoint.transformer is not None or checkpoint.pipeline is not None
+    unknown = checkpoint.unknown if has_shape else checkpoint.why_shapeless
+    lacks = {"unknown": unknown[:MAX_UNKNOWN]} if unknown else {}
     if checkpoint.pipeline:
-        return write_parameters(checkpoint.pipeline) | write_parameters(use)
+        return write_parameters(checkpoint.pipeline) | write_parameters(use) | lacks
     found: dict[str, object] = {
         **(write_shape(checkpoint.transformer) if checkpoint.transformer else {}),
         **write_parameters(use),
+        **lacks,
     }
-    if checkpoint.unknown:
-        found["unknown"] = checkpoint.unknown
-    if checkpoint.weights_bytes is not None:
+    if checkpoint.weights_bytes:
         found["weights_bytes"] = checkpoint.weights_bytes
     if not use.dtype or launch:
         found |= {"weight_bits": checkpoint.dtype_bytes * 8, "weight_scope": checkpoint.scope}

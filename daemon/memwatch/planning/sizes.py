@@ -12,6 +12,10 @@ class InvalidInputError(ValueError):
     """Invalid input. The message names the option, its value and a valid example."""
 
 
+class UnknownModelError(InvalidInputError):
+    """The need of a model is not known: its files cannot be read, or have a structure that is not known."""
+
+
 def parse_bytes(value: object, name: str = "size") -> int:
     """Parse "20GiB", "512 MiB", "24GB" (powers of 1000) or a number of bytes."""
     found: object = value
