@@ -32,7 +32,8 @@ from memwatch.planning.answer import NOT_KNOWN, FitAnswer, Greatest, answer_mode
 from memwatch.planning.diffusion import ImageUse
 from memwatch.planning.fit import CPU, FitVerdict
 from memwatch.planning.launch import ALL, ENGINES, select_engines
-from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size, read_subject
+from memwatch.planning.model_names import read_subject
+from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size
 from memwatch.planning.parameters import build, walk_parameters
 from memwatch.planning.request import IMAGES, TRAINING, Use, write_request
 from memwatch.planning.sizes import InvalidInputError, UnknownModelError, parse_bytes
@@ -84,13 +85,16 @@ def use_options(command: Command) -> Command:
     callback=check_engine,
     help="Launch line of vllm, sglang, tensorrt-llm, transformers, llama.cpp or ollama. No name: all.",
 )
+@click.option("--online", is_flag=True, help="Ask the hub for a name that is not here. Reads at most 1 MB.")
 @click.option("--machines", is_flag=True, help="Also check the daemon's neighbours.")
 @common
 def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> int:
     """Show how much memory MODEL_OR_BYTES needs, where it fits now, and the cheapest change to make it fit.
 
-    MODEL_OR_BYTES is a size (20GiB), a folder with safetensors or GGUF files or of diffusers, one such file, or a
-    config.json. Only headers are read, no tensors. Exits with 1 if it does not fit on any device, and with 3 if
+    MODEL_OR_BYTES is a size (20GiB), a folder with safetensors or GGUF files or of diffusers, one such file, a
+    config.json, or a name: ORG/NAME[:FORMAT][@REV] in the cache of Hugging Face (HF_HUB_CACHE, HF_HOME), with
+    --online on the hub (HF_ENDPOINT, HF_TOKEN); ollama:NAME[:TAG] or NAME:TAG in the store of Ollama
+    (OLLAMA_MODELS). Only headers are read, no tensors. Exits with 1 if it does not fit on any device, and with 3 if
     that is not known: the model or the memory cannot be read, a file or a figure is missing, or the model has a
     cache that this version does not know.
 
@@ -103,7 +107,7 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
         context = build_context(url, as_json)
         if options["measure"]:
             use = replace(use, runtime_bytes=measure_here(context.address))
-        query, note, answer = prepare(subject, use, str(options["launch"]))
+        query, note, answer = prepare(subject, use, str(options["launch"]), bool(options["online"]))
         response = context.fit(query, answer)
     except UnknownModelError as error:
         raise CommandError(str(error), EXIT_UNKNOWN) from None
@@ -160,7 +164,9 @@ def measure_here(address: Address) -> int:
         return 0
 
 
-def prepare(subject: str, use: Use, launch: str) -> tuple[str, str, Callable[[Snapshot], FitAnswer]]:
+def prepare(
+    subject: str, use: Use, launch: str, online: bool = False
+) -> tuple[str, str, Callable[[Snapshot], FitAnswer]]:
     """Return the request to a daemon, a note about the need, and the same answer without a daemon."""
     reserve = use.reserve_bytes
     if is_size(subject):
@@ -168,7 +174,7 @@ def prepare(subject: str, use: Use, launch: str) -> tuple[str, str, Callable[[Sn
         query = {"bytes": str(need), **({"reserve": str(reserve)} if reserve else {})}
         return urlencode(query), "", lambda snapshot: answer_size(need, subject, snapshot, reserve)
     engines = select_engines(launch)
-    checkpoint = read_subject(subject)
+    checkpoint = read_subject(subject, online)
     if not checkpoint.pipeline and use.images != ImageUse():
         *flags, last = map(flag, IMAGES)
         raise InvalidInputError(

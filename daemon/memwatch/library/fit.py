@@ -21,7 +21,8 @@ from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.arguments import check_flag, check_kind, check_path, refuse
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
 from memwatch.planning.launch import select_engines
-from memwatch.planning.need import is_size, read_subject
+from memwatch.planning.model_names import read_subject
+from memwatch.planning.need import is_size
 from memwatch.planning.request import MAX_ZERO_STAGE, Use
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan
@@ -46,10 +47,12 @@ def fit(
     reserve: str | int = 0,
     measure: bool = False,
     launch: str = "",
+    online: bool = False,
 ) -> FitAnswer:
     """Return where a model or a size fits now: on one GPU, on several, or on the CPU. Raises InvalidInputError.
 
-    `model`: a size such as "20GiB", the path of a model, or what `read_checkpoint` returned. `context` 0: the
+    `model`: a size such as "20GiB", a path, a name as `memwatch fit` takes it ("Qwen/Qwen3-8B", "ollama:qwen3"), or
+    what `read_checkpoint` returned. `online`: ask the hub for a name that is not here. `context` 0: the
     model's own, at most 8,192 tokens. `gpus` 0: as few as possible. `parallel`: tensor or pipeline. `measure`:
     opens a GPU context in another process for its cost, and raises ContextNotMeasuredError. `launch`: an engine for
     its launch line, or all. For a size, `reserve` is the only option. The CPU has System RAM within the limit of
@@ -76,13 +79,14 @@ def fit(
     )
     engines = select_engines(launch)
     check_flag(measure, "measure", example=True)
+    check_flag(online, "online", example=True)
     if isinstance(model, int) or (isinstance(model, str) and is_size(model)):
         need = parse_bytes(model)
-        _refuse_for_size(model, use, measure=measure, launch=launch)
+        _refuse_for_size(model, use, measure=measure, launch=launch, online=online)
         return answer_size(need, str(model), read_snapshot(), left)
     if measure:
         use = replace(use, runtime_bytes=measure_context().bytes)
-    return answer_model(_checkpoint(model), use, read_snapshot(), engines)
+    return answer_model(_checkpoint(model, online), use, read_snapshot(), engines)
 
 
 def _refuse_for_size(size: str | int, use: Use, **others: object) -> None:
@@ -98,12 +102,12 @@ def _refuse_for_size(size: str | int, use: Use, **others: object) -> None:
         )
 
 
-def _checkpoint(model: str | Path | Checkpoint) -> Checkpoint:
+def _checkpoint(model: str | Path | Checkpoint, online: bool) -> Checkpoint:
     if isinstance(model, Checkpoint):
         return model
     if isinstance(model, os.PathLike):
         return read_checkpoint_as_owner(check_path(model, "model", "models/qwen3-8b"))
-    return read_subject(model)
+    return read_subject(model, online)
 
 
 def read_snapshot() -> Snapshot:

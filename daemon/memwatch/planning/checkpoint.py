@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -35,6 +35,9 @@ PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})(\.gguf|\.safetensors)")
 # under another name. Quantizations that a config.json does not describe take more.
 MIN_WEIGHTS_RATIO = 0.2
 NAMED_FILES = 2
+NAMED_VARIANTS = 4
+# In the names of files with a vision tower (llama.cpp, LM Studio).
+PROJECTOR = "mmproj"
 
 
 class Checkpoint(Struct, frozen=True):
@@ -78,7 +81,7 @@ def read_checkpoint(path: str | ModelPath) -> Checkpoint:
         if path.name == diffusion.MODEL_INDEX:
             return _read_pipeline(path.parent)
         if path.name == CONFIG:
-            return _build_checkpoint(path, _config(path), None, CONFIG)
+            return build_checkpoint(path, _config(path), None, CONFIG)
         if path.name.endswith(".index.json"):
             return _read_index(path)
         return _read_file(path)
@@ -114,11 +117,12 @@ def _read_folder(path: ModelPath) -> Checkpoint:
     shards = list_files(path, "*.safetensors")
     if shards:
         return _read_shards(path, shards, list_missing(shards))
-    files = list_files(path, "*.gguf")
+    every = list_files(path, "*.gguf")
+    files = [file for file in every if PROJECTOR not in file.name.lower()]
     if files and _are_parts(files):
-        return read_gguf(files)
+        return with_projectors(read_gguf(files), [file for file in every if file not in files])
     if (path / CONFIG).exists():
-        return _build_checkpoint(path, _config(path / CONFIG), None, CONFIG)
+        return build_checkpoint(path, _config(path / CONFIG), None, CONFIG)
     if files:
         raise InvalidInputError(
             f"{path}: has {len(files)} GGUF files; name one of them, for example {files[0].name}"
@@ -146,7 +150,7 @@ def _read_index(path: ModelPath) -> Checkpoint:
     files = [path.parent / name for name in sorted(names)]
     shards = [file for file in files if file.exists()]
     if not shards and (path.parent / CONFIG).exists():
-        return _build_checkpoint(path.parent, _config(path.parent / CONFIG), None, CONFIG)
+        return build_checkpoint(path.parent, _config(path.parent / CONFIG), None, CONFIG)
     if not shards:
         raise UnknownModelError(f"{path}: none of the {len(files)} files that it names is there; download them")
     return _read_shards(path.parent, shards, [file.name for file in files if file not in shards])
@@ -155,13 +159,17 @@ def _read_index(path: ModelPath) -> Checkpoint:
 def _read_shards(path: ModelPath, shards: Sequence[ModelPath], missing: Sequence[str]) -> Checkpoint:
     """Read the safetensors files of a folder. `missing`: names of others that belong to them."""
     weights = safetensors.sum_tensor_bytes(shards)
-    found = _build_checkpoint(path, _config_beside(path / CONFIG), weights, "safetensors")
+    found = build_checkpoint(path, _config_beside(path / CONFIG), weights, "safetensors")
     return with_unknown(found, describe_missing(missing))
 
 
 def list_missing(files: Sequence[ModelPath]) -> list[str]:
+    return list_missing_names([file.name for file in files])
+
+
+def list_missing_names(names: Sequence[str]) -> list[str]:
     """Return the parts that the names of files imply and that are not among them: model-00002-of-00003.gguf."""
-    found = {file.name for file in files}
+    found = set(names)
     sets = {(match[1], match[2], match[3]) for name in found if (match := PART.fullmatch(name))}
     wanted = (
         f"{stem}-{at:05}-of-{count}{suffix}"
@@ -189,8 +197,13 @@ class _Index(Struct):
 
 
 def _shard_names(path: ModelPath) -> set[str]:
+    return parse_index(read_small(path, MAX_INDEX_BYTES))
+
+
+def parse_index(data: bytes) -> set[str]:
+    """Return the names of the files in an index, none if it is not readable."""
     try:
-        found = msgspec.json.decode(read_small(path, MAX_INDEX_BYTES), type=_Index)
+        found = msgspec.json.decode(data, type=_Index)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return set()
     names = set(found.weight_map.values())
@@ -208,10 +221,10 @@ def _read_file(path: ModelPath) -> Checkpoint:
         weights = safetensors.checked_bytes(header, room, str(path))
         if images := diffusion.read_single_file(header):
             return _build_pipeline(path, images, "safetensors")
-        return _build_checkpoint(path, _config_beside(path.parent / CONFIG), weights, "safetensors")
+        return build_checkpoint(path, _config_beside(path.parent / CONFIG), weights, "safetensors")
     if not path.exists():
         raise InvalidInputError(
-            f'"{path}" is neither a size nor a file; for example 20GiB, or a folder with safetensors'
+            f'"{path}" is no size, file or name; for example 20GiB, a folder with safetensors, or ORG/NAME'
         )
     raise InvalidInputError(f"{path}: is not a .safetensors or .gguf file, {INDEX} or {CONFIG}")
 
@@ -233,17 +246,51 @@ def read_gguf(files: Sequence[ModelPath]) -> Checkpoint:
     # Only the first part has the metadata; each part has some of the tensors.
     heads = gguf.read_heads(files)
     weights, numbers = (sum(getattr(head, name) for head in heads) for name in ("tensor_bytes", "parameters"))
-    bytes_each = min(16.0, max(0.125, weights / numbers)) if numbers else 2.0
-    context = heads[0].keys.get(f"{heads[0].keys.get('general.architecture')}.context_length")
+    found = build_gguf(str(files[0]), heads[0].keys, weights, numbers)
+    shape = found.transformer
+    lacks = "" if shape is None else describe_part(numbers, shape.parameters, "parameters")
+    return with_unknown(found, describe_missing(list_missing(files)) or lacks)
+
+
+def build_gguf(name: str, keys: Mapping[str, gguf.Value], weights: int, numbers: int) -> Checkpoint:
+    """Return the model of a file's keys. `numbers`: how many weights have these bytes, 0 if the shape tells."""
+    context = keys.get(f"{keys.get('general.architecture')}.context_length")
     known = context if isinstance(context, int) else 0
     shape, note, unknown = None, "", ""
     try:
-        shape, unknown = gguf.parse_shape(heads[0].keys)
+        shape, unknown = gguf.parse_shape(keys)
     except (InvalidInputError, OverflowError) as error:
         note = str(error)
-    lacks = "" if shape is None else describe_part(numbers, shape.parameters, "parameters")
-    found = Checkpoint(str(files[0]), "GGUF", shape, weights, known, bytes_each, note, unknown=unknown)
-    return with_unknown(found, describe_missing(list_missing(files)) or lacks)
+    numbers = numbers or (shape.parameters if shape else 0)
+    bytes_each = min(16.0, max(0.125, weights / numbers)) if numbers else 2.0
+    return Checkpoint(name, "GGUF", shape, weights, known, bytes_each, note, unknown=unknown)
+
+
+def with_projectors(found: Checkpoint, files: Sequence[ModelPath]) -> Checkpoint:
+    """Add the largest of a GGUF model's vision towers, which are files of their own."""
+    sizes = [gguf.read_head(file).tensor_bytes for file in files]
+    return replace(found, weights_bytes=(found.weights_bytes or 0) + max(sizes, default=0))
+
+
+def choose_gguf(names: Sequence[str], variant: str, subject: str) -> list[str]:
+    """Return the files of the one model among GGUF files, or of that with a variant such as Q4_K_M in its name.
+
+    Raises UnknownModelError if it is not one.
+    """
+    models: dict[str, list[str]] = {}
+    for name in sorted(names):
+        if PROJECTOR not in name.lower():
+            part = PART.fullmatch(name)
+            models.setdefault(part[1] if part else name.removesuffix(".gguf"), []).append(name)
+    word = re.compile(rf"(^|[-._/]){re.escape(variant)}($|[-._/])", re.IGNORECASE)
+    wanted = [files for stem, files in models.items() if not variant or word.search(stem)]
+    if len(wanted) == 1:
+        return wanted[0]
+    listed = some_of([PurePosixPath(stem).name for stem in models], NAMED_VARIANTS)
+    which = f"{len(wanted)} of them are {variant}" if variant else "name one by the format in its name"
+    raise UnknownModelError(
+        f"{subject}: has {len(models)} GGUF models, {listed}; {which}, for example {subject}:Q4_K_M"
+    )
 
 
 def describe_part(found: int, wanted: int, what: str) -> str:
@@ -253,7 +300,10 @@ def describe_part(found: int, wanted: int, what: str) -> str:
     return f"Its files have {found} {what}, and its shape about {wanted}: the others are not counted."
 
 
-def _build_checkpoint(path: ModelPath, config: Config | str | None, weights: int | None, source: str) -> Checkpoint:
+def build_checkpoint(
+    path: ModelPath | str, config: Config | str | None, weights: int | None, source: str
+) -> Checkpoint:
+    """Return the model of a config, or of none for the reason that is a text."""
     if config is None or isinstance(config, str):
         return Checkpoint(str(path), source, None, weights, 0, 2.0, config or "")
     found = replace(describe_config(config), name=str(path), source=source, weights_bytes=weights)
@@ -278,7 +328,12 @@ def _config(path: ModelPath) -> Config:
 
 def _config_beside(path: ModelPath) -> Config | str | None:
     """Return the config of a folder whose tensors are known, or why its family is not."""
+    return parse_config_beside(read_small(path, safetensors.MAX_JSON_BYTES), str(path)) if path.exists() else None
+
+
+def parse_config_beside(text: bytes, name: str) -> Config | str:
+    """Parse the config.json of tensors that are known, or return why its family is not."""
     try:
-        return _config(path) if path.exists() else None
+        return parse_config(safetensors.parse_object(text, name), name)
     except UnknownFamilyError as error:
-        return str(error).removeprefix(f"{path}: ").split(", and ")[0]
+        return str(error).removeprefix(f"{name}: ").split(", and ")[0]

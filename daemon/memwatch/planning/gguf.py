@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
 from typing import BinaryIO
 
 from msgspec import Struct
@@ -39,6 +40,7 @@ DEFAULT_ALIGNMENT = 32
 # struct codes by value type: u8 i8 u16 i16 u32 i32 f32 bool, (8 is a string, 9 an array), u64 i64 f64.
 WIDTHS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 TEXT, ARRAY = 8, 9
+TOKENIZER = "tokenizer."
 # By tensor type: weights per block, bytes per block (ggml.h, November 2025).
 BLOCKS = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 36),
@@ -65,14 +67,22 @@ class GgufHeader(Struct, frozen=True):
     parameters: int
 
 
+class TruncatedHeaderError(InvalidInputError):
+    """The data ends inside the header."""
+
+
 class GgufReader:
-    """Reader of a header, limited to the file's size and to `MAX_HEAD_BYTES`."""
+    """Reader of a header, limited to the file's size and to `MAX_HEAD_BYTES`.
+
+    `begun`: the key of a tokenizer that is read, and the length of its list of strings.
+    """
 
     def __init__(self, file: BinaryIO, size: int, name: str) -> None:
         self._file = file
         self._left = min(size, MAX_HEAD_BYTES)
         self._texts_left, self._numbers_left = MAX_TEXTS, MAX_KEPT_NUMBERS
         self.name = name
+        self.begun: tuple[str, Value] | None = None
 
     def take(self, count: int) -> bytes:
         self._spend(count)
@@ -131,7 +141,7 @@ class GgufReader:
 
     def _spend(self, count: int) -> None:
         if count > self._left:
-            raise InvalidInputError(f"{self.name}: the header is truncated; is the file complete?")
+            raise TruncatedHeaderError(f"{self.name}: the header is truncated; is the file complete?")
         self._left -= count
 
 
@@ -148,13 +158,8 @@ def read_head(path: ModelPath, limit: HeaderLimit | None = None) -> GgufHeader:
         limit.check_new(status, str(path))
         size = status.st_size
         reader = GgufReader(file, size, str(path))
-        if reader.take(4) != b"GGUF":
-            raise InvalidInputError(f"{path}: is not a GGUF file: it does not begin with GGUF")
-        version = int(reader.scalar("I"))
-        if version not in VERSIONS:
-            raise InvalidInputError(f"{path}: is GGUF version {version}; versions 2 and 3 are read")
-        tensors = reader.count("Q", MAX_TENSORS, "tensors")
-        keys = dict(_key(reader) for _ in range(reader.count("Q", MAX_KEYS, "keys")))
+        tensors, count = _begin(reader)
+        keys = dict(_key(reader) for _ in range(count))
         spans = [_tensor(reader) for _ in range(tensors)]
         limit.spend(reader.position, str(path))
         start = _align(reader.position, keys, reader.name)
@@ -164,6 +169,34 @@ def read_head(path: ModelPath, limit: HeaderLimit | None = None) -> GgufHeader:
             f"{path}: its tensors end at byte {end}, but its size is {size}; is the file complete?"
         )
     return GgufHeader(keys, sum(length for _, length, _ in spans), sum(count for _, _, count in spans))
+
+
+def _begin(reader: GgufReader) -> tuple[int, int]:
+    """Return the numbers of tensors and keys. Raises InvalidInputError."""
+    if reader.take(4) != b"GGUF":
+        raise InvalidInputError(f"{reader.name}: is not a GGUF file: it does not begin with GGUF")
+    version = int(reader.scalar("I"))
+    if version not in VERSIONS:
+        raise InvalidInputError(f"{reader.name}: is GGUF version {version}; versions 2 and 3 are read")
+    return reader.count("Q", MAX_TENSORS, "tensors"), reader.count("Q", MAX_KEYS, "keys")
+
+
+def read_first_keys(data: bytes, name: str) -> Mapping[str, Value]:
+    """Return the keys in the first bytes of a file. Raises InvalidInputError if they end before the tokenizer.
+
+    Converters write a tokenizer after the keys of the shape. Its strings are most of a header: 2 to 10 MB.
+    """
+    reader = GgufReader(BytesIO(data), len(data), name)
+    keys: dict[str, Value] = {}
+    for _ in range(_begin(reader)[1]):
+        try:
+            key, value = _key(reader)
+        except TruncatedHeaderError:
+            if reader.begun is None or not reader.begun[0].startswith(TOKENIZER):
+                raise
+            return keys | dict([reader.begun])
+        keys[key] = value
+    return keys
 
 
 def _find_end(spans: Iterable[tuple[int, int, int]], name: str) -> int:
@@ -181,6 +214,7 @@ def _find_end(spans: Iterable[tuple[int, int, int]], name: str) -> int:
 
 def _key(reader: GgufReader) -> tuple[str, Value]:
     name = reader.text()
+    reader.begun = (name, ArrayLength(0)) if name.startswith(TOKENIZER) else None
     return name, _value(reader, int(reader.scalar("I")))
 
 
@@ -207,6 +241,8 @@ def _array(reader: GgufReader) -> Value:
             raise InvalidInputError(
                 f"{reader.name}: has an array of {length} strings; at most {MAX_TEXTS} are read"
             )
+        if reader.begun:
+            reader.begun = reader.begun[0], ArrayLength(length)
         reader.skip_texts(length)
     else:
         raise InvalidInputError(f"{reader.name}: has an array of type {kind}, which is not read")

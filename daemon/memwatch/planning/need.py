@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.doc import Doc
-from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
+from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.diffusion import Pipeline, PipelineNeed, plan_images, plan_training
 from memwatch.planning.fit import Demand
 from memwatch.planning.inference import choose_cache_bytes, compute_kv_cache, compute_weights, estimate_inference
 from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
 from memwatch.planning.request import RUNTIME_BYTES, Use, choose_context
-from memwatch.planning.sizes import SIZE, InvalidInputError, UnknownModelError, parse_bytes
+from memwatch.planning.sizes import SIZE, InvalidInputError, UnknownModelError
 from memwatch.planning.training import TrainingEstimate, estimate_training_memory
 from memwatch.planning.transformer import Transformer
 
@@ -77,15 +76,6 @@ class Reduction(Struct, frozen=True):
 
 def is_size(text: str) -> bool:
     return SIZE.fullmatch(text.strip()) is not None
-
-
-def read_subject(subject: str) -> Checkpoint:
-    """Read the model at a path. Raises InvalidInputError."""
-    if "\0" in subject:
-        raise InvalidInputError("the path has a NUL, which no file's name has")
-    if not subject.strip() or subject.startswith("-") or (subject[:1].isdigit() and " " in subject):
-        parse_bytes(subject)
-    return read_checkpoint_as_owner(Path(subject))
 
 
 def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> MemoryNeed:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from memwatch.core.linux.user_files import UserFiles, UserPath
+from memwatch.core.runtime.regular_file import open_regular
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -23,7 +25,8 @@ def find_model(name: str, files: UserFiles, home: str, cwd: str) -> UserPath | N
     for path in candidates(name, home, cwd):
         found: UserPath | None = files.path(path)
         if found and REPOSITORY.fullmatch(name) and found.name.startswith("models--"):
-            found = newest_snapshot(found)
+            snapshot = find_snapshot(found)
+            found = found / snapshot if snapshot else None
         if found and found.exists():
             return found
     return None
@@ -38,15 +41,24 @@ def candidates(name: str, home: str, cwd: str) -> Iterator[str]:
     if cwd:
         yield os.path.join(cwd, name)  # `//name` would be another root
     if REPOSITORY.fullmatch(name):
-        folder = "models--" + name.replace("/", "--")
+        folder = repository_folder(name)
         for cache in CACHES:
             yield f"{cache}/{folder}" if cache.startswith("/") else f"{home}/{cache}/{folder}"
 
 
-def newest_snapshot(folder: UserPath) -> UserPath | None:
-    """Return the files of the branch `main` in a folder of huggingface_hub."""
-    commit = ((folder / "refs/main").read(64) or b"").decode("ascii", "replace").strip()
-    return folder / "snapshots" / commit if COMMIT.fullmatch(commit) else None
+def find_snapshot(folder: Path | UserPath, revision: str = "main") -> str:
+    """Return the path to a branch, a tag or a commit in a folder of huggingface_hub, empty if it is not there."""
+    try:
+        with open_regular(folder / f"refs/{revision}") as (file, _):
+            commit = file.read(64).decode("ascii", "replace").strip()
+    except OSError:
+        commit = revision
+    return f"snapshots/{commit}" if COMMIT.fullmatch(commit) else ""
+
+
+def repository_folder(name: str) -> str:
+    """Return the name of a repository's folder in a cache of huggingface_hub."""
+    return "models--" + name.replace("/", "--")
 
 
 def find_home(files: UserFiles, uid: int | None) -> str:
