@@ -77,9 +77,16 @@ def describe_unknown(names: Collection[str], file: str) -> str:
 
 
 def number(text: Json, *words: str) -> int:
-    """Return the first positive integer among `words`, else 0. The user of the value checks the upper limit."""
-    found = [text.get(word) for word in words]
+    """Return the first positive integer among `words`, else 0. The user of the value checks the upper limit.
+
+    Some files have one for each layer: a list counts if all of its numbers are equal.
+    """
+    found = [_equal(one) if isinstance(one := text.get(word), list) else one for word in words]
     return next((one for one in found if type(one) is int and one > 0), 0)
+
+
+def _equal(listed: list[Any]) -> object:
+    return listed[0] if listed and all(type(one) is int and one == listed[0] for one in listed) else 0
 
 
 def integers(text: Json, word: str) -> list[int]:

@@ -6,7 +6,7 @@ Sources: the configuration and modeling files of transformers 4.57, and the mode
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from memwatch.planning.config_keys import (
     Fields,
@@ -18,16 +18,22 @@ from memwatch.planning.config_keys import (
     number,
 )
 from memwatch.planning.number_formats import FLOAT32_BYTES
-from memwatch.planning.sparse_attention import indexed_layers
+from memwatch.planning.sparse_attention import RATIOS, compressed_layers, indexed_layers
 
 # Types of hybrid models' layers with a KV cache, up to transformers 4 and from 5 on.
 ATTENTION = ("attention", "full_attention")
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 # More than any model's `block_ffn_dim_multiplier`: a larger one is no factor.
 MAX_FACTOR = 16
 
 
 def experts_layers(text: Json) -> Fields:
-    """Layers with experts: from `first_k_dense_replace` on, every `decoder_sparse_step`, not `mlp_only_layers`."""
+    """Layers with experts: from `first_k_dense_replace` on, every `decoder_sparse_step`, not `mlp_only_layers`.
+
+    A shared expert has a width of its own, or there are some of the width of the others.
+    """
+    if not number(text, *EXPERTS):
+        return {}
     step, first = number(text, "decoder_sparse_step", "moe_layer_freq") or 1, number(text, "first_k_dense_replace")
     plain, types = text.get("mlp_only_layers"), text.get("mlp_layer_types")
     dense = set(plain) if isinstance(plain, list) and all(type(one) is int for one in plain) else set()
@@ -35,13 +41,18 @@ def experts_layers(text: Json) -> Fields:
     moe = sum((one + 1) % step == 0 and one not in dense for one in range(first, layers))
     if isinstance(types, list) and types:
         moe = sum(one != "dense" for one in types[:layers])
-    return {"moe_layers": moe, "dense_intermediate_size": number(text, "intermediate_size")}
+    wide = number(text, "moe_intermediate_size")
+    shared = number(text, "shared_expert_intermediate_size") or number(text, "n_shared_experts") * wide
+    return {
+        "moe_layers": moe,
+        "dense_intermediate_size": number(text, "intermediate_size"),
+        "shared_intermediate_size": shared,
+    }
 
 
 def latent_layers(text: Json) -> Fields:
     """DeepSeek's MLA, in newer models with an indexer. `moe_layer_freq` 1 puts experts into all layers after the
     first dense ones."""
-    shared = number(text, "n_shared_experts") * number(text, "moe_intermediate_size")
     routed = number(text, "n_routed_experts")
     rope = number(text, "qk_rope_head_dim")
     corrected = text.get("topk_method") == "noaux_tc"
@@ -54,19 +65,9 @@ def latent_layers(text: Json) -> Fields:
         **indexed_layers(text),
     }
     if routed:
-        fields |= {"shared_intermediate_size": shared, **experts_layers(text)}
+        fields |= experts_layers(text)
         fields["extra_parameters"] = fields.get("extra_parameters", 0) + routed * fields["moe_layers"] * corrected
     return fields
-
-
-def glm_moe_layers(text: Json) -> Fields:
-    shared = number(text, "n_shared_experts") * number(text, "moe_intermediate_size")
-    experts = experts_layers(text)
-    return {
-        **experts,
-        "shared_intermediate_size": shared,
-        "extra_parameters": number(text, "n_routed_experts") * experts["moe_layers"],
-    }
 
 
 def longcat_layers(text: Json) -> Fields:
@@ -136,14 +137,6 @@ def step_layers(text: Json) -> Fields:
     }
 
 
-def qwen_moe_layers(text: Json) -> Fields:
-    """Qwen2 MoE and Qwen3-Next: a shared expert with a gate."""
-    shared = number(text, "shared_expert_intermediate_size")
-    found = experts_layers(text)
-    gates = number(text, "hidden_size") * found["moe_layers"] * bool(shared)
-    return {**found, "shared_intermediate_size": shared, "extra_parameters": gates}
-
-
 def qwen3_next_layers(text: Json) -> Fields:
     """Gated DeltaNet, and every fourth layer attention with an output gate, which doubles its queries."""
     layers, hidden = count_layers(text), number(text, "hidden_size")
@@ -154,7 +147,7 @@ def qwen3_next_layers(text: Json) -> Fields:
     head_values = number(text, "linear_value_head_dim")
     values, channels = heads * head_values, 2 * keys + heads * head_values
     mixed = hidden * (2 * keys + 2 * values + 2 * heads) + channels * kernel + 2 * heads + head_values
-    found = qwen_moe_layers(text) if number(text, "num_experts") else {"extra_parameters": 0}
+    found = experts_layers(text)
     gate = full * hidden * number(text, "num_attention_heads") * number(text, "head_dim")
     return {
         **found,
@@ -162,7 +155,7 @@ def qwen3_next_layers(text: Json) -> Fields:
         "linear_parameters": mixed + values * hidden,
         "state_bytes": (heads * number(text, "linear_key_head_dim") * head_values + channels * kernel)
         * FLOAT32_BYTES,
-        "extra_parameters": found["extra_parameters"] + gate,
+        "extra_parameters": gate,
     }
 
 
@@ -180,13 +173,6 @@ def llama4_layers(text: Json) -> Fields:
     }
 
 
-def gpt_oss_layers(text: Json) -> Fields:
-    """Biases of experts and routers, and a sink for each head."""
-    experts, hidden = number(text, "num_local_experts", "num_experts"), number(text, "hidden_size")
-    each = experts * (2 * number(text, "intermediate_size") + hidden + 1) + number(text, "num_attention_heads")
-    return {"extra_parameters": count_layers(text) * each}
-
-
 def gemma3n_layers(text: Json) -> Fields:
     """The last layers read the cache of earlier ones. Per-layer embeddings, AltUp and LAuReL are parameters."""
     layers, hidden = count_layers(text), number(text, "hidden_size")
@@ -194,12 +180,21 @@ def gemma3n_layers(text: Json) -> Fields:
     types = layer_types(text) or _list_types(layers, 5)
     streams, rank = number(text, "altup_num_inputs") or 4, number(text, "laurel_rank") or 64
     tables = small * layers * (number(text, "vocab_size_per_layer_input") + hidden) + small
-    each = 2 * hidden * (small + rank) + 2 * hidden + hidden * (streams + 1) + streams**3 + streams**2
+    each = 2 * hidden * (small + rank) + 3 * hidden + hidden * (streams + 1) + streams**3 + streams**2
     return {
         "shared_kv_layers": shared,
         "full_layers": types[: layers - shared].count("full_attention"),
-        "extra_parameters": tables + layers * each + 2 * (streams - 1) * hidden**2,
+        "extra_parameters": tables
+        + layers * each
+        + 2 * (streams - 1) * hidden**2
+        - shared * _key_value_parameters(text),
     }
+
+
+def _key_value_parameters(text: Json) -> int:
+    """Return the parameters of keys and values, which layers that read another's cache do not have."""
+    width = number(text, "num_key_value_heads") * number(text, "head_dim")
+    return 2 * number(text, "hidden_size") * width + number(text, "head_dim")
 
 
 def _list_types(layers: int, period: int) -> list[str]:
@@ -209,18 +204,43 @@ def _list_types(layers: int, period: int) -> list[str]:
 
 def gemma4_layers(text: Json) -> Fields:
     """Layers that look back on all tokens have larger heads, and one matrix for keys and values in some sizes."""
-    layers, shared = count_layers(text), number(text, "num_kv_shared_layers")
+    layers, shared, hidden = count_layers(text), number(text, "num_kv_shared_layers"), number(text, "hidden_size")
     types = layer_types(text) or [*_list_types(layers - 1, 6), "full_attention"]
-    heads = number(text, "num_global_key_value_heads", "num_key_value_heads")
-    small = number(text, "hidden_size_per_layer_input")
-    tables = small * layers * (number(text, "vocab_size_per_layer_input") + 3 * number(text, "hidden_size"))
+    heads, queries = number(text, "num_key_value_heads"), number(text, "num_attention_heads")
+    full_heads, head = number(text, "num_global_key_value_heads") or heads, number(text, "head_dim")
+    full_head, full = number(text, "global_head_dim") or _largest_head(text) or head, types.count("full_attention")
+    small, wide = number(text, "hidden_size_per_layer_input"), number(text, "intermediate_size")
+    tables = small * layers * (number(text, "vocab_size_per_layer_input") + 3 * hidden) + (
+        small and hidden * layers
+    )
+    matrices = 1 if text.get("attention_k_eq_v") is True else 2
+    wider_queries = (2 * hidden * queries + 2) * (full_head - head)
+    wider_keys = hidden * (matrices * full_heads * full_head - 2 * heads * head)
+    owners = types[: layers - shared].count("full_attention")
+    experts = number(text, "num_experts") if text.get("enable_moe_block") is True else 0
+    wider = text.get("use_double_wide_mlp") is True
     return {
         "shared_kv_layers": shared,
-        "full_layers": types[: layers - shared].count("full_attention"),
-        "full_kv_width": heads * number(text, "global_head_dim", "head_dim"),
-        "full_kv_heads": heads,
-        "extra_parameters": tables,
+        "full_layers": owners,
+        "full_kv_width": full_heads * full_head,
+        "full_kv_heads": full_heads,
+        "n_experts": experts or 1,
+        "active_experts": number(text, "top_k_experts") if experts else 0,
+        "shared_intermediate_size": wide if experts else 0,
+        "extra_parameters": tables
+        + small
+        + layers
+        + full * wider_queries
+        + owners * wider_keys
+        + layers * bool(experts) * (4 * hidden + experts)
+        + shared * (3 * hidden * wide * wider - _key_value_parameters(text)),
     }
+
+
+def _largest_head(text: Json) -> int:
+    found = text.get("per_layer_config")
+    layers = found.values() if isinstance(found, dict) else ()
+    return max((number(one, "head_dim") for one in layers if isinstance(one, dict)), default=0)
 
 
 def _mamba(text: Json, width: int) -> Fields:
@@ -277,7 +297,12 @@ def _count_every(layers: int, period: int, offset: int) -> int:
 
 
 def nemotron_h_layers(text: Json) -> Fields:
-    """One letter a layer: M for Mamba 2, * for attention, - for an MLP, E for experts. Newer files have words."""
+    """One letter a layer: M for Mamba 2, * for attention, - for an MLP, E for experts. Newer files have words.
+
+    Experts of `moe_latent_size` have as many parameters as narrower ones, and two matrices into it and back.
+    """
+    wide, hidden = number(text, "moe_intermediate_size"), number(text, "hidden_size")
+    latent = number(text, "moe_latent_size")
     pattern = str(text.get("hybrid_override_pattern") or "".join(map(_letter, layer_types(text))))
     return {
         **_mamba2(text),
@@ -286,6 +311,9 @@ def nemotron_h_layers(text: Json) -> Fields:
         "mlp_layers": pattern.count("-") + pattern.count("E"),
         "moe_layers": pattern.count("E"),
         "shared_intermediate_size": number(text, "moe_shared_expert_intermediate_size") * ("E" in pattern),
+        "dense_intermediate_size": number(text, "intermediate_size"),
+        "intermediate_size": wide * (latent or hidden) // hidden,
+        "extra_parameters": pattern.count("E") * (2 * hidden * latent + number(text, "n_routed_experts")),
         **({} if "E" in pattern else {"n_experts": 1, "intermediate_size": number(text, "intermediate_size")}),
     }
 
@@ -387,3 +415,60 @@ def kimi_linear_layers(text: Json) -> Fields:
         "linear_parameters": 4 * hidden * width + 2 * head * (hidden + width) + 3 * kernel * width,
         "state_bytes": width * (head + 3 * kernel) * FLOAT32_BYTES,
     }
+
+
+def bailing_hybrid_layers(text: Json) -> Fields:
+    """Ling 2.6: as Kimi Linear, with whole matrices for its gates, and MLA in the last layer of each group."""
+    layers, hidden, group = count_layers(text), number(text, "hidden_size"), number(text, "layer_group_size") or 6
+    found = kimi_linear_layers(text)
+    heads = number(text, "linear_num_heads", "num_attention_heads")
+    head = number(text, "linear_head_dim") or 128
+    width = heads * head
+    kernel = number(text, "linear_conv_kernel_dim", "short_conv_kernel_size") or 4
+    full = layer_types(text).count("full_attention") or layers // group
+    return {
+        **found,
+        "attention_layers": full,
+        "linear_layers": layers - full,
+        "linear_parameters": 6 * hidden * width + (hidden + 1) * heads + 3 * width * kernel + width + head,
+        "state_bytes": width * (head + 3 * kernel) * FLOAT32_BYTES,
+    }
+
+
+RULES: Mapping[str, Callable[[Json], Fields]] = {
+    "bailing_hybrid": bailing_hybrid_layers,
+    "bamba": bamba_layers,
+    "compressed": compressed_layers,
+    "experts": experts_layers,
+    "falcon_h1": falcon_h1_layers,
+    "gemma3n": gemma3n_layers,
+    "gemma4": gemma4_layers,
+    "granite_hybrid": granite_hybrid_layers,
+    "jamba": jamba_layers,
+    "kimi_linear": kimi_linear_layers,
+    "latent": latent_layers,
+    "lfm2": lfm2_layers,
+    "lfm2_moe": lfm2_moe_layers,
+    "llama4": llama4_layers,
+    "longcat": longcat_layers,
+    "mimo": mimo_layers,
+    "minimax": minimax_layers,
+    "minimax_m2": minimax_m2_layers,
+    "nemotron_h": nemotron_h_layers,
+    "qwen3_next": qwen3_next_layers,
+    "step": step_layers,
+}
+# Types of layers with a state in place of keys and values, and of layers without attention.
+STATE_TYPES = ("attention", "linear_attention", "mamba", "conv", "hybrid", "mlp", "moe")
+# Types in `layer_types` that a rule counts, beside those of windows.
+TYPES: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(
+        (
+            "bailing_hybrid", "bamba", "falcon_h1", "granite_hybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe",
+            "minimax", "nemotron_h", "qwen3_next",
+        ),
+        STATE_TYPES,
+    ),
+    "compressed": tuple(RATIOS),
+    "latent": ("indexed_attention",),
+}  # fmt: skip

@@ -10,8 +10,8 @@ import pytest
 import memwatch
 
 PACKAGE = Path(memwatch.__file__).parent
-# The child process of `served` opens the folders of the process itself.
-ONLY = {"planning/model_file.py", "core/linux/user_files.py", "planning/served.py"}
+# Tables of the package. The child process of `served` opens the folders of the process itself.
+ONLY = {"planning/model_file.py", "core/linux/user_files.py", "planning/served.py", "planning/tables.py"}
 OPENERS = frozenset({"open", "read_bytes", "read_text", "stat", "lstat", "os.open", "os.stat", "os.access"})
 PLANNER = sorted(f"planning/{path.name}" for path in (PACKAGE / "planning").glob("*.py"))
 

@@ -1,0 +1,110 @@
+"""Parameters and caches of the families of transformers: `python -m scripts.family_facts > FILE`, with torch.
+
+Each model type is built without memory ("meta") from the defaults of its configuration class, or from a published
+configuration (`models.json`) of a type whose class has none. Its parameters are counted, and two prompts fill its
+cache. tests/support/family_facts.jsonl has the result, which `make test` compares with the planner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+from scripts.model_run import count_numbers, list_tensors
+
+# Prompts, in tokens. The seconds that a family may take for both.
+SHORT, LONG, SECONDS = 1000, 2000, 120
+# Classes that decode for an encoder, and have no cache of a chat.
+OTHERS = """
+bart bert bert-generation big_bird bigbird_pegasus blenderbot blenderbot-small camembert cpmant ctrl data2vec-text
+electra ernie marian mbart megatron-bert mvp pegasus plbart prophetnet reformer rembert roberta roberta-prelayernorm
+roc_bert roformer speech_to_text_2 trocr whisper xlm xlm-roberta xlm-roberta-xl xmod
+"""
+# Keys without a meaning for sizes, by their ends, and whole names.
+ENDS = ("_token_id", "_token_index", "_dropout", "_pdrop", "_eps", "_scale", "_scaling", "_bias_init", "_act")
+NAMES = """
+architectures chunk_size_feed_forward dtype id2label initializer_range is_encoder_decoder label2id output_attentions
+output_hidden_states problem_type return_dict transformers_version use_cache _name_or_path rope_parameters
+pretraining_tp
+"""
+
+
+def trim(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a configuration that may tell a size, those of parts included."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in NAMES.split() or key.endswith(ENDS) or value in (None, "", [], {}):
+            continue
+        if isinstance(value, dict):
+            value = trim(value)
+        elif isinstance(value, float) or (isinstance(value, str) and key != "model_type"):
+            continue
+        found[key] = value
+    return found
+
+
+def measure(family: str, kind: Any, config: Any) -> dict[str, Any]:
+    """Return the facts of one configuration of a family."""
+    import torch
+
+    with torch.device("meta"):
+        with contextlib.suppress(AttributeError):
+            config._experts_implementation = "batched_mm"
+        model = kind(config).eval()
+    parameters, buffers = count_numbers(model)
+    facts: dict[str, Any] = {"type": family, "config": trim(json.loads(json.dumps(config.to_dict(), default=str)))}
+    facts |= {"parameters": parameters, "buffers": buffers}
+    with contextlib.suppress(Exception):
+        signal.alarm(SECONDS)
+        facts["cached"] = [count_cache(model, tokens) for tokens in (SHORT, LONG)]
+    signal.alarm(0)
+    return facts
+
+
+def count_cache(model: Any, tokens: int) -> int:
+    """Return the numbers of `past_key_values` after a prompt."""
+    import torch
+
+    with torch.no_grad():
+        answer = model(torch.zeros((1, tokens), dtype=torch.long, device="meta"), use_cache=True)
+    found = answer.get("past_key_values") or answer.get("cache_params")
+    return sum(one.numel() for one in {id(one): one for one in list_tensors(found)}.values() if one.dim() > 2)
+
+
+def list_classes() -> Iterator[tuple[str, Any, Any]]:
+    """Yield each type of the causal-LM mapping with its class and the defaults of its configuration."""
+    import transformers
+
+    named = import_module("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    for family, name in named.items():
+        if family in OTHERS.split():
+            continue
+        kind = getattr(transformers, name[0] if isinstance(name, (list, tuple)) else name)
+        config = transformers.AutoConfig.for_model(family)
+        inner = config.get_text_config()
+        yield family, kind, inner if isinstance(inner, kind.config_class) else config
+
+
+def main() -> None:
+    import transformers
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    transformers.logging.set_verbosity_error()
+    transformers.PreTrainedModel.init_weights = lambda self: self.tie_weights()
+    signal.signal(signal.SIGALRM, stop)
+    for family, kind, config in list_classes():
+        try:
+            print(json.dumps(measure(family, kind, config)), flush=True)
+        except (TypeError, AttributeError, KeyError, RuntimeError, ValueError) as error:  # noqa: PERF203  a minute each
+            print(f"{family}: its defaults build no model: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

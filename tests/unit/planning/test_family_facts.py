@@ -1,0 +1,85 @@
+"""Families against the code of transformers: parameters of models without memory, and caches of two prompts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from memwatch.planning.config_keys import UnknownFamilyError
+from memwatch.planning.huggingface import find_family, parse_config
+from memwatch.planning.layer_kinds import RULES
+from memwatch.planning.tables import read_table
+from support.paths import ROOT
+
+# Written by tests/scripts/family_facts.py, transformers 5.24.0, torch 2.14.1.
+FACTS = [json.loads(line) for line in (ROOT / "tests/support/family_facts.jsonl").read_text().splitlines()]
+WEIGHTS, CACHES = 0.001, 0.03
+SHORT, LONG = 1000, 2000
+# Types whose class has other parameters than published files, and why.
+OTHER_CLASS = {
+    # The class has matrices for 256 experts that do nothing; the published model has 560 billion parameters.
+    "longcat_flash",
+}
+
+
+def is_known(facts: dict[str, Any]) -> bool:
+    try:
+        return not parse_config(facts["config"], facts["type"]).unknown
+    except UnknownFamilyError:
+        return False
+
+
+KNOWN = [facts for facts in FACTS if is_known(facts)]
+
+
+def by_type(facts: dict[str, Any]) -> str:
+    return str(facts["type"])
+
+
+@pytest.mark.parametrize("facts", [one for one in KNOWN if one["type"] not in OTHER_CLASS], ids=by_type)
+def test_parameters_are_those_of_the_class(facts: dict[str, Any]) -> None:
+    """Files of some families also have buffers, such as the correction biases of routers."""
+    counted = parse_config(facts["config"], "").transformer.parameters
+    classes = (facts["parameters"], facts["parameters"] + facts["buffers"])
+
+    assert min(abs(counted / one - 1) for one in classes) <= WEIGHTS
+
+
+@pytest.mark.parametrize("facts", [one for one in KNOWN if "cached" in one], ids=by_type)
+def test_cache_grows_as_that_of_the_class(facts: dict[str, Any]) -> None:
+    """State of linear layers does not grow. An indexer's keys have a format of their own in engines."""
+    shape = parse_config(facts["config"], "").transformer
+    indexers = shape.side_bytes * 128 // 132
+    counted = shape.count_cached_numbers(LONG) - shape.count_cached_numbers(SHORT) + indexers * (LONG - SHORT)
+    short, long = facts["cached"]
+
+    assert counted == pytest.approx(long - short, rel=CACHES)
+
+
+# Types that people ran in the autumn of 2026, by the model_type of public files.
+AUTUMN = """
+afmoe apertus bailing_hybrid bailing_moe_v2 deepseek_v32 deepseek_v4 dots1 ernie4_5_moe exaone4 exaone_moe
+falcon_h1 gemma3 gemma3n gemma4 glm4_moe glm4v_moe glm_moe_dsa gpt_oss granitemoehybrid hunyuan_v1_moe kimi_k2
+kimi_k25 kimi_linear lfm2_moe llada2_moe llama4 longcat_flash mimo_v2_flash minimax_m2 ministral3 mistral3 mistral4
+nemotron_h phi4mm qwen3_5 qwen3_5_moe qwen3_moe qwen3_omni_moe solar_open step3p5 step3p7
+"""
+
+
+def test_types_of_this_season_have_a_row() -> None:
+    """Two are unknown, with the parts that are not counted."""
+    families = {name: find_family(name) for name in AUTUMN.split()}
+
+    assert [name for name, one in families.items() if one is None] == []
+    assert [name for name, one in families.items() if one and one.missing] == ["phi4mm", "qwen3_omni_moe"]
+
+
+def test_row_names_a_rule_or_another_row() -> None:
+    rows = read_table("families", Any)
+
+    for name in rows:
+        family = find_family(name)
+        assert family is not None
+        assert family.rule in RULES
+    assert list(rows) == sorted(rows)
