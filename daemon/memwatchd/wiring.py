@@ -249,12 +249,10 @@ def build_live_settings(
 
 def build_sender(settings: Settings, web: Web, host: str) -> Sender:
     """Return the identity of this daemon in alerts, with the instance that Prometheus most likely uses."""
-    address = web.address_for_others(host)
-    scheme = "http" if web.tls.cert_file is None else "https"
     own = f"{host}:{web.tcp_port}" if web.tcp_port else host
     return Sender(
-        url=web.url or (f"{scheme}://{address}" if address else None),
-        instance=settings.alerts.instance or address or own,
+        url=web.url_for_others(host),
+        instance=settings.alerts.instance or web.address_for_others(host) or own,
         job=settings.alerts.job,
         labels=settings.labels,
     )

@@ -122,7 +122,7 @@ def test_nvidia_overlay_sees_all_gpus_and_requests_none() -> None:
     """A pod that requests nvidia.com/gpu would take GPUs away from programs."""
     spec = pod("nvidia")
     (container,) = spec["containers"]
-    environment = {one["name"]: one["value"] for one in container["env"]}
+    environment = {one["name"]: one.get("value") for one in container["env"]}
 
     assert spec["runtimeClassName"] == "nvidia"
     assert environment["NVIDIA_VISIBLE_DEVICES"] == "all"
@@ -149,7 +149,7 @@ def test_token_comes_from_a_secret_that_is_in_no_file(overlay: str) -> None:
     (container,) = spec["containers"]
     (volume,) = (one["secret"] for one in spec["volumes"] if "secret" in one)
     (mount,) = (one for one in container["volumeMounts"] if one["name"] == "token")
-    environment = {one["name"]: one["value"] for one in container["env"]}
+    environment = {one["name"]: one.get("value") for one in container["env"]}
 
     assert "Secret" not in manifests(overlay)
     assert (secret["metadata"]["name"], secret["metadata"]["namespace"]) == (volume["secretName"], "memwatch")

@@ -6,6 +6,7 @@ documentation. Two daemons are the pods of two nodes.
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,7 @@ from support.pages import fences
 from support.paths import ROOT
 from support.prometheus_operator import Pod, generated, with_pods
 from support.prometheus_servers import Engine, prometheus
+from support.waiting import wait_until
 
 NEEDED_PROGRAMS = ("kubectl", "prometheus", "promtool")
 
@@ -42,6 +44,10 @@ OTHERS = (
     b'container_memory_working_set_bytes{namespace="research",pod="train-0",container="trainer"} 1e9\n'
     b'container_memory_working_set_bytes{namespace="research",pod="train-0",container=""} 1.1e9\n'
 )
+
+
+# The machine itself does not answer.
+OF_ANOTHER_MACHINE = ("MemwatchDown", "MemwatchAbsent")
 
 
 class Cluster(Struct, frozen=True):
@@ -68,7 +74,20 @@ def scrape_configs(source: str, built: dict[str, Any]) -> list[Any]:
     return found
 
 
-def start_nodes(stack: ExitStack, folder: Path) -> dict[str, RunningDaemon]:
+def environment_of(template: Any, node: str, url: str) -> dict[str, str]:
+    """Return the container's variables as the kubelet sets them, except paths. `url`: the chart's externalUrl."""
+    found: dict[str, str] = {}
+    for one in template["spec"]["containers"][0]["env"]:
+        if "valueFrom" in one:
+            assert one["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+            found[one["name"]] = node
+        elif not re.search("_(PROCFS|SYSFS|ROOTFS|STATE_DIR)$", one["name"]):
+            value = url if url and one["name"] == "MEMWATCHD_WEB_URL" else one["value"]
+            found[one["name"]] = re.sub(r"\$\((\w+)\)", lambda name: found[name[1]], value)
+    return found
+
+
+def start_nodes(stack: ExitStack, folder: Path, template: Any, url: str) -> dict[str, RunningDaemon]:
     """Start the pods of two nodes; the first one has GPUs and a pod that uses them."""
     machine = MutableMachine.of("three-makers-dmem", folder / "machine")
     logs = machine.folder / "root/var/log/containers"
@@ -80,7 +99,8 @@ def start_nodes(stack: ExitStack, folder: Path) -> dict[str, RunningDaemon]:
     started = {}
     for node, roots in nodes.items():
         (folder / node).mkdir()
-        environ = {"MEMWATCHD_WEB_AUTH_BEARER_TOKEN": f"file:{folder / 'token'}"}
+        environ = environment_of(template, node, url)
+        environ["MEMWATCHD_WEB_AUTH_BEARER_TOKEN"] = f"file:{folder / 'token'}"
         started[node] = stack.enter_context(running_daemon(folder / node, *roots, environ=environ))
     return started
 
@@ -97,11 +117,12 @@ def pods_of(nodes: dict[str, RunningDaemon], template: Any) -> list[Pod]:
 
 
 @contextmanager
-def cluster(folder: Path, source: str = "generated", rules: Any = None) -> Iterator[Cluster]:
+def cluster(folder: Path, source: str = "generated", url: str = "", rules: Any = None) -> Iterator[Cluster]:
     built = manifests()
+    template = built["DaemonSet"]["spec"]["template"]
     with ExitStack() as stack:
-        nodes = start_nodes(stack, folder)
-        pods = pods_of(nodes, built["DaemonSet"]["spec"]["template"])
+        nodes = start_nodes(stack, folder, template, url)
+        pods = pods_of(nodes, template)
         others = stack.enter_context(site(http(OTHERS, "text/plain; version=0.0.4")))
         jobs = [with_pods(one, pods, "1s") for one in scrape_configs(source, built)]
         # As kube-prometheus scrapes kube-state-metrics and the kubelet: with honorLabels.
@@ -156,6 +177,7 @@ def test_each_rule_is_evaluated_without_an_error(tmp_path: Path) -> None:
         recorded = found.server.wait_for("count(instance:memwatch_pool_size_bytes:sum) == 2")
         (fleet,) = found.server.wait_for("job:memwatch_pool_size_bytes:sum")
         groups = found.server.ask("/api/v1/rules")["data"]["groups"]
+        addresses = found.server.query("memwatch_web_info")
         sizes = [
             pool["size_bytes"]
             for daemon in found.nodes.values()
@@ -167,3 +189,56 @@ def test_each_rule_is_evaluated_without_an_error(tmp_path: Path) -> None:
     assert float(fleet["value"][1]) == sum(sizes)
     assert len(rules) > 20
     assert [rule["name"] for rule in rules if rule["health"] != "ok"] == []
+    assert addresses == []  # pods have names and addresses that only the cluster knows
+
+
+def always_firing(spec: Any) -> Any:
+    """Return the alerts with an expression that holds for each node. Annotations are those of the rules."""
+    alerts = [
+        {
+            "alert": rule["alert"],
+            "expr": 'up{job="memwatchd"} == 1',
+            "labels": rule["labels"],
+            "annotations": rule["annotations"],
+        }
+        for group in spec["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
+    return {"groups": [{"name": "links", "rules": alerts}]}
+
+
+def test_each_runbook_link_opens_at_the_address_of_the_chart(tmp_path: Path) -> None:
+    """With externalUrl of the Helm chart, behind a proxy that leads to the pod of the node."""
+    site_url = "https://memory.example.org"
+    rules = always_firing(manifests()["PrometheusRule"]["spec"])
+    with cluster(tmp_path, url=f"{site_url}/$(NODE_NAME)", rules=rules) as found:
+        found.server.wait_for("count(memwatch_web_info) == 2")
+        every = {rule["alert"] for rule in rules["groups"][0]["rules"]}
+        found.server.wait_for(f"count(count by (alertname) (ALERTS)) == {len(every)}")
+        fired = wait_until_linked(found.server)
+        pages = {
+            node: daemon.get("/runbooks", Authorization=f"Bearer {TOKEN}").text
+            for node, daemon in found.nodes.items()
+        }
+
+    assert {one["labels"]["alertname"] for one in fired} == every
+    for one in fired:
+        link = one["annotations"]["runbook_url"]
+        opened = re.fullmatch(rf"{site_url}/(node-[ab])/runbooks#(\w+)", link)
+        assert opened, link
+        assert f' id="{opened[2]}" ' in pages[opened[1]]
+        if one["labels"]["alertname"] not in OF_ANOTHER_MACHINE:
+            assert opened[1] == one["labels"]["instance"]
+
+
+def wait_until_linked(server: Engine) -> list[Any]:
+    """Return the alerts once each was evaluated with the addresses."""
+    found: list[Any] = []
+
+    def is_linked() -> bool:
+        found[:] = server.ask("/api/v1/alerts")["data"]["alerts"]
+        return all(one["annotations"]["runbook_url"] for one in found)
+
+    wait_until(is_linked)
+    return found

@@ -80,10 +80,14 @@ def test_values_reach_the_manifests() -> None:
         gpu="nvidia",
         tolerations=[],
         podMonitor={"labels": {"release": "monitoring"}, "interval": "30s"},
+        externalUrl="https://memory.example.org/$(NODE_NAME)",
+        networkPolicy={"namespace": "observability", "podLabels": {"app": "prometheus"}, "egress": [{}]},
     )
     pod = found["DaemonSet"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    environ = {one["name"]: one["value"] for one in container["env"]}
+    environ = {one["name"]: one.get("value") for one in container["env"]}
+    policy = found["NetworkPolicy"]["spec"]
+    (source,) = policy["ingress"][0]["from"]
     (endpoint,) = found["PodMonitor"]["spec"]["podMetricsEndpoints"]
 
     assert container["image"] == f"registry.example.org/memwatchd@{digest}"
@@ -94,6 +98,9 @@ def test_values_reach_the_manifests() -> None:
     assert container["resources"]["limits"] == {"memory": "300Mi"}
     assert environ["MEMWATCHD_WEB_AUTH_BEARER_TOKEN"] == "file:/etc/memwatchd-token/bearer"
     assert environ["MEMWATCHD_INTERVAL"] == "2s"
+    assert environ["MEMWATCHD_WEB_URL"] == "https://memory.example.org/$(NODE_NAME)"
+    assert source["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "observability"}}
+    assert (source["podSelector"], policy["egress"]) == ({"matchLabels": {"app": "prometheus"}}, [{}])
     assert {"name": "data", "mountPath": "/host/root/data", "readOnly": True} in container["volumeMounts"]
     assert [one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one] == ["other"]
     assert endpoint["authorization"] == {"credentials": {"name": "other", "key": "bearer"}}
@@ -111,7 +118,14 @@ def test_parts_for_the_operator_can_be_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{"gpu": "intel"}, {"image": {"digest": "latest"}}, {"tolerance": []}, {"tokenSecret": {"name": ""}}]
+    "values",
+    [
+        {"gpu": "intel"},
+        {"image": {"digest": "latest"}},
+        {"tolerance": []},
+        {"tokenSecret": {"name": ""}},
+        {"externalUrl": "gpu1"},
+    ],
 )
 def test_wrong_values_are_refused_by_the_schema(values: Mapping[str, Any]) -> None:
     """A misspelled or impossible value is an error, not a silent default."""

@@ -179,6 +179,9 @@ class NotificationManager(Feature):
         return [f"{title}: {failure}" for title, failure in found if failure]
 
     def families(self) -> Iterator[Family]:
+        url = self.sender().url
+        text = "Address of the pages for links in notifications; absent if other machines cannot reach them."
+        yield Family("info", "web", text, [(url,)] if url else [], ("url",))
         receivers, label = self.receivers, ("receiver",)
         outcomes = [((one.name, outcome), count) for one in receivers for outcome, count in one.counts().items()]
         text = "Total notifications by outcome."

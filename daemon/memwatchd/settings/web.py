@@ -10,6 +10,7 @@ from msgspec import field
 
 from memwatch.core.doc import Doc
 from memwatch.core.options import Accepts, Bounds, Converter, InvalidValueError, Section
+from memwatch_monitor.notify.http_post import is_on_this_machine, parse_endpoint
 from memwatch_web.asgi.auth import Login, PasswordHash, Token, parse_token
 from memwatchd.settings.certificates import refuse_bad_tls
 from memwatchd.settings.keys import (
@@ -63,6 +64,29 @@ def parse_password_hash(value: object) -> PasswordHash:
             "needs the library bcrypt, which is not installed; install it with: pip install bcrypt"
         ) from None
     return PasswordHash(value)
+
+
+# Value of `url` for notifications without links.
+NO_URL = "none"
+
+
+def page_url_from(value: object, context: SecretContext) -> str:
+    """Check the URL of the pages. Warns if only this machine can open it."""
+    if value == NO_URL:
+        return NO_URL
+    url = checked_url(value)
+    if not leads_elsewhere(url):
+        context.warnings.append(f"url under [web] is {url}, which no other machine can open: no link is sent")
+    return url
+
+
+def leads_elsewhere(url: str) -> bool:
+    """Check whether other machines can open a URL by its host. The wildcard addresses are none."""
+    endpoint = parse_endpoint(url)
+    return not is_on_this_machine(endpoint) and endpoint.host not in WILDCARDS
+
+
+WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  compared
 
 
 def is_local(address: TcpAddress | UnixAddress) -> bool:
@@ -157,13 +181,14 @@ class Web(Section, frozen=True, kw_only=True):
     ] = ()
     url: Annotated[
         str | None,
-        Converter(checked_url),
-        Accepts("a URL", '"https://gpu1.example.com/memory"', shown=False),
+        ContextConverter(page_url_from),
+        Accepts('a URL, or "none"', '"https://gpu1.example.com/memory"', shown=False),
         ON_RELOAD,
         Doc(
-            "External URL of the dashboard, for the links in notifications: http:// or https://, without "
-            "user name and password. Not set by default: the first address in listen that other machines can "
-            "reach, with the first of hosts."
+            "External URL of the dashboard, for the links in notifications and in those of Prometheus: http:// or "
+            "https://, without user name and password. Not set by default: the first address in listen that "
+            "other machines can reach, with the first of hosts; without one there are no links. No link leads "
+            'to a loopback address. "none" for no links, where such an address is only for a proxy or a container.'
         ),
     ] = None
     max_streams: Annotated[
@@ -215,9 +240,17 @@ class Web(Section, frozen=True, kw_only=True):
         address = self.listener_for_others
         if address is None:
             return None
-        name = host if address.host in ("0.0.0.0", "::") else address.host  # noqa: S104  compared
-        named = next((one for one in self.hosts if not one.startswith(".")), name)
-        return str(TcpAddress(named, address.port))
+        name = host if address.host in WILDCARDS else address.host
+        named = (one for one in (*self.hosts, name) if not one.startswith("."))
+        reachable = (one for one in (TcpAddress(one, address.port) for one in named) if not is_local(one))
+        return next(map(str, reachable), None)
+
+    def url_for_others(self, host: str) -> str | None:
+        """Return the URL by which other machines open the pages, None if they cannot. `host`: own name."""
+        if self.url is not None:
+            return self.url if self.url != NO_URL and leads_elsewhere(self.url) else None
+        address, scheme = self.address_for_others(host), "http" if self.tls.cert_file is None else "https"
+        return f"{scheme}://{address}" if address else None
 
     @property
     def tcp_port(self) -> int | None:

@@ -23,6 +23,7 @@ from memwatch_monitor.between_scrapes import BetweenScrapes
 from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.history.disk.writer import FilesStatus
 from memwatch_monitor.history_recorder import HistoryRecorder
+from memwatch_monitor.notify.channel import Sender
 from memwatch_monitor.notify.manager import NotificationManager
 from memwatch_monitor.notify.outbox import Outbox
 from memwatch_monitor.notify.receiver import Subscription
@@ -144,6 +145,7 @@ NAMES = {
     "config_last_reload_successful": set(),
     "config_problems": set(),
     "time_to_full_seconds": {"target", "device"},
+    "web_info": {"url"},
 }
 
 
@@ -218,7 +220,8 @@ def test_metrics_keep_their_names_and_labels() -> None:
     clock = SystemClock()
     monitor = create_monitor(Sampler([], clock), clock, MonitorRules(), Identity("host", "boot"))
     receivers: Any = [Receiver()]
-    monitor.features.add(NotificationManager(monitor, Outbox(None), receivers))
+    sender = Sender("https://gpu1.example.org")
+    monitor.features.add(NotificationManager(monitor, Outbox(None), receivers, lambda: sender))
     monitor.features.get(HistoryRecorder).files_status = lambda: files  # type: ignore[method-assign]
     snapshot = with_every_value()
     monitor.publisher.publish(snapshot, monitor.moment())

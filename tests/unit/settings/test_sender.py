@@ -32,6 +32,9 @@ OPEN = "[web]\ninsecure = true\n"
         (OPEN + 'listen = ["0.0.0.0:6360"]\nhosts = [".a.b"]', "http://spark:6360", "spark:6360"),
         (OPEN + 'listen = ["0.0.0.0:6360"]\nurl = "https://a.b/memory/"', "https://a.b/memory", "spark:6360"),
         ('[alerts]\ninstance = "10.0.0.1:6360"', None, "10.0.0.1:6360"),
+        (OPEN + 'listen = ["0.0.0.0:6360"]\nurl = "none"', None, "spark:6360"),
+        (OPEN + 'listen = ["0.0.0.0:6360"]\nhosts = ["localhost", "a.b"]', "http://a.b:6360", "a.b:6360"),
+        (OPEN + 'listen = ["0.0.0.0:6360"]\nhosts = ["127.0.0.1"]', "http://spark:6360", "spark:6360"),
     ],
 )
 def test_address_and_instance_are_those_of_other_machines(
@@ -42,6 +45,22 @@ def test_address_and_instance_are_those_of_other_machines(
     sender = wiring.build_sender(settings, settings.web, "spark")
 
     assert (sender.url, sender.instance, sender.job) == (url, instance, "memwatchd")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "127.8.9.1", "spark.localhost", "0.0.0.0"])
+def test_address_of_this_machine_is_no_link(tmp_path: Path, host: str) -> None:
+    """A receiver elsewhere would open its own machine. The settings are accepted, with a warning."""
+    settings = settings_from(tmp_path, OPEN + f'listen = ["0.0.0.0:6360"]\nurl = "http://{host}:6360/memory"')
+
+    assert wiring.build_sender(settings, settings.web, "spark").url is None
+    assert any(f"http://{host}:6360/memory" in warning for warning in settings.warnings)
+
+
+def test_machine_that_is_named_localhost_has_no_link(tmp_path: Path) -> None:
+    """The name of an image that was not given another one."""
+    settings = settings_from(tmp_path, OPEN + 'listen = ["0.0.0.0:6360"]')
+
+    assert wiring.build_sender(settings, settings.web, "localhost").url is None
 
 
 @pytest.mark.process
