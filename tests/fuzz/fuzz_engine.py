@@ -6,8 +6,8 @@ The parts are separated by `---`: arguments that end with NUL, the file, and one
 from __future__ import annotations
 
 from fuzz.oracle import are_valid
-from memwatch.core.engines.command import Command
-from memwatch.core.engines.kinds import KINDS, EngineKind, find_kind, may_start_engine
+from memwatch.core.engines.command import Command, may_start_engine
+from memwatch.core.engines.kinds import KINDS, EngineKind, find_kind
 from memwatch.core.engines.records import MAX_BYTES as MAX_MEMORY
 from memwatch.core.engines.records import MAX_COUNT
 from memwatch.core.engines.requests import Answers

@@ -13,9 +13,8 @@ from memwatch.core.collectors.engines import Collector, EngineAddress
 from memwatch.core.engines.kinds import KINDS, EngineKind
 from memwatch.core.engines.llama_cpp import NO_METRICS
 from memwatch.core.engines.ollama import MAX_MODELS
-from memwatch.core.engines.records import Engine
+from memwatch.core.engines.records import Address, Engine
 from memwatch.core.engines.requests import NOT_UNDERSTOOD
-from memwatch.core.engines.server import Address
 from memwatch.core.model import Absent
 from support import engine_texts as texts
 from support.engine_host import EngineHost

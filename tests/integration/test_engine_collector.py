@@ -21,8 +21,7 @@ from memwatch.core.collectors.engines import (
 )
 from memwatch.core.engines import llama_cpp
 from memwatch.core.engines.exchange import MAX_ANSWER_BYTES
-from memwatch.core.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
-from memwatch.core.engines.server import Address
+from memwatch.core.engines.records import Address, Engine, ModelQuery, ModelSizes, ServedBy
 from memwatch.core.linux.files import SourceUnavailable
 from memwatch.core.model import Absent, Quality
 from memwatch.planning.served import parse_options

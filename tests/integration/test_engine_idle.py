@@ -11,8 +11,7 @@ import pytest
 from memwatch.core.collectors.engines import PERIOD_SECONDS, Collector, EngineAddress
 from memwatch.core.engines.kinds import KINDS, EngineKind
 from memwatch.core.engines.llama_cpp import ASLEEP, ASSUMED_CELLS, KEPT_AWAKE, MAYBE_KEPT_AWAKE
-from memwatch.core.engines.records import Engine
-from memwatch.core.engines.server import Address
+from memwatch.core.engines.records import Address, Engine
 from memwatch.core.model import Absent
 from simulators.llama_server import IK_BUILD, LlamaServer
 from support import engine_texts as texts

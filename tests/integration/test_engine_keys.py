@@ -16,8 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.collectors.engines import Collector, EngineAddress
-from memwatch.core.engines.records import Engine
-from memwatch.core.engines.server import NOT_SENT, Address
+from memwatch.core.engines.records import NOT_SENT, Address, Engine
 from memwatch.core.http import GetError
 from memwatch.core.linux.key_owner import MAX_OWNERS, KeyOwner, KeyUse, KnownOwners
 from memwatch.core.linux.listener_owner import is_on_this_machine

@@ -13,7 +13,7 @@ from memwatch.cli.http import Address as PeerAddress
 from memwatch.cli.http import parse_url
 from memwatch.core.collectors.engines import EngineAddress, EngineAddresses
 from memwatch.core.doc import Doc
-from memwatch.core.engines.server import Address
+from memwatch.core.engines.records import Address
 from memwatch.core.linux.key_owner import KeyUse
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
 from memwatch_monitor.neighbours.book import MAX_NEIGHBOURS

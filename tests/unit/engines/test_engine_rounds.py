@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.exchange import MAX_KEPT_BYTES, OVERDUE, SHARE_SECONDS, Exchange, run_all
 from memwatch.core.engines.kinds import KIND_BY_NAME
-from memwatch.core.engines.records import Engine, EngineReading
-from memwatch.core.engines.server import DEFECT, Address, EngineServer
+from memwatch.core.engines.records import Address, Engine, EngineReading
+from memwatch.core.engines.server import DEFECT, EngineServer
 from memwatch.core.http import AddressInfo, GetError, GetTimeoutError
 from memwatch.core.model import Absent
 from support import engine_texts as texts

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, tensorrt_llm, vllm
-from memwatch.core.engines.command import Command, options_of
-from memwatch.core.engines.kinds import KINDS, EngineKind, find_kind, may_start_engine
+from memwatch.core.engines.command import Command, may_start_engine, options_of
+from memwatch.core.engines.kinds import KINDS, EngineKind, find_kind
 from memwatch.core.engines.records import Cache, Counters
 from memwatch.core.engines.requests import Answers
 from memwatch.core.engines.server import Rates, compute_rates

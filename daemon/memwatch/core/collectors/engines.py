@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,11 +16,8 @@ from memwatch.core.budget import Account, Budget, Rank
 from memwatch.core.collectors.base import BaseCollector, Host
 from memwatch.core.doc import Doc
 from memwatch.core.engines.command import Command, options_of
-from memwatch.core.engines.exchange import SHARE_SECONDS, run_all
-from memwatch.core.engines.kinds import KIND_BY_NAME
 from memwatch.core.engines.model_reader import ModelReader
-from memwatch.core.engines.records import Engine, ModelQuery, ModelSizes, ServedBy
-from memwatch.core.engines.server import KEY, Address, EngineServer, SizeModel
+from memwatch.core.engines.records import KEY, Address, Engine, ModelQuery, ModelSizes, ServedBy
 from memwatch.core.findings import Findings
 from memwatch.core.http import Resolve
 from memwatch.core.linux.accounts import Accounts
@@ -32,6 +29,9 @@ from memwatch.core.linux.process_files import Passwd
 from memwatch.core.linux.tcp_peer import NET
 from memwatch.core.model import Absent
 from memwatch.core.options import SwitchableOptions
+
+if TYPE_CHECKING:  # the first server loads the modules of all kinds
+    from memwatch.core.engines.server import EngineServer, SizeModel
 
 PERIOD_SECONDS = 5.0
 # Sizes that are read later than this after the share of the servers are shown in the next round.
@@ -178,7 +178,8 @@ class Collector(BaseCollector):
             for one, server in self._configured
             if server.address.url not in urls
         ]
-        ask_all([one for one in asked if one.server], self._reader)
+        if to_ask := [one for one in asked if one.server]:
+            ask_all(to_ask, self._reader)
         engines = [one.server.build(one.blank) if one.server else one.blank for one in asked]
         not_followed = self._processes.not_followed + len(present) - len(running) if self._folder >= 0 else 0
         return Findings(
@@ -292,6 +293,9 @@ class Collector(BaseCollector):
         return next((one.address for one, _ in self._configured if one.address.url == address.url), address)
 
     def _server(self, kind: str, address: Address, process: ServerProcess | None = None) -> EngineServer:
+        from memwatch.core.engines.kinds import KIND_BY_NAME
+        from memwatch.core.engines.server import EngineServer
+
         by = self._served_by(process) if process else None
         size: SizeModel | None = None
         if (reader := self._reader) is not None:
@@ -304,6 +308,8 @@ class Collector(BaseCollector):
 
 def ask_all(asked: Sequence[Asked], reader: ModelReader | None) -> None:
     """Ask the servers at once, each within its share of the round. Wait a little for the sizes of their models."""
+    from memwatch.core.engines.exchange import SHARE_SECONDS, run_all
+
     deadline = time.monotonic() + SHARE_SECONDS
     begun = [(one, one.server.begin(one.command, one.inner, deadline)) for one in asked if one.server is not None]
     bounded = [exchange for one, exchange in begun if exchange and one.server and not one.server.may_hang]

@@ -140,3 +140,16 @@ def _with_dashes(option: str) -> str:
 
 def base_name(path: str) -> str:
     return path.rpartition("/")[2]
+
+
+# Every command line of an engine has one of these. The search takes 1 µs for a short command line; splitting it and
+# comparing its words with each kind takes 12 µs. A build starts hundreds of processes a second.
+MENTION = re.compile(
+    rb"vllm|sglang|llama|ollama|text-generation|trtllm|tensorrt_llm|triton|mlx_v?lm|mlc_llm|lmdeploy|koboldcpp|aphrodite|mistralrs"
+    rb"|llmster|lm-studio"
+)
+
+
+def may_start_engine(arguments: bytes) -> bool:
+    """Return False if these arguments, as the kernel gives them, start no engine."""
+    return MENTION.search(arguments) is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 
 from msgspec import Struct
@@ -108,17 +107,6 @@ KINDS = (
     ),
 )
 KIND_BY_NAME: Mapping[str, EngineKind] = {kind.name: kind for kind in KINDS}
-# Every command line of an engine has one of these. The search takes 1 µs for a short command line; splitting it and
-# comparing its words with each kind takes 12 µs. A build starts hundreds of processes a second.
-MENTION = re.compile(
-    rb"vllm|sglang|llama|ollama|text-generation|trtllm|tensorrt_llm|triton|mlx_v?lm|mlc_llm|lmdeploy|koboldcpp|aphrodite|mistralrs"
-    rb"|llmster|lm-studio"
-)
-
-
-def may_start_engine(arguments: bytes) -> bool:
-    """Return False if these arguments, as the kernel gives them, start no engine."""
-    return MENTION.search(arguments) is not None
 
 
 def find_kind(command: Command) -> EngineKind | None:

@@ -200,3 +200,23 @@ class EngineReading(Struct, frozen=True):
     gpu_fraction: float | Absent = NO
     quality: Quality = Quality.MEASURED
     notes: tuple[str, ...] = ()
+
+
+KEY = "API key"
+NOT_SENT = f"its {KEY} is not sent"
+
+
+class Address(Struct, frozen=True):
+    """Address of a server. `prefix`: path before that of each request. `user`: the one who may get the token."""
+
+    host: str
+    port: int
+    prefix: str = ""
+    token: str = ""
+    is_tls: bool = False
+    user: str = ""
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.is_tls else 'http'}://{host}:{self.port}{self.prefix}"

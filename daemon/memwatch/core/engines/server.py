@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.exchange import OVERDUE, Exchange
 from memwatch.core.engines.kinds import EngineKind
-from memwatch.core.engines.records import Counters, Engine, EngineReading, ModelQuery, ModelSizes
+from memwatch.core.engines.records import Address, Counters, Engine, EngineReading, ModelQuery, ModelSizes
 from memwatch.core.engines.requests import Answers
 from memwatch.core.http import Admit, GetError, GetTimeoutError, Resolve, get
 from memwatch.core.model import Absent, Bytes, Quality
@@ -74,8 +74,6 @@ DEFECT = "its answers could not be parsed; the log has the reason"
 
 log: logging.Logger = logging.getLogger(__name__)
 NOT_ALLOWED = frozenset({401, 403})
-KEY = "API key"
-NOT_SENT = f"its {KEY} is not sent"
 WANTS_KEY = "It wants an API key: name it under [[engines]] with its token."
 
 TOO_OFTEN = "The files of its model are read once a minute."
@@ -85,22 +83,6 @@ NO_SIZES = ModelSizes()
 
 # Return the sizes of a model, None while its files are being read.
 SizeModel = Callable[[ModelQuery], "ModelSizes | None"]
-
-
-class Address(Struct, frozen=True):
-    """Address of a server. `prefix`: path before that of each request. `user`: the one who may get the token."""
-
-    host: str
-    port: int
-    prefix: str = ""
-    token: str = ""
-    is_tls: bool = False
-    user: str = ""
-
-    @property
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.is_tls else 'http'}://{host}:{self.port}{self.prefix}"
 
 
 class ModelFiles:

@@ -12,12 +12,12 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from memwatch.core.budget import KINDS, UNKNOWN, Account, Budget, Rank, share_of, users_part
-from memwatch.core.engines.command import Command
-from memwatch.core.engines.kinds import EngineKind, find_kind, may_start_engine
+from memwatch.core.engines.command import Command, may_start_engine
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.files import ParseError
 from memwatch.core.linux.listeners import Listener, ListenerTables, read_socket_inodes
@@ -31,6 +31,9 @@ from memwatch.core.linux.process_files import (
     read_at,
 )
 from memwatch.core.linux.process_table import NewProcessCheck
+
+if TYPE_CHECKING:
+    from memwatch.core.engines.kinds import EngineKind
 
 COMMAND_BYTES = 16384
 # On a machine that starts more processes at once, the others are looked at in the next round.
@@ -213,6 +216,15 @@ class EngineProcesses:
             stat = parse_stat(read_at(self._folder, f"{pid}/stat", STAT_BYTES) or b"")
             return stat.rss_pages if stat is not None and stat.start_ticks == started else None
         return None
+
+
+def find_kind(command: Command) -> EngineKind | None:
+    """Return the kind of engine that a command line starts. The first one loads the modules of all kinds."""
+    if not command.argv:
+        return None
+    from memwatch.core.engines import kinds
+
+    return kinds.find_kind(command)
 
 
 def read_command(folder: int, pid: int) -> Command:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from memwatch.core.config_state import ConfigState
-from memwatch.core.engines.server import NOT_SENT
+from memwatch.core.engines.records import NOT_SENT
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import TOKEN_NOT_SENT
 from memwatch.core.linux.pci import PciGpu, bound_driver, pci_numbers, read_gpu
