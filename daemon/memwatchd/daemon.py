@@ -39,7 +39,6 @@ from memwatchd import wiring
 from memwatchd.config_keeper import ConfigKeeper
 from memwatchd.features import FEATURES, STARTED_BY_RELOADS, Reload
 from memwatchd.liveness import find_ill
-from memwatchd.recording.player import Player, ReplaySleep, play_through
 from memwatchd.sd_notify import Notifier
 from memwatchd.settings.certificates import load_certificate
 from memwatchd.settings.diff import describe_changes
@@ -49,6 +48,7 @@ from memwatchd.state_dir import StateDir, open_key_owners, open_state
 
 if TYPE_CHECKING:
     from memwatch_web.metrics.families import Exporter
+    from memwatchd.recording.player import Player
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +119,8 @@ class Daemon:
         return monitor, sampler
 
     def _monitor_recording(self, player: Player) -> tuple[Monitor, Gatherer]:
+        from memwatchd.recording.player import ReplaySleep
+
         speed = player.clock.speed
         identity, sleep = wiring.replay_identity(player), ReplaySleep(speed)
         monitor = Monitor(player, player.clock, self.live.rules, identity, sleep, speed, budgets=self.budgets)
@@ -175,6 +177,8 @@ class Daemon:
         if self.player is None:
             wiring.use_incident_store(self.monitor, self.settings, self.state, SystemClock())
         if self.player is not None and self.settings.replay.demo:
+            from memwatchd.recording.player import play_through
+
             play_through(self.monitor, self.player)
         self.sampler.wait_for_first(FIRST_SECONDS)
         snapshot = self.monitor.tick()

@@ -37,9 +37,6 @@ from memwatch_monitor.incidents.store import IncidentStore
 from memwatch_monitor.loop import Monitor
 from memwatch_monitor.notify.channel import Sender
 from memwatch_web.asgi.access import WebOptions
-from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import open_recording
-from memwatchd.recording.player import Player, ReplayClock
 from memwatchd.settings.alerts import ReceiverSection
 from memwatchd.settings.certificates import certificate_names, tls_context
 from memwatchd.settings.endpoints import NeighbourSection, engine_addresses
@@ -53,6 +50,7 @@ if TYPE_CHECKING:
     import ssl
 
     from memwatch.planning.served import ServedModels
+    from memwatchd.recording.player import Player
 
 EVERYTHING = ConfigState()
 log: logging.Logger = logging.getLogger(__name__)
@@ -150,10 +148,16 @@ def open_player(settings: Settings, unix: float) -> Player | None:
 
     A demo starts in the past, so that its first round ends at `unix`. A recording keeps its own timestamps.
     """
-    replay = settings.replay
-    file = path_of(replay.demo) if replay.demo else replay.file
+    replay, file = settings.replay, settings.replay.file
+    if replay.demo:
+        from memwatchd.recording.demos import path_of
+
+        file = path_of(replay.demo)
     if file is None:
         return None
+    from memwatchd.recording.frames import open_recording
+    from memwatchd.recording.player import Player, ReplayClock
+
     contents = open_recording(file, replay.salvage)
     began = unix - contents.length if replay.demo else contents.first.unix
     return Player(contents, ReplayClock(began, replay.speed))

@@ -69,10 +69,14 @@ def describe_collision(number: int, declared: Iterable[tuple[int, KeyPath]]) -> 
     return f"{name} is already declared in another way{f' on line {around}' if around else ''}"
 
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+def parse_toml_text(text: str) -> dict[str, Any]:
+    """Parse TOML. Raises ValueError. Its module is loaded for this: a daemon may have no file."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(text)
+
 
 MAX_FILE_BYTES = 64 * 1024
 MAX_LINE_CHARACTERS = 2000
@@ -117,7 +121,7 @@ def parse_toml(path: Path, data: bytes, public: bool = False) -> TomlFile:
     try:
         text = data.decode("utf-8-sig")
         refuse_long_lines(path, text)
-        return TomlFile(tomllib.loads(text), line_numbers(text), public, text)
+        return TomlFile(parse_toml_text(text), line_numbers(text), public, text)
     except UnicodeDecodeError as error:
         raise ConfigFileError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
     except ValueError as error:
@@ -162,7 +166,7 @@ def declarations(text: str) -> Iterator[tuple[int, KeyPath]]:
 def parse_key_path(text: str) -> KeyPath:
     """Return the parts of a dotted key, such as `pressure.targets."gpu0.gtt"`, or () if it is not a key."""
     try:
-        return tuple(_single_path(tomllib.loads(f"{text} = 0")))
+        return tuple(_single_path(parse_toml_text(f"{text} = 0")))
     except (ValueError, RecursionError):
         return ()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -86,6 +85,8 @@ class RenderCache:
         """Return the output compressed at level 1: 14 µs for 200 series, a third of the size."""
         plain = self.plain(snapshot)
         if self._gzipped is None:
+            import gzip
+
             self._gzipped = gzip.compress(plain, compresslevel=1, mtime=0)
         return self._gzipped
 

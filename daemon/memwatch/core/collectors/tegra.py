@@ -15,7 +15,6 @@ from memwatch.core.doc import Doc
 from memwatch.core.drivers.tegra.board import AUTO, SOME_TEGRA, TegraOptions, detect_soc, find_sign, parse_release
 from memwatch.core.drivers.tegra.nvmap import KERNEL_PID, parse_clients, parse_meminfo
 from memwatch.core.drivers.tegra.records import NvMapReading, TegraReading, TegrastatsReading
-from memwatch.core.drivers.tegra.tegrastats import MAX_LINE_BYTES, parse_line
 from memwatch.core.findings import Findings
 from memwatch.core.helper.codec import DecodeError
 from memwatch.core.linux.device_tree import device_tree
@@ -200,10 +199,12 @@ class TegrastatsCollector(BaseCollector):
             raise SourceUnavailable(explain_missing(roots, path, board, found))
         self.period_seconds = interval_seconds
         self._deadline = max(3 * interval_seconds, MIN_DEADLINE_SECONDS)
+        from memwatch.core.drivers.tegra.tegrastats import MAX_LINE_BYTES, parse_line
+
         command = [found.path, "--interval", f"{interval_seconds * 1000:.0f}"]
         backoff = Backoff(PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS)
         self._program = LineProgram("tegrastats", command, MAX_LINE_BYTES, backoff, quiet=True)
-        self._rejected = 0
+        self._rejected, self._parse_line = 0, parse_line
 
     @classmethod
     def create(cls, host: Host) -> Collector:
@@ -243,7 +244,7 @@ class TegrastatsCollector(BaseCollector):
 
     def _parse(self, line: bytes) -> TegrastatsReading | None:
         try:
-            return parse_line(line)
+            return self._parse_line(line)
         except DecodeError as error:
             self._rejected += 1
             log.debug("%s", error)

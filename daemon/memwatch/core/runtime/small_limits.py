@@ -25,10 +25,9 @@ NO_THREAD = "can't start new thread"
 
 
 def fit_into_limits() -> None:
-    """Let threads fit into a small address space. For programs, before their first thread."""
+    """Let threads take little memory and address space. For programs, before their first thread."""
     threading.stack_size(STACK_BYTES)
-    if _address_mib() is not None:
-        use_one_arena()
+    use_one_arena()
 
 
 def require_limits() -> None:
