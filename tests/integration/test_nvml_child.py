@@ -156,6 +156,7 @@ def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) 
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=tmp_path).stdout
     modules = dict(json.loads(output))
 
+    assert {"argparse", "gettext"}.isdisjoint(modules)
     foreign = {name.partition(".")[0] for name, file in modules.items() if file and "site-packages" in file}
     ours = {name for name in modules if name.startswith("memwatch")}
     assert foreign - {"typing_extensions"} == {"pynvml", "msgspec"}

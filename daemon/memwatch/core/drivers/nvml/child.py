@@ -8,11 +8,10 @@ and with 75 after a failure that needs a new process.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from memwatch.core.drivers.nvml.driver import Driver
 from memwatch.core.drivers.nvml.records import NvmlFailure, NvmlReading
@@ -21,13 +20,33 @@ from memwatch.core.helper.bootstrap import bootstrap, write_all
 from memwatch.core.helper.codec import LineEncoder
 from memwatch.core.linux.files import Roots
 
-EXIT_NEEDS_NEW_PROCESS = 75
+EXIT_USAGE, EXIT_NEEDS_NEW_PROCESS = 2, 75
 COMMANDS = (b"read\n", b"reopen\n")
 MAX_PID_MAX = 4_194_304  # PID_MAX_LIMIT of 64-bit Linux
 
 
+class Options(NamedTuple):
+    """`system_memory`: MemTotal in bytes, to validate NVML's numbers against. `retry_seconds`: minimum time between
+    two attempts to open NVML. `slow_seconds`: maximum age of values that rarely change."""
+
+    procfs: Path = Path("/proc")
+    sysfs: Path = Path("/sys")
+    system_memory: int | None = None
+    retry_seconds: float = 10.0
+    slow_seconds: float = 30.0
+
+
+KINDS: Mapping[str, Callable[[str], Any]] = {
+    "procfs": Path,
+    "sysfs": Path,
+    "system-memory": int,
+    "retry-seconds": float,
+    "slow-seconds": float,
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _options(arguments)
+    options = _options(sys.argv[1:] if arguments is None else arguments)
     answers = bootstrap()
     limits = Limits(_pid_max(options.procfs), options.system_memory)
     roots = Roots(options.procfs, options.sysfs)
@@ -65,20 +84,18 @@ def _unknown(command: bytes) -> NvmlFailure:
     return NvmlFailure("failed", f"unknown command {command[:40]!r}: there are 'read' and 'reopen'")
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "memwatch.core.drivers.nvml.child", description="Read NVML on request. See the module's docstring."
-    )
-    parser.add_argument("--procfs", type=Path, default=Path("/proc"), metavar="DIR")
-    parser.add_argument("--sysfs", type=Path, default=Path("/sys"), metavar="DIR")
-    parser.add_argument(
-        "--system-memory", type=int, metavar="BYTES", help="MemTotal, to validate NVML's numbers against"
-    )
-    parser.add_argument(
-        "--retry-seconds", type=float, default=10.0, help="minimum time between two attempts to open NVML"
-    )
-    parser.add_argument("--slow-seconds", type=float, default=30.0, help="maximum age of values that rarely change")
-    return parser.parse_args(arguments)
+def _options(arguments: Sequence[str]) -> Options:
+    """Parse `--name value` and `--name=value`. argparse with gettext would take 0.5 MiB of this process."""
+    found, rest = {}, iter(arguments)
+    for word in rest:
+        name, separator, value = word.removeprefix("--").partition("=")
+        try:
+            found[name.replace("-", "_")] = KINDS[name](value if separator else next(rest))
+        except (KeyError, ValueError, StopIteration):
+            known = ", ".join(f"--{known}" for known in KINDS)
+            print(f"{word} is not an option with a valid value; there are {known}", file=sys.stderr)
+            raise SystemExit(EXIT_USAGE) from None
+    return Options(**found)
 
 
 def _pid_max(procfs: Path) -> int:
