@@ -410,6 +410,7 @@ def test_helpers_of_a_desktop_are_no_servers() -> None:
         (("./Qwen3-8B-Q4_K_M.llamafile", "--server"), "openai"),
         (("/usr/local/bin/llamafile-0.9.3", "-m", "x.gguf"), "openai"),
         (("mistralrs", "serve", "-p", "1234", "-m", "Qwen/Qwen3-4B"), "openai"),
+        (("python3", "-m", "atom.entrypoints.openai_server", "--model", "m"), "openai"),  # ROCm/ATOM#1873
         (("/app/bin/com.docker.llama-server", "--model", "x.gguf", "--host", "inference-0.sock"), "llama.cpp"),
     ],
 )

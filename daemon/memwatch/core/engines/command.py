@@ -146,7 +146,7 @@ def base_name(path: str) -> str:
 # comparing its words with each kind takes 12 µs. A build starts hundreds of processes a second.
 MENTION = re.compile(
     rb"vllm|sglang|llama|ollama|text-generation|trtllm|tensorrt_llm|triton|mlx_v?lm|mlc_llm|lmdeploy|koboldcpp|aphrodite|mistralrs"
-    rb"|llmster|lm-studio"
+    rb"|llmster|lm-studio|atom\.entrypoints"
 )
 
 

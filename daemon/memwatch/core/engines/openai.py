@@ -22,7 +22,9 @@ REQUESTS = (
 )
 # They list all models of the machine's cache, loaded or not (Blaizzy/mlx-vlm#2073).
 LIST_CACHE = frozenset({"mlx_lm.server", "mlx_vlm.server"})
-MODULES = LIST_CACHE | {"llama_cpp.server", "mlc_llm.serve", "aphrodite.endpoints.openai.api_server"}
+MODULES = LIST_CACHE | {
+    "llama_cpp.server", "mlc_llm.serve", "aphrodite.endpoints.openai.api_server", "atom.entrypoints.openai_server",
+}  # fmt: skip
 SCRIPTS = LIST_CACHE | {"lmdeploy", "koboldcpp", "mlc_llm", "aphrodite", "llamafile", "mistralrs-server"}
 # Programs of a release and of a model: koboldcpp.py, koboldcpp-linux-x64, llamafile-0.9.3, Qwen3-8B.llamafile.
 PREFIXES, SUFFIX = ("koboldcpp-", "llamafile-"), ".llamafile"
