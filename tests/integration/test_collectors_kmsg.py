@@ -229,6 +229,13 @@ def test_cause_of_another_process_is_not_used() -> None:
         ),
         ("amdgpu 0000:03:00.0: amdgpu: GPU reset begin!", "amdgpu", "0000:03:00.0", "gpu_reset"),
         ("amdgpu 0000:03:00.0: amdgpu: VRAM is lost due to GPU reset!", "amdgpu", "0000:03:00.0", "vram_lost"),
+        ("[drm] VRAM is lost due to GPU reset!", "amdgpu", "", "vram_lost"),
+        (
+            "amdgpu 0000:01:00.0: VM fault (0x01, vmid 1) at page 73533277, read from 'TC3' (0x54433300) (196)",
+            "amdgpu",
+            "0000:01:00.0",
+            "page_fault",
+        ),
         (AMD_EVICT, "amdgpu", "0000:03:00.0", "evict_failed"),
         ("amdgpu: Failed to evict process queues", "amdgpu", "", "evict_failed"),
         ("amdgpu 0000:03:00.0: evicting device resources failed", "amdgpu", "0000:03:00.0", "evict_failed"),

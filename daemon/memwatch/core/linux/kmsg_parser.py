@@ -29,7 +29,7 @@ WSL_DRIVER = "dxgkrnl"
 
 # Prefilter: only lines that match are parsed, a few of 100,000.
 _WORTH = re.compile(
-    rb"NVRM|\[nvidia-drm\]|amdgpu|\[TTM\]|dxgk: .*: -12|oom-kill:|[Kk]ill(?:ed)? process"
+    rb"NVRM|\[nvidia-drm\]|amdgpu|\[TTM\]|VRAM is lost|dxgk: .*: -12|oom-kill:|[Kk]ill(?:ed)? process"
     rb"|Tasks state|^Tasks in /|^memory: usage |^\[ *\d{1,10}\] "
 )
 
@@ -73,6 +73,8 @@ _WSL_NO_MEMORY = re.compile(rb"\bdxgk: dxgkio_\w{1,60}: Ioctl failed: -12$")
 OFF_THE_BUS, XID_OFF_THE_BUS = "off_the_bus", "xid_79"
 # The driver logs both lines of one loss at once.
 SAME_LOSS_SECONDS = 10.0
+# Many kernels do not name the driver in this line of amdgpu (xCollateral/VulkanMod#213).
+_VRAM_LOST = b"[drm] VRAM is lost due to GPU reset!"
 _PCI = re.compile(rb"\b([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\b")
 _FAULT_OF = re.compile(rb"amdgpu: +Process (.{1,64}?) pid (\d{1,10}) thread")
 _AMD = tuple(
@@ -81,6 +83,8 @@ _AMD = tuple(
         (rb"Not enough memory for command submission", "no_memory"),
         (rb"amdgpu_vm_validate(?:_pt_bos)?\(\) failed", "vm_validate_failed"),
         (rb"\[(?:gfxhub|mmhub)\d*\].*page fault \(src_id", "page_fault"),
+        # GPUs before Vega, such as an RX 580 (Lucretia/vulkan-overlay#31).
+        (rb"VM fault \(0x[0-9a-f]{2}, vmid \d", "page_fault"),
         (rb"ring \S+ timeout", "ring_timeout"),
         (rb"GPU reset begin", "gpu_reset"),
         (rb"VRAM is lost due to GPU reset", "vram_lost"),
@@ -136,7 +140,7 @@ def parse_driver_message(text: bytes) -> DriverMessage | None:
     if b"[nvidia-drm]" in text:
         found = _NVIDIA_DRM.search(text)
         return DriverMessage("nvidia", _parse_gpu_id(int(found[1], 16)), "no_memory") if found else None
-    if b"amdgpu" in text or b"[TTM]" in text:
+    if b"amdgpu" in text or b"[TTM]" in text or text == _VRAM_LOST:
         kind = next((kind for pattern, kind in _AMD if pattern.search(text)), None)
         pci = _PCI.search(text)
         return DriverMessage("amdgpu", pci[1].decode() if pci else "", kind) if kind else None
