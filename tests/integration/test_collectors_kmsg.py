@@ -93,6 +93,27 @@ def found_by(collector: kmsg.Collector) -> KernelLog:
             "OOM killer: killed python3 (310), 62.5 MiB",
         ),
         (GLOBAL_KILL[1:], "OOM killer: killed (sd) pam) (991), 2.0 GiB"),
+        (
+            ("Task in /pod 1/ab killed as a result of limit of /pod 1", *LIMIT_REPORT, *OLD_KILL),
+            "OOM killer: killed python3 (310), 62.5 MiB (/pod 1 reached its limit of 64.0 MiB)",
+        ),
+        (
+            ("Memory limit reached of cgroup /pod1", *OLD_KILL),
+            "OOM killer: killed python3 (310), 62.5 MiB (/pod1 reached its limit)",
+        ),
+        (
+            (*LIMIT_REPORT, OLD_KILL[0], OLD_KILL[1].replace("310 (python3)", "311 (cp)")),
+            "OOM killer: killed cp (311), 62.5 MiB (its cgroup reached its limit of 64.0 MiB)",
+        ),
+        (
+            (
+                "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/job,"
+                "task_memcg=/job/a,task=python3,pid=310,uid=0",
+                OLD_KILL[0],
+                OLD_KILL[1].replace("310 (python3)", "311 (cp)"),
+            ),
+            "OOM killer: killed cp (311), 62.5 MiB (/job reached its limit)",
+        ),
     ],
     ids=[
         "limit",
@@ -107,6 +128,10 @@ def found_by(collector: kmsg.Collector) -> KernelLog:
         "no cause at all",
         "machine, Linux 4.9",
         "machine without its cause",
+        "Linux 4.9 with its cgroup",  # istio/istio#42734
+        "Linux 4.9 with its cgroup alone",
+        "Linux 4.9, a child in its place",  # bluek8s/kubedirector#356, kubernetes/kubernetes#56891
+        "Linux 5.0, a child in its place",
     ],
 )
 def test_oom_kill_has_victim_and_cause(lines: tuple[str, ...], text: str) -> None:
@@ -166,6 +191,31 @@ def test_limit_is_that_of_the_next_kill_alone() -> None:
     kills = read(*LIMIT_REPORT, *MEMCG_KILL, *(line.replace("4242", "4243") for line in MEMCG_KILL)).kills
 
     assert [kill.limit_bytes for kill in kills] == [64 << 20, Absent.NOT_AVAILABLE]
+
+
+def test_group_of_linux_4_19_is_that_of_all_its_victims() -> None:
+    """Its lines of victims say nothing about the limit. One cause is about one victim, or its child."""
+    group = "Tasks in /job are going to be killed due to memory.oom.group set"
+    others = [OLD_KILL[1].replace("310", str(pid)) for pid in (311, 312)]
+
+    kills = read(*OLD_KILL, group, *others).kills
+    assert [(kill.pid, kill.scope, kill.cgroup) for kill in kills] == [
+        (310, "cgroup", ""),
+        (311, "cgroup", "/job"),
+        (312, "cgroup", "/job"),
+    ]
+    assert [kill.scope for kill in read(*OLD_KILL, *others).kills] == ["cgroup", "unknown", "unknown"]
+
+
+@pytest.mark.parametrize(
+    "line", ["Task in /job/a killed as a result of limit of /job", "Memory limit reached of cgroup /job"]
+)
+def test_cgroup_of_an_older_report_is_read_from_the_log(log: Path, line: str) -> None:
+    collector = collector_of(log)
+
+    log_to(log, (line, *LIMIT_REPORT, *OLD_KILL))
+
+    assert [(kill.cgroup, kill.limit_bytes) for kill in found_by(collector).kills] == [("/job", 64 << 20)]
 
 
 def test_report_is_read_from_the_log(log: Path) -> None:

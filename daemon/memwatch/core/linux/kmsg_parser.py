@@ -30,7 +30,7 @@ WSL_DRIVER = "dxgkrnl"
 # Prefilter: only lines that match are parsed, a few of 100,000.
 _WORTH = re.compile(
     rb"NVRM|\[nvidia-drm\]|amdgpu|\[TTM\]|VRAM is lost|dxgk: .*: -12|oom-kill:|[Kk]ill(?:ed)? process"
-    rb"|Tasks state|^Tasks in /|^memory: usage |^\[ *\d{1,10}\] "
+    rb"|Tasks state|^Tasks? in /|^Memory limit reached of cgroup /|^memory: usage |^\[ *\d{1,10}\] "
 )
 
 # mm/oom_kill.c. Since Linux 5.0 a line `oom-kill:` has the cause, before it "Kill process … or sacrifice child".
@@ -42,6 +42,8 @@ _VICTIM = re.compile(rb"Killed process (\d{1,10}),? \(")
 _VICTIM_END = re.compile(rb"\),? (?:UID \d{1,10},? )?total-vm:\d{1,15}kB, anon-rss:(\d{1,15})kB")
 _BY_LIMIT = b"Memory cgroup out of memory: "
 _OLD_CAUSE = re.compile(rb"(Memory cgroup o|O)ut of memory(?: \([^)]{1,40}\))?: Kill process (\d{1,10}) \(")
+# Before Linux 5.0 an earlier line names the cgroup at its limit, with its task or alone. It may be left out.
+_AT_LIMIT = (b" killed as a result of limit of ", b"Memory limit reached of cgroup ")
 _OF_MACHINE = re.compile(rb"Out of memory(?: \([^)]{1,40}\))?: $")
 # The other processes of a group with memory.oom.group follow, each with a line of its victim.
 _GROUP = re.compile(rb"^Tasks in (/.*) are going to be killed due to memory\.oom\.group set$")
@@ -153,7 +155,10 @@ def _parse_gpu_id(number: int) -> str:
 
 
 class OomCause(Struct, frozen=True):
-    """Cause of an imminent OOM kill of process `pid`. `limit_bytes`: limit of the cgroup, from an earlier line."""
+    """Cause of an imminent OOM kill of process `pid`. `limit_bytes`: limit of the cgroup, from an earlier line.
+
+    `or_child`: the next victim may be a child of the process, as before Linux 5.1.
+    """
 
     pid: int
     scope: KillScope
@@ -161,6 +166,7 @@ class OomCause(Struct, frozen=True):
     name: str = ""
     nodes: tuple[int, ...] = ()
     limit_bytes: Bytes = Absent.NOT_AVAILABLE
+    or_child: bool = False
 
 
 # Names of the constraints in the kernel, include/linux/oom.h.
@@ -182,11 +188,23 @@ def parse_oom_cause(text: bytes) -> OomCause | None:
         nodes = _parse_nodes(place, found[1]) if scope == "nodes" else ()
         return OomCause(int(end[1]), scope, cgroup, words(text[task + 6 : end.start()]), nodes)
     old = _OLD_CAUSE.search(text)
-    return OomCause(int(old[2]), "cgroup" if old[1].startswith(b"M") else "machine") if old else None
+    return OomCause(int(old[2]), "cgroup" if old[1].startswith(b"M") else "machine", or_child=True) if old else None
 
 
-def with_limit(cause: OomCause, limit: Bytes) -> OomCause:
-    return replace(cause, limit_bytes=limit) if cause.scope == "cgroup" else cause
+def with_limit(cause: OomCause, cgroup: str, limit: Bytes) -> OomCause:
+    """Add what earlier lines said about the cgroup at its limit."""
+    return replace(cause, cgroup=cause.cgroup or cgroup, limit_bytes=limit) if cause.scope == "cgroup" else cause
+
+
+def parse_at_limit(text: bytes) -> str | None:
+    """Parse the line before Linux 5.0 that names the cgroup at its limit. None for any other line."""
+    by_task, alone = _AT_LIMIT
+    if text.startswith(b"Task in /"):
+        _, found, cgroup = text.rpartition(by_task)
+    else:
+        before, found, cgroup = text.partition(alone)
+        found = b"" if before else found
+    return words(cgroup) if found and cgroup.startswith(b"/") else None
 
 
 def _parse_nodes(text: bytes, constraint: bytes) -> tuple[int, ...]:
@@ -216,16 +234,16 @@ def _parse_cgroup(text: bytes) -> bytes:
 
 
 def parse_victim(text: bytes, cause: OomCause | None, number: int) -> OomKill | None:
-    """Parse an OOM kill. `cause` is from an earlier line and is used if it concerns the same process."""
+    """Parse an OOM kill. `cause` is from an earlier line and is used if it concerns the process or its child."""
     found = _VICTIM.search(text)
     ends = list(_VICTIM_END.finditer(text, found.end())) if found else []
     if found is None or not ends:
         return None
     pid, name = int(found[1]), text[found.end() : ends[-1].start()]
-    if cause is None or cause.pid != pid:
+    if cause is None or not (cause.or_child or cause.pid == pid):
         cause = OomCause(pid, _scope_before(text[: found.start()]))
     held = int(ends[-1][1]) << 10
-    return build_kill(number, words(name), held, cause)
+    return build_kill(number, words(name), held, replace(cause, pid=pid))
 
 
 def build_kill(number: int, name: str, held: Bytes, cause: OomCause) -> OomKill:
@@ -273,6 +291,7 @@ class KernelLogTracker:
         self._cause: OomCause | None = None
         self._alone: tuple[OomCause, float] | None = None
         self._limit: Bytes = Absent.NOT_AVAILABLE
+        self._at_limit = ""
         self._group = ""
         self._fault: DriverMessage | None = None
         self._killed = 0
@@ -286,17 +305,16 @@ class KernelLogTracker:
             self._tasks = sorted([*self._tasks, task], key=lambda one: -one.rss_bytes)[:MAX_TASKS]
             return
         limit = parse_limit(text)
-        if limit is not None:
-            self._limit = limit
+        at_limit = parse_at_limit(text)
+        if limit is not None or at_limit is not None:
+            self._limit = self._limit if limit is None else limit
+            self._at_limit = at_limit or self._at_limit
             return
         cause = parse_oom_cause(text)
         victim = parse_victim(text, self._cause, self._killed + 1)
         complaint, group = parse_driver_message(text), _GROUP.match(text)
         if cause:
-            self._add_alone()
-            cause, self._limit = with_limit(cause, self._limit), Absent.NOT_AVAILABLE
-            self._cause, self._group = cause, ""
-            self._alone = (cause, unix) if cause.name else None
+            self._set_cause(cause, unix)
         elif victim:
             self._add_victim(victim)
         elif group:
@@ -305,6 +323,17 @@ class KernelLogTracker:
             self._note(complaint, words(text), unix)
         elif self._fault:
             self._name_faulting_process(text)
+
+    def _set_cause(self, cause: OomCause, unix: float) -> None:
+        if self._alone is not None and cause.or_child and self._alone[0].pid == cause.pid:
+            # Linux 5.0 logs a line of both forms. The first one says more.
+            self._cause, self._alone = replace(self._alone[0], or_child=True), None
+            return
+        self._add_alone()
+        cause = with_limit(cause, self._at_limit, self._limit)
+        self._at_limit, self._limit = "", Absent.NOT_AVAILABLE
+        self._cause, self._group = cause, ""
+        self._alone = (cause, unix) if cause.name else None
 
     def end_wait(self, unix: float) -> None:
         """Add a kill of which only the cause was logged, some time ago."""
@@ -326,8 +355,10 @@ class KernelLogTracker:
         if self._alone is not None and self._alone[0].pid != victim.pid:
             self._add_alone()
         self._alone = None
-        if self._group and victim.scope == "cgroup" and not victim.cgroup:
-            victim = replace(victim, cgroup=self._group)
+        if self._cause is not None and self._cause.or_child:
+            self._cause = None  # of this victim only
+        if self._group and victim.scope in {"cgroup", "unknown"} and not victim.cgroup:
+            victim = replace(victim, scope="cgroup", cgroup=self._group)
         self._add(replace(victim, number=self._killed + 1))
 
     def _add(self, kill: OomKill) -> None:
