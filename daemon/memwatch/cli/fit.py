@@ -28,14 +28,23 @@ from memwatch.cli.tables import MARKS, Json, columns, known
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import RECORDS
-from memwatch.planning.answer import NOT_KNOWN, FitAnswer, Greatest, answer_model, answer_size, greatest_sentence
+from memwatch.planning.answer import (
+    NOT_KNOWN,
+    EngineReport,
+    FitAnswer,
+    Greatest,
+    answer_model,
+    answer_size,
+    greatest_sentence,
+    report_sentence,
+)
 from memwatch.planning.diffusion import ImageUse
 from memwatch.planning.fit import CPU, FitVerdict
 from memwatch.planning.launch import ALL, ENGINES, select_engines
 from memwatch.planning.model_names import read_subject
 from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size
 from memwatch.planning.parameters import build, walk_parameters
-from memwatch.planning.request import IMAGES, TRAINING, Use, write_request
+from memwatch.planning.request import IMAGES, MAX_NAME, TRAINING, Use, write_request
 from memwatch.planning.sizes import InvalidInputError, UnknownModelError, parse_bytes
 from memwatch.reporting.render import words as wording
 
@@ -181,8 +190,8 @@ def prepare(
             f"{subject}: is not a diffusion model, for which {', '.join(flags)} and {last} are; leave them out"
         )
     note = compute_checkpoint_need(checkpoint, use).note
-    query = write_request(checkpoint, use, launch)
-    return urlencode(query), note, lambda snapshot: answer_model(checkpoint, use, snapshot, engines)
+    query = {"model": subject[-MAX_NAME:]} | write_request(checkpoint, use, launch)
+    return urlencode(query), note, lambda snapshot: answer_model(checkpoint, use, snapshot, engines, subject)
 
 
 def refuse_unused(subject: str, is_trained: bool) -> None:
@@ -241,6 +250,7 @@ def fit_lines(found: Json) -> Iterator[str]:
     greatest = found.get("greatest")
     if greatest and (sentence := greatest_sentence(RECORDS.decode(Greatest, greatest))):
         yield sentence
+    yield from (report_sentence(RECORDS.decode(EngineReport, one)) for one in found.get("engines", ()))
     if "machines" in found:
         yield ""
         yield from placement_lines([convert(one, Placement) for one in found["machines"]])

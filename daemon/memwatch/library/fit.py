@@ -86,7 +86,11 @@ def fit(
         return answer_size(need, str(model), read_snapshot(), left)
     if measure:
         use = replace(use, runtime_bytes=measure_context().bytes)
-    return answer_model(_checkpoint(model, online), use, read_snapshot(), engines)
+    return answer_model(_checkpoint(model, online), use, read_snapshot(), engines, _name(model))
+
+
+def _name(model: str | Path | Checkpoint) -> str:
+    return model.name if isinstance(model, Checkpoint) else os.fspath(model)
 
 
 def _refuse_for_size(size: str | int, use: Use, **others: object) -> None:

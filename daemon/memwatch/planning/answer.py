@@ -16,7 +16,7 @@ from memwatch.core.accounting.leased import find_room, held_by_pool, with_leases
 from memwatch.core.doc import Doc
 from memwatch.core.leases import Lease, without_lease
 from memwatch.core.listing import some_of
-from memwatch.core.model import find_system_ram
+from memwatch.core.model import Absent, Bytes, find_system_ram
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
 from memwatch.planning.checkpoint import Checkpoint
@@ -38,6 +38,9 @@ MAX_BATCH = 1 << 16
 # Formats from the widest to the narrowest.
 LADDER = ("bfloat16", "q8_0", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k")
 NAMED_LEASES = 2
+# In the cache of huggingface_hub, the folder of a repository begins with this.
+REPOSITORY = "models--"
+MEANS_NOTHING = frozenset({"", "model", "models", "config.json", "model.safetensors", "main"})
 NOT_KNOWN = "it is not known if the plan fits"
 
 
@@ -66,8 +69,28 @@ def greatest_sentence(found: Greatest) -> str:
     return f"Greatest that fits, other options as asked: {', or '.join(words)}." if words else ""
 
 
+class EngineReport(Struct, frozen=True):
+    """Memory of a model server that runs this model here, beside the plan for what it reserves."""
+
+    engine: Annotated[str, Doc(examples=("vllm-8000",))]
+    title: Annotated[str, Doc(examples=("vLLM",))]
+    planned_bytes: Annotated[int, Doc("Bytes of the plan, with the server's cache if it is known.")]
+    reported_bytes: Annotated[int, Doc("Memory of all its processes.")]
+    kv_cache_bytes: Annotated[Bytes, Doc("The cache that the server reserves.")] = Absent.NOT_AVAILABLE
+
+
+def report_sentence(found: EngineReport) -> str:
+    cache = found.kv_cache_bytes
+    how = f" with its cache of {size(cache)}" if isinstance(cache, int) else ""
+    return (
+        f"{found.title} ({found.engine}) runs this model: planned {size(found.planned_bytes)}{how}, reports "
+        f"{size(found.reported_bytes)}."
+    )
+
+
 class FitAnswer(Struct, frozen=True):
-    """Need, verdicts, the cheapest change if it fits nowhere, the greatest that fits, and launch lines."""
+    """Need, verdicts, the cheapest change if it fits nowhere, the greatest that fits, launch lines, servers of
+    the model."""
 
     need: MemoryNeed
     fit: Fit
@@ -81,6 +104,7 @@ class FitAnswer(Struct, frozen=True):
         Greatest | None, Doc("The greatest that fits; null for a size, and for a model of unknown shape.")
     ] = None
     launches: Launches = Launches()
+    engines: Annotated[tuple[EngineReport, ...], Doc("Servers that run this model here, by its name.")] = ()
 
     @property
     def fits(self) -> bool:
@@ -95,7 +119,8 @@ def answer_request(request: FitRequest, snapshot: Snapshot, launch: str = "") ->
         if request.is_size:
             need = parse_bytes(request.bytes, "bytes")
             return answer_size(need, str(request.bytes), seen, request.use.reserve_bytes)
-        return answer_model(request.checkpoint, request.use, seen, select_engines(request.launch or launch))
+        engines = select_engines(request.launch or launch)
+        return answer_model(request.checkpoint, request.use, seen, engines, request.model)
 
     return answer_beside_leases(snapshot, request.lease, answer)
 
@@ -104,8 +129,18 @@ def answer_size(need: int, subject: str, snapshot: Snapshot, reserve: int = 0) -
     return FitAnswer(MemoryNeed(subject, need, {}), compute_fit(need, snapshot, reserve))
 
 
-def answer_model(checkpoint: Checkpoint, use: Use, snapshot: Snapshot, engines: Sequence[str] = ()) -> FitAnswer:
-    """Check a model, with the launch lines of `engines`. Raises InvalidInputError."""
+def answer_model(
+    checkpoint: Checkpoint, use: Use, snapshot: Snapshot, engines: Sequence[str] = (), name: str = ""
+) -> FitAnswer:
+    """Check a model, with the launch lines of `engines`. `name`: as it was asked for, by which servers are found.
+
+    Raises InvalidInputError.
+    """
+    found = _answer_model(checkpoint, use, snapshot, engines)
+    return replace(found, engines=() if use.training else tuple(_find_reports(found.need, name, snapshot)))
+
+
+def _answer_model(checkpoint: Checkpoint, use: Use, snapshot: Snapshot, engines: Sequence[str]) -> FitAnswer:
 
     def check(changed: Use) -> Fit:
         demand = compute_checkpoint_need(checkpoint, changed).demand
@@ -127,6 +162,28 @@ def answer_model(checkpoint: Checkpoint, use: Use, snapshot: Snapshot, engines: 
         return FitAnswer(need, doubt(found, need.note), None, None, refused)
     launches = build_launches(engines, checkpoint, use, snapshot, check)
     return FitAnswer(need, found, change, find_greatest(checkpoint, use, _same_place(check, found)), launches)
+
+
+def _find_reports(need: MemoryNeed, name: str, snapshot: Snapshot) -> Iterator[EngineReport]:
+    wanted = names_of(name)
+    for engine in snapshot.engines:
+        used, cache = engine.footprint_bytes, engine.kv_cache_bytes
+        if need.note or not isinstance(used, int) or engine.sleeping is True:
+            continue
+        if isinstance(engine.model, Absent) or wanted.isdisjoint(names_of(engine.model)):
+            continue
+        planned = need.bytes + need.demand.ram_bytes
+        if isinstance(cache, int):
+            planned += cache - need.parts.get("kv_cache", 0)
+        yield EngineReport(engine.id, engine.title, planned, used, cache)
+
+
+def names_of(model: str) -> frozenset[str]:
+    """Return the word by which servers call a model: of a repository, a file or a tag of Ollama."""
+    words = [word for word in model.lower().removeprefix("ollama:").partition("@")[0].split("/") if word]
+    cached = next((word.removeprefix(REPOSITORY) for word in words if word.startswith(REPOSITORY)), "")
+    last = cached.rpartition("--")[2] or (words[-1] if words else "")
+    return frozenset({last.removesuffix(".gguf").removesuffix(":latest")} - MEANS_NOTHING)
 
 
 def _same_place(check: Callable[[Use], Fit], found: Fit) -> Callable[[Use], bool]:

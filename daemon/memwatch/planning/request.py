@@ -25,6 +25,7 @@ DEFAULT_CONTEXT = 8192
 RUNTIME_BYTES = 512 << 20
 MAX_GPUS = 1024
 MAX_UNKNOWN = 400
+MAX_NAME = 4096
 MAX_ZERO_STAGE = 3
 FORMAT = Meta(max_length=40)
 MANY = Meta(ge=0, le=1 << 20)
@@ -94,7 +95,11 @@ class FitRequest(Struct, frozen=True, kw_only=True):
     ] = ""
     max_context: Annotated[int, Doc("Longest context of the model; 0: not known."), Meta(ge=0, le=1 << 30)] = 0
     launch: Annotated[str, Doc("Engine whose launch line is wanted, or all."), FORMAT] = ""
-    model: Annotated[str, Doc("With launch: path of the model."), Meta(min_length=1, max_length=4096)] = "model"
+    model: Annotated[
+        str,
+        Doc("Name of the model, by which its servers are found; with launch: its path."),
+        Meta(min_length=1, max_length=MAX_NAME),
+    ] = "model"
     source: Annotated[
         Literal["shape", "config.json", "safetensors", "GGUF"],
         Doc("With launch: the model's files; shape: not known."),

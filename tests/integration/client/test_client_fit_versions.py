@@ -63,7 +63,7 @@ def test_snapshot_that_cannot_be_used_is_reported_with_the_refusal(model: str) -
     with site(lambda request: earlier_daemon(None, request)) as port:
         done = call_memwatch("--url", f"http://127.0.0.1:{port}", "fit", model)
 
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert "rejected the request: unknown parameter 'full_layers'" in done.stderr
     assert "its snapshot cannot be used (not a snapshot: it has no schema 1)" in done.stderr
     assert "; install memwatchd" in done.stderr
@@ -74,5 +74,5 @@ def test_other_refusals_stay_errors(model: str) -> None:
     with site(refused) as port:
         done = call_memwatch("--url", f"http://127.0.0.1:{port}", "fit", model)
 
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr.endswith("rejected the request: log in\n")

@@ -22,7 +22,7 @@ from memwatch_web.api.fit_query import parse_query
 from support.paths import ROOT
 
 # Of the command and the function, beside the model and its use.
-FURTHER = {"launch", "measure"}
+FURTHER = {"launch", "measure", "online"}
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "n_layers": 2, "vocab_size": 9, "n_heads": 2, "n_kv_heads": 2}
 
 

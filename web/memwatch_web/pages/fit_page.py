@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
-from memwatch.planning.answer import FitAnswer, answer_request, greatest_sentence
+from memwatch.planning.answer import FitAnswer, answer_request, greatest_sentence, report_sentence
 from memwatch.planning.diffusion import Pipeline
 from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
@@ -104,6 +104,10 @@ class FitForm(Struct, frozen=True):
     def greatest(self) -> str:
         found = self.answered.greatest if self.answered else None
         return greatest_sentence(found) if found else ""
+
+    @property
+    def reports(self) -> list[str]:
+        return [report_sentence(one) for one in self.answered.engines] if self.answered else []
 
     @property
     def launches(self) -> Launches:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from memwatch.core.doc import Doc
 from memwatch.core.wire import Json, Shape, Wire
-from memwatch.planning.answer import FitAnswer, Greatest
+from memwatch.planning.answer import EngineReport, FitAnswer, Greatest
 from memwatch.planning.engines.placement import Flag, Launch
 from memwatch.planning.fit import Split
 from memwatch.planning.need import Reduction
@@ -63,7 +63,7 @@ FIT = Wire(
             flat={"fit": ("bytes", "best", "verdicts", "split")},
             further=(unknown, parts, runtime_source, moves, ram_bytes, launch, launch_refused),
             order=("bytes", "best", "verdicts", "split", "unknown", "parts", "runtime_source", "moves", "ram_bytes",
-                   "change", "greatest", "launch", "launch_refused"),
+                   "change", "greatest", "launch", "launch_refused", "engines"),
         ),
         Shape(
             Reduction,
@@ -73,6 +73,7 @@ FIT = Wire(
             order=("words", "flags", "bytes", "ram_bytes"),
         ),
         Shape(Split, "FitSplit"),
+        Shape(EngineReport, "FitEngine"),
         Shape(Greatest, "FitGreatest"),
         Shape(Flag, "LaunchFlag"),
         Shape(Launch, order=("engine", "command", "language", "flags", "notes")),
