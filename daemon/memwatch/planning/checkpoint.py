@@ -224,7 +224,7 @@ def _read_file(path: ModelPath) -> Checkpoint:
         return build_checkpoint(path, _config_beside(path.parent / CONFIG), weights, "safetensors")
     if not path.exists():
         raise InvalidInputError(
-            f'"{path}" is no size, file or name; for example 20GiB, a folder with safetensors, or ORG/NAME'
+            f'"{path}" is no size, file or name; for example 20GiB, a folder with safetensors, ORG/NAME or NAME:TAG'
         )
     raise InvalidInputError(f"{path}: is not a .safetensors or .gguf file, {INDEX} or {CONFIG}")
 

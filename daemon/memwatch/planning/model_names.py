@@ -43,7 +43,7 @@ DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 MODEL_LAYER, PROJECTOR_LAYER = ".model", ".projector"
 MAX_LAYERS = 256
 SERVICE_USER = "ollama"
-ONLINE = "add --online (in Python: online=True) to read its heads from the hub, at most 1 MB"
+ONLINE = "add --online (in Python: online=True) to read the first bytes of its files from the hub"
 
 
 def read_subject(subject: str, online: bool = False, environ: Mapping[str, str] = os.environ) -> Checkpoint:

@@ -289,7 +289,7 @@ def test_missing_paths_and_other_files_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
     for path, words in (
-        (tmp_path / "none", "is neither a size nor a file; for example 20GiB"),
+        (tmp_path / "none", "is no size, file or name; for example 20GiB"),
         (tmp_path / "empty", "has no safetensors files, no GGUF files"),
         (tmp_path / "config.json", "is larger than"),
         (tmp_path / "notes.txt", "is not a .safetensors"),
