@@ -18,6 +18,7 @@ from memwatch.planning.config_keys import (
     UnknownFamilyError,
     count_layers,
     describe_unknown,
+    integers,
     layer_types,
     list_unknown,
     number,
@@ -34,11 +35,12 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
     """A row of families.json, by model_type. A name in place of a row: the row of that family.
 
     `defaults`: values of the class for keys that a config.json may lack. `reads`: own names of keys, by the name in
-    most families. `pattern`: every n-th layer looks back on all tokens. `windowed`: the sliding window applies
-    without `layer_types`. `rule`: a name in layer_kinds.RULES. `extra`: parameters that no other field has, as
-    products of fields and keys such as `n_layers*hidden_size`; a factor `?key` is 1 if that key is true, else 0.
-    `cached`: False for encoders, which have no KV cache. `wide_qk_norm`: the norms of queries and keys are as wide
-    as all heads. `missing`: the rule that this version lacks for the family's parameters or its cache.
+    most families. `ignored`: keys that change no size. `pattern`: every n-th layer looks back on all tokens.
+    `windowed`: the sliding window applies without `layer_types`. `rule`: a name in layer_kinds.RULES. `extra`:
+    parameters that no other field has, as products of fields and keys such as `n_layers*hidden_size`; a factor
+    `?key` is 1 if that key is true, else 0, and `!key` the other way round. `tower`: the same of keys of
+    `vision_config`, for a tower unlike a ViT. `cached`: False for encoders, which have no KV cache. `wide_qk_norm`:
+    the norms of queries and keys are as wide as all heads. `missing`: parts that this version does not count.
     """
 
     windowed: bool = False
@@ -52,6 +54,7 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
     cached: bool = True
     defaults: Mapping[str, Any] = {}
     reads: Mapping[str, str] = {}
+    ignored: tuple[str, ...] = ()
     rule: str = "experts"
     extra: tuple[str, ...] = ()
     tower: tuple[str, ...] = ()
@@ -106,7 +109,7 @@ def parse_config(found: Json, name: str) -> Config:
     family = str(inner.get("model_type", outer))[:40]
     known = find_family(family, outer)
     given = {key: value for key, value in {**found, **inner}.items() if value is not None}
-    text = ReadKeys(_renamed({**known.defaults, **given}, known.reads) if known else given)
+    text = ReadKeys(_renamed({**known.defaults, **given}, known) if known else given)
     numbers = {key: number(text, *words) for key, words in WORDS.items()} | {"n_layers": count_layers(text)}
     missing = [words[0] for key, words in WORDS.items() if not numbers[key] and key in REQUIRED_KEYS]
     if missing and (known or not family):
@@ -122,20 +125,23 @@ def parse_config(found: Json, name: str) -> Config:
     except InvalidInputError as error:
         dtype, problem = _dtype(text), str(error)
     unknown = list_unknown(text, known.known_types) if known.cached else ()
-    note = known.missing and f"This version does not count {known.missing} of a {family}: it needs more."
+    lacking = known.missing or (find_family(outer) or known).missing
+    note = lacking and f"This version does not count {lacking} of a {outer or family}: it needs more."
     note = note or describe_unknown(unknown, "config.json")
     return Config(family, shape, numbers["context"], dtype, problem, note)
 
 
-def _renamed(given: dict[str, Any], reads: Mapping[str, str]) -> dict[str, Any]:
-    """Return a config with the names of keys that most families have."""
-    return given | {name: given.pop(own) for name, own in reads.items() if own in given}
+def _renamed(given: dict[str, Any], known: Family) -> dict[str, Any]:
+    """Return a config with the names of keys that most families have, without the ignored ones."""
+    renamed = {name: given.pop(own) for name, own in known.reads.items() if own in given}
+    return {name: value for name, value in (given | renamed).items() if name not in known.ignored}
 
 
 def _transformer(text: Json, family: str, known: Family, numbers: Mapping[str, int]) -> Transformer:
     experts = number(text, *layer_kinds.EXPERTS) or 1
     wide = number(text, "moe_intermediate_size", "expert_ffn_hidden_size") if experts > 1 else 0
-    kv_heads = 1 if text.get("multi_query") is True else numbers["n_kv_heads"]
+    single = text.get("multi_query") is True and text.get("new_decoder_architecture") is not True  # Falcon
+    kv_heads = 1 if single else numbers["n_kv_heads"]
     fields: dict[str, int] = {
         "hidden_size": numbers["hidden_size"],
         "intermediate_size": wide or _width(text) or 4 * numbers["hidden_size"],
@@ -152,6 +158,8 @@ def _transformer(text: Json, family: str, known: Family, numbers: Mapping[str, i
     }
     extra = fields.pop("extra_parameters", 0) + count_tower(text, numbers["hidden_size"], known.tower)
     extra += sum(_multiply(product, fields, text) for product in known.extra)
+    queries = integers(text, "num_attention_heads_per_layer")[: numbers["n_layers"]]
+    extra += 2 * sum(one - fields["n_heads"] for one in queries) * fields["hidden_size"] * fields["head_dim"]
     if known.wide_qk_norm:
         heads = fields["n_heads"] + fields["n_kv_heads"]
         extra += numbers["n_layers"] * heads * fields["head_dim"]
@@ -173,8 +181,8 @@ def _multiply(product: str, fields: Fields, text: Json) -> int:
     for factor in product.split("*"):
         if factor.isdigit():
             found *= int(factor)
-        elif factor[0] == "?":
-            found *= text.get(factor[1:]) is True
+        elif factor[0] in "?!":
+            found *= (text.get(factor[1:]) is True) == (factor[0] == "?")
         else:
             found *= fields.get(factor) or number(text, factor)
     return found

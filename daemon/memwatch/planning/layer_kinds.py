@@ -30,7 +30,7 @@ MAX_FACTOR = 16
 def experts_layers(text: Json) -> Fields:
     """Layers with experts: from `first_k_dense_replace` on, every `decoder_sparse_step`, not `mlp_only_layers`.
 
-    A shared expert has a width of its own, or there are some of the width of the others.
+    A shared expert has its own width, or there are some of the width of the others.
     """
     if not number(text, *EXPERTS):
         return {}
@@ -138,24 +138,23 @@ def step_layers(text: Json) -> Fields:
 
 
 def qwen3_next_layers(text: Json) -> Fields:
-    """Gated DeltaNet, and every fourth layer attention with an output gate, which doubles its queries."""
+    """Gated DeltaNet, and every fourth layer attention."""
     layers, hidden = count_layers(text), number(text, "hidden_size")
-    every = number(text, "full_attention_interval") or 4
-    full = layer_types(text).count("full_attention") or layers // every
+    every, types = number(text, "full_attention_interval") or 4, layer_types(text)
+    linear = types.count("linear_attention") if types else layers - layers // every
     keys = number(text, "linear_num_key_heads") * number(text, "linear_key_head_dim")
     heads, kernel = number(text, "linear_num_value_heads"), number(text, "linear_conv_kernel_dim")
     head_values = number(text, "linear_value_head_dim")
     values, channels = heads * head_values, 2 * keys + heads * head_values
     mixed = hidden * (2 * keys + 2 * values + 2 * heads) + channels * kernel + 2 * heads + head_values
     found = experts_layers(text)
-    gate = full * hidden * number(text, "num_attention_heads") * number(text, "head_dim")
     return {
         **found,
-        "linear_layers": layers - full,
+        "attention_layers": layers - linear,
+        "linear_layers": linear,
         "linear_parameters": mixed + values * hidden,
         "state_bytes": (heads * number(text, "linear_key_head_dim") * head_values + channels * kernel)
         * FLOAT32_BYTES,
-        "extra_parameters": gate,
     }
 
 
@@ -213,12 +212,13 @@ def gemma4_layers(text: Json) -> Fields:
     tables = small * layers * (number(text, "vocab_size_per_layer_input") + 3 * hidden) + (
         small and hidden * layers
     )
-    matrices = 1 if text.get("attention_k_eq_v") is True else 2
+    matrices, wider = 2 - (text.get("attention_k_eq_v") is True), text.get("use_double_wide_mlp") is True
     wider_queries = (2 * hidden * queries + 2) * (full_head - head)
     wider_keys = hidden * (matrices * full_heads * full_head - 2 * heads * head)
-    owners = types[: layers - shared].count("full_attention")
     experts = number(text, "num_experts") if text.get("enable_moe_block") is True else 0
-    wider = text.get("use_double_wide_mlp") is True
+    owners = types[: layers - shared].count("full_attention")
+    added = full * wider_queries + owners * wider_keys + shared * 3 * hidden * wide * wider
+    added += layers * bool(experts) * (4 * hidden + experts)
     return {
         "shared_kv_layers": shared,
         "full_layers": owners,
@@ -227,13 +227,7 @@ def gemma4_layers(text: Json) -> Fields:
         "n_experts": experts or 1,
         "active_experts": number(text, "top_k_experts") if experts else 0,
         "shared_intermediate_size": wide if experts else 0,
-        "extra_parameters": tables
-        + small
-        + layers
-        + full * wider_queries
-        + owners * wider_keys
-        + layers * bool(experts) * (4 * hidden + experts)
-        + shared * (3 * hidden * wide * wider - _key_value_parameters(text)),
+        "extra_parameters": max(0, tables + small + layers + added - shared * _key_value_parameters(text)),
     }
 
 
@@ -274,6 +268,26 @@ def _mamba2(text: Json) -> Fields:
     return {
         "linear_parameters": matrices + channels * (kernel + 1) + 3 * heads + width,
         "state_bytes": (width * state + channels * kernel) * FLOAT32_BYTES,
+    }
+
+
+def mamba_layers(text: Json) -> Fields:
+    return _without_attention(
+        text, _mamba(text, number(text, "intermediate_size") or 2 * number(text, "hidden_size"))
+    )
+
+
+def mamba2_layers(text: Json) -> Fields:
+    return _without_attention(text, _mamba2(text))
+
+
+def _without_attention(text: Json, mixed: Fields) -> Fields:
+    """Return fields of a model with state spaces only. It has no MLP: the narrowest of a shape is subtracted."""
+    return {
+        **mixed,
+        "linear_layers": count_layers(text),
+        "linear_parameters": mixed["linear_parameters"] - 2 * number(text, "hidden_size"),
+        "intermediate_size": 1,
     }
 
 
@@ -368,7 +382,8 @@ def _short_convolutions(text: Json) -> Fields:
     """Their state is a few tokens."""
     layers, hidden = count_layers(text), number(text, "hidden_size")
     indices = text.get("full_attn_idxs")
-    attention = layer_types(text).count("full_attention") or (len(indices) if isinstance(indices, list) else 0)
+    attention = sum(one in ("full_attention", "sliding_attention") for one in layer_types(text))
+    attention = attention or (len(indices) if isinstance(indices, list) else 0)
     kernel = number(text, "conv_L_cache") or 3
     return {
         "attention_layers": attention,
@@ -383,7 +398,8 @@ def minimax_layers(text: Json) -> Fields:
     types = text.get("attn_type_list")
     kinds: Sequence[object] = types if isinstance(types, list) else layer_types(text)
     full = sum(one in (1, "full_attention") for one in kinds)
-    hidden, heads, head = (number(text, word) for word in ("hidden_size", "num_attention_heads", "head_dim"))
+    hidden, heads = number(text, "hidden_size"), number(text, "num_attention_heads")
+    head = number(text, "head_dim") or hidden // max(1, heads)
     return {
         "attention_layers": full,
         "linear_layers": count_layers(text) - full,
@@ -447,6 +463,8 @@ RULES: Mapping[str, Callable[[Json], Fields]] = {
     "jamba": jamba_layers,
     "kimi_linear": kimi_linear_layers,
     "latent": latent_layers,
+    "mamba": mamba_layers,
+    "mamba2": mamba2_layers,
     "lfm2": lfm2_layers,
     "lfm2_moe": lfm2_moe_layers,
     "llama4": llama4_layers,
@@ -465,7 +483,7 @@ TYPES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(
         (
             "bailing_hybrid", "bamba", "falcon_h1", "granite_hybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe",
-            "minimax", "nemotron_h", "qwen3_next",
+            "mamba", "mamba2", "minimax", "nemotron_h", "qwen3_next",
         ),
         STATE_TYPES,
     ),
