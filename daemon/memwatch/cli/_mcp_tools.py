@@ -123,7 +123,7 @@ class Tools:
         Only headers of model files are read.
         """
         try:
-            query, note, answer = prepare(subject, Use(context=context_tokens, dtype=dtype), "")
+            query, note, answer, _ = prepare(subject, Use(context=context_tokens, dtype=dtype), "")
         except InvalidInputError as error:
             raise ToolError(str(error)) from None
         with self._errors():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -25,6 +26,7 @@ from memwatch.cli.context import (
 from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, Address, CommandError, ask
 from memwatch.cli.machines import Need, Placement, place, placement_lines
 from memwatch.cli.tables import MARKS, Json, columns, known
+from memwatch.cli.what_fits import answer_named, estimate_rate, show_runnable
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import RECORDS
@@ -38,6 +40,8 @@ from memwatch.planning.answer import (
     greatest_sentence,
     report_sentence,
 )
+from memwatch.planning.checkpoint import Checkpoint
+from memwatch.planning.decode_rate import DecodeRate, describe_rate
 from memwatch.planning.diffusion import ImageUse
 from memwatch.planning.fit import CPU, FitVerdict
 from memwatch.planning.launch import ALL, ENGINES, select_engines
@@ -82,8 +86,17 @@ def use_options(command: Command) -> Command:
 
 
 @click.command(short_help="Check if a model or a size fits, and where.")
-@click.argument("subject", metavar="MODEL_OR_BYTES")
+@click.argument("subject", metavar="MODEL_OR_BYTES", default="")
 @use_options
+@click.option(
+    "--on",
+    "machine",
+    metavar="MACHINE",
+    default="",
+    help="Check an empty machine: gb10, '2x rtx4090 + 64GiB', or a saved snapshot (machine.json).",
+)
+@click.option("--what", is_flag=True, help="The largest models of a table that fit, in place of one model.")
+@click.option("--min-speed", type=Number(1, 100_000, 20), help="With --what: least tokens a second, estimated.")
 @click.option("--measure", is_flag=True, help="Measure the cost of a GPU context here, in a short-lived process.")
 @click.option(
     "--launch",
@@ -100,6 +113,8 @@ def use_options(command: Command) -> Command:
 def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> int:
     """Show how much memory MODEL_OR_BYTES needs, where it fits now, and the cheapest change to make it fit.
 
+    --what lists models that fit now, and that would fit if nothing else ran. --on checks another machine.
+
     MODEL_OR_BYTES is a size (20GiB), a folder with safetensors or GGUF files or of diffusers, one such file, a
     config.json, or a name: ORG/NAME[:FORMAT][@REV] in the cache of Hugging Face (HF_HUB_CACHE, HF_HOME), with
     --online on the hub (HF_ENDPOINT, HF_TOKEN); ollama:NAME[:TAG] or NAME:TAG in the store of Ollama
@@ -110,22 +125,26 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     With --machines, each neighbour is checked by the figures that it sent last, and the processes are named that
     would have to move, by their memory on the same device.
     """
-    use = parse_use(options)
+    use, machine = parse_use(options), str(options["machine"])
     refuse_unused(subject, bool(options["train"]))
+    refuse_contradictions(subject, options)
     try:
         context = build_context(url, as_json)
+        if options["what"]:
+            return show_runnable(context, use, machine, float(str(options["min_speed"] or 0)))
         if options["measure"]:
             use = replace(use, runtime_bytes=measure_here(context.address))
-        query, note, answer = prepare(subject, use, str(options["launch"]), bool(options["online"]))
-        response = context.fit(query, answer)
+        query, note, answer, checkpoint = prepare(subject, use, str(options["launch"]), bool(options["online"]))
+        response = answer_named(machine, answer) if machine else context.fit(query, answer)
     except UnknownModelError as error:
         raise CommandError(str(error), EXIT_UNKNOWN) from None
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
     except CommandError as error:
         raise CommandError(str(error), EXIT_UNKNOWN) from None
-    found = {**response.json, "subject": subject, "note": note}
+    found = {**response.json, "subject": subject, "note": note, "on": machine or None}
     with check_shape(context.address):
+        found["decode_rate"] = estimate_rate(checkpoint, use, found)
         found["note"] = f"{note} {describe_missing_gpus(use.gpus, found['verdicts'])}".strip()
         doubt_earlier(found, note)
         fits = bool(found["best"] or found.get("split"))
@@ -173,15 +192,28 @@ def measure_here(address: Address) -> int:
         return 0
 
 
+def refuse_contradictions(subject: str, options: Mapping[str, object]) -> None:
+    """Raise UsageError for a model with --what or none without it, and for options that go with the other."""
+    if bool(subject) == bool(options["what"]):
+        wanted = "leave out one of them" if subject else "name a model or a size, for example memwatch fit 20GiB"
+        raise click.UsageError(f"memwatch fit takes MODEL_OR_BYTES or --what: {wanted}")
+    if options["min_speed"] and not options["what"]:
+        raise click.UsageError("--min-speed: only with --what; add it, or leave this out")
+    if options["machine"] and (options["machines"] or options["measure"]):
+        raise click.UsageError(
+            "--on is another machine than those of --machines and --measure; leave one of them out"
+        )
+
+
 def prepare(
     subject: str, use: Use, launch: str, online: bool = False
-) -> tuple[str, str, Callable[[Snapshot], FitAnswer]]:
-    """Return the request to a daemon, a note about the need, and the same answer without a daemon."""
+) -> tuple[str, str, Callable[[Snapshot], FitAnswer], Checkpoint | None]:
+    """Return the request to a daemon, a note about the need, the same answer without a daemon, and the model."""
     reserve = use.reserve_bytes
     if is_size(subject):
         need = parse_bytes(subject)
         query = {"bytes": str(need), **({"reserve": str(reserve)} if reserve else {})}
-        return urlencode(query), "", lambda snapshot: answer_size(need, subject, snapshot, reserve)
+        return urlencode(query), "", lambda snapshot: answer_size(need, subject, snapshot, reserve), None
     engines = select_engines(launch)
     checkpoint = read_subject(subject, online)
     if not checkpoint.pipeline and use.images != ImageUse():
@@ -191,7 +223,8 @@ def prepare(
         )
     note = compute_checkpoint_need(checkpoint, use).note
     query = {"model": subject[-MAX_NAME:]} | write_request(checkpoint, use, launch)
-    return urlencode(query), note, lambda snapshot: answer_model(checkpoint, use, snapshot, engines, subject)
+    answer = partial(answer_model, checkpoint, use, engines=engines, name=subject)
+    return urlencode(query), note, answer, checkpoint
 
 
 def refuse_unused(subject: str, is_trained: bool) -> None:
@@ -202,7 +235,8 @@ def refuse_unused(subject: str, is_trained: bool) -> None:
         for option in ctx.command.params
         if isinstance(option, click.Option)
         and option.expose_value
-        and option.name not in ("url", "as_json", "machines", *(("reserve",) if is_size(subject) else ()))
+        and option.name
+        not in ("url", "as_json", "machines", "machine", "what", *(("reserve",) if is_size(subject) else ()))
         and ctx.get_parameter_source(str(option.name)) is not ParameterSource.DEFAULT
     ]
     flags = ", ".join(option.opts[0] for option in chosen)
@@ -226,9 +260,9 @@ def parse_use(options: Mapping[str, object]) -> Use:
 
 
 def fit_lines(found: Json) -> Iterator[str]:
-    moved = _moved(found)
+    moved, place = _moved(found), f" on {found['on']}, empty:" if found["on"] else ""
     beside = f" on a GPU and {wording.size(moved)} in System RAM" if moved else ""
-    yield f"{found['subject']} needs {wording.size(found['bytes'])}{beside}"
+    yield f"{found['subject']}{place} needs {wording.size(found['bytes'])}{beside}"
     parts = found.get("parts", {})
     if parts:
         rows = [(f"  {PARTS[name]}", wording.size(part)) for name, part in parts.items() if part > 0]
@@ -250,6 +284,10 @@ def fit_lines(found: Json) -> Iterator[str]:
     greatest = found.get("greatest")
     if greatest and (sentence := greatest_sentence(RECORDS.decode(Greatest, greatest))):
         yield sentence
+    if found.get("more_gpus"):
+        yield f"It would fit on {found['more_gpus']}."
+    if found["decode_rate"]:
+        yield describe_rate(convert(found["decode_rate"], DecodeRate))
     yield from (report_sentence(RECORDS.decode(EngineReport, one)) for one in found.get("engines", ()))
     if "machines" in found:
         yield ""
@@ -289,11 +327,12 @@ def _conclusion(found: Json, verdicts: Sequence[FitVerdict]) -> str:
         return f"Fits on {len(split['devices'])} GPUs, {', '.join(split['devices'])}: {split['reason']}."
     if unknown := found.get("unknown"):  # older daemons do not send it
         return f"Not known if it fits: {unknown[0].lower()}{unknown[1:]}"
+    now = "" if found["on"] else " right now"
     if change := found.get("change"):
         beside = f" and {wording.size(change['ram_bytes'])} in System RAM" if change["ram_bytes"] else ""
         needed = wording.size(change["bytes"]) + beside
-        return f"Does not fit right now. It would fit with {change['words']} ({change['flags']}): {needed}."
-    return "Does not fit right now."
+        return f"Does not fit{now}. It would fit with {change['words']} ({change['flags']}): {needed}."
+    return f"Does not fit{now}."
 
 
 CERTAINTY_MARKS = {"recommended": "✓", "try both": "?", "if needed": "·", "avoid": "✗"}

@@ -308,3 +308,8 @@ def _inference_reductions(checkpoint: Checkpoint, use: Use) -> Iterator[tuple[st
                 f"--dtype {dtype} --context {MIN_CONTEXT}",
                 replace(use, dtype=dtype, context=MIN_CONTEXT),
             )
+    yield "the KV cache in System RAM", "--offload-kv", replace(use, offload_kv=True)
+    half = checkpoint.transformer.n_layers // 2 if checkpoint.transformer else 0
+    yield "half of the layers on the CPU", f"--cpu-layers {half}", replace(use, cpu_layers=half)
+    changed = replace(use, dtype="int4", cpu_layers=half)
+    yield "4-bit weights, half of the layers on the CPU", f"--dtype int4 --cpu-layers {half}", changed

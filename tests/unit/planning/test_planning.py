@@ -59,13 +59,14 @@ def test_gemma_3_without_numbers_has_the_layers_of_gemma_2_2b() -> None:
 
 @pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "gemma4_text"])
 def test_layers_of_gemma_have_norms_before_and_after_both_blocks(family: str) -> None:
-    """Those of Gemma 3 and 4 also have norms of queries and keys."""
+    """Those of Gemma 3 and 4 also have norms of queries and keys, and Gemma 4 a number to scale each layer."""
     text = {**next(model.config for model in MODELS if model.name == "Gemma 2 2B"), "model_type": family}
     shape = parse_config(text, "").transformer
     heads = 0 if family == "gemma2" else 2 * shape.head_dim
 
     norms = shape.other_parameters - shape.vocab_size * shape.hidden_size - shape.hidden_size
-    assert norms == shape.n_layers * (4 * shape.hidden_size + heads)
+    scales = family == "gemma4_text"
+    assert norms == shape.n_layers * (4 * shape.hidden_size + heads + scales)
 
 
 def test_table_has_at_least_forty_published_models() -> None:

@@ -1,0 +1,92 @@
+"""`memwatch fit --what` and `--on`: the largest models that fit, and machines that a user names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from msgspec.structs import asdict
+
+from memwatch.cli.context import EXIT_OK, ClientContext, check_shape
+from memwatch.cli.http import EXIT_FAILURE, DaemonResponse
+from memwatch.cli.tables import Json, columns
+from memwatch.core.accounting.leased import with_leases_used
+from memwatch.core.leases import OWN_LEASE, without_lease
+from memwatch.core.snapshot import Snapshot
+from memwatch.planning.answer import FitAnswer
+from memwatch.planning.checkpoint import Checkpoint
+from memwatch.planning.decode_rate import estimate_decode_rate
+from memwatch.planning.model_table import Runnable, list_runnable
+from memwatch.planning.named_machines import read_machine, without_load
+from memwatch.planning.request import DEFAULT_CONTEXT, Use
+from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.fit_json import fit_json
+
+MORE_GPUS = (2, 4, 8)
+
+
+def show_runnable(context: ClientContext, use: Use, machine: str, min_rate: float) -> int:
+    """Print the largest models of the table that fit now, and those that fit if nothing else ran."""
+    if machine:
+        lists, simulated = {"empty": list_runnable(read_machine(machine), use, min_rate)}, False
+    else:
+        answer = context.snapshot()
+        with check_shape(context.address):
+            snapshot, simulated = answer.snapshot, answer.is_simulated
+        leased = with_leases_used(snapshot, without_lease(snapshot.leases, os.environ.get(OWN_LEASE, "")))
+        lists = {
+            "now": list_runnable(leased, use, min_rate),
+            "empty": list_runnable(without_load(snapshot), use, min_rate),
+        }
+    found: dict[str, Any] = {name: [_as_json(one) for one in rows] for name, rows in lists.items()}
+    found |= {"context": use.context or DEFAULT_CONTEXT, "on": machine or None}
+    code = EXIT_OK if any(lists.values()) else EXIT_FAILURE
+    return context.show(found, lambda: _lines(lists, found), simulated) or code
+
+
+def _as_json(one: Runnable) -> dict[str, Any]:
+    return {**asdict(one), "rate": asdict(one.rate) if one.rate else None}
+
+
+def _lines(lists: dict[str, tuple[Runnable, ...]], found: Json) -> Iterator[str]:
+    place = f"on {found['on']}" if found["on"] else "on this machine if nothing else ran"
+    titles = {"now": "now", "empty": place}
+    known = {(one.model, one.dtype) for one in lists.get("now", ())}
+    for name, rows in lists.items():
+        further = [one for one in rows if name == "now" or (one.model, one.dtype) not in known]
+        yield f"Largest models that fit {titles[name]}, context {found['context']}:"
+        yield from columns([_row(one) for one in further], right=frozenset({2})) if further else ("  none further",)
+        yield ""
+    yield "Models of a table in this version, by parameters; tokens a second of one sequence are estimated."
+
+
+def _row(one: Runnable) -> tuple[str, ...]:
+    speed = f"{one.rate.low:.3g} to {one.rate.high:.3g} tokens/s" if one.rate else ""
+    where = one.devices[0] if len(one.devices) == 1 else f"{len(one.devices)} GPUs"
+    return f"  {one.model}", one.dtype or "as published", wording.size(one.bytes), where, speed
+
+
+def answer_named(machine: str, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse:
+    """Return the answer on a machine that a user names, with more of its GPUs if it does not fit on these."""
+    named = read_machine(machine)
+    found = answer(named)
+    is_no = not found.fits and not found.fit.unknown and not machine.endswith(".json")
+    return DaemonResponse(
+        {**fit_json(found), "more_gpus": _find_more(machine, answer, named) if is_no else None}, None
+    )
+
+
+def _find_more(machine: str, answer: Callable[[Snapshot], FitAnswer], named: Snapshot) -> str | None:
+    """Return the machine with the fewest more GPUs on which it fits."""
+    word = re.sub(r"^[0-9]+ ?x ?", "", machine.lower())
+    larger = (f"{more}x {word}" for more in MORE_GPUS if more > len(named.devices))
+    return next((one for one in larger if answer(read_machine(one)).fit.split), None)
+
+
+def estimate_rate(checkpoint: Checkpoint | None, use: Use, found: Json) -> dict[str, Any] | None:
+    """Return the estimated rate on the one GPU that a yes names, None where no bandwidth is known."""
+    name = next((one["name"] for one in found["verdicts"] if one["device"] == found["best"]), "")
+    rate = estimate_decode_rate(checkpoint, use, name) if checkpoint else None
+    return asdict(rate) if rate else None

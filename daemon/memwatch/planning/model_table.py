@@ -1,0 +1,74 @@
+"""The largest models of models.json that fit a machine, by format: `memwatch fit --what`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.core.snapshot import Snapshot
+from memwatch.planning.answer import list_splits
+from memwatch.planning.checkpoint import Checkpoint, describe_config
+from memwatch.planning.decode_rate import DecodeRate, estimate_decode_rate
+from memwatch.planning.fit import CPU, compute_fit
+from memwatch.planning.huggingface import parse_config
+from memwatch.planning.need import compute_checkpoint_need
+from memwatch.planning.request import Use
+from memwatch.planning.tables import read_table
+
+# Formats of weights: as published, and two of llama.cpp.
+FORMATS = ("", "q8_0", "q4_k")
+MAX_OF_FORMAT = 5
+
+
+class Runnable(Struct, frozen=True):
+    """A model of the table that fits. `dtype` empty: its published format. `devices`: the GPUs, or the CPU."""
+
+    model: str
+    dtype: str
+    parameters: int
+    bytes: int
+    devices: tuple[str, ...]
+    rate: DecodeRate | None = None
+
+
+def list_models() -> Iterator[Checkpoint]:
+    """Yield the models of the table, the largest first."""
+    rows = read_table("models", dict[str, Any])
+    found = [replace(describe_config(parse_config(row, name)), name=name) for name, row in rows.items()]
+    yield from sorted(found, key=lambda one: -one.transformer.parameters if one.transformer else 0)
+
+
+def list_runnable(snapshot: Snapshot, use: Use, min_rate: float = 0.0) -> tuple[Runnable, ...]:
+    """Return the largest models that fit on GPUs, or on the CPU of a machine without one: five of each format.
+
+    `min_rate`: tokens a second that the estimate's low end must have; a model without an estimate has none.
+    """
+    alone = replace(snapshot, processes=())  # they only explain a refusal
+    found: list[Runnable] = []
+    for dtype in FORMATS:
+        fitting = (
+            _run(model, replace(use, dtype=dtype), alone) for model in list_models() if _is_wider(model, dtype)
+        )
+        fast = (one for one in fitting if one and (not min_rate or (one.rate and one.rate.low >= min_rate)))
+        found += [one for one, _ in zip(fast, range(MAX_OF_FORMAT), strict=False)]
+    return tuple(found)
+
+
+def _is_wider(model: Checkpoint, dtype: str) -> bool:
+    """Return False for a format that a published quantization already has about."""
+    return not dtype or model.dtype_bytes >= 2
+
+
+def _run(model: Checkpoint, use: Use, snapshot: Snapshot) -> Runnable | None:
+    need = compute_checkpoint_need(model, use)
+    splits = list_splits(model, use, len(snapshot.devices))
+    fit = compute_fit(need.demand, snapshot, use.reserve_bytes, splits, use.gpus > 1)
+    if not fit.is_yes or model.transformer is None or (snapshot.devices and fit.best == CPU):
+        return None
+    devices = fit.split.devices if fit.split else (str(fit.best),)
+    name = next((one.name for one in snapshot.devices if one.id == fit.best), CPU)
+    rate = None if fit.split else estimate_decode_rate(model, use, name)
+    return Runnable(model.name, use.dtype, model.transformer.parameters, need.bytes, devices, rate)

@@ -1,0 +1,222 @@
+"""Machines that a user names, the largest models that fit them, and the estimated rate of decoding."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Snapshot
+from memwatch.planning.answer import answer_model
+from memwatch.planning.checkpoint import Checkpoint
+from memwatch.planning.decode_rate import HIGHEST, LOWEST, estimate_decode_rate
+from memwatch.planning.huggingface import parse_config
+from memwatch.planning.model_table import MAX_OF_FORMAT, list_models, list_runnable
+from memwatch.planning.named_machines import IDLE_BYTES, Product, find_bandwidth, read_machine, without_load
+from memwatch.planning.request import Use
+from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.tables import read_table
+from memwatch.reporting.render.json import snapshot_json
+from support.paths import ROOT
+from support.sample_snapshots import critical_gb10, discrete_gpu
+
+GIB = 1 << 30
+MODELS = {one.name: one for one in list_models()}
+PRODUCTS = read_table("products", Product)
+
+
+def model(name: str) -> Checkpoint:
+    return MODELS[name]
+
+
+@pytest.mark.parametrize("word", PRODUCTS)
+def test_each_product_is_a_machine(word: str) -> None:
+    machine = read_machine(word)
+    row = PRODUCTS[word]
+
+    assert [one.name for one in machine.devices] == [row.names[0]]
+    room = machine.devices[0].headroom_after_reclaim_bytes
+    assert room == row.size_bytes - IDLE_BYTES * row.unified
+
+
+def test_products_have_names_of_one_row() -> None:
+    names = [name for row in PRODUCTS.values() for name in row.names]
+
+    assert len(names) == len(set(names))
+    assert list(PRODUCTS) == sorted(PRODUCTS)
+
+
+def test_sizes_are_those_of_committed_machines() -> None:
+    """MemTotal of the GB10, Thor and others, as in their /proc/meminfo."""
+    totals = {
+        "gb10": "gb10", "thor": "thor", "agxorin": "jetson-agx-orin-jp6", "orinnano": "jetson-orin-nano",
+        "strixhalo": "strix-halo",
+    }  # fmt: skip
+    for word, folder in totals.items():
+        meminfo = (ROOT / "tests/machines" / folder / "proc/meminfo").read_text()
+        found = re.search(r"MemTotal: +([0-9]+) kB", meminfo)
+        assert found
+        assert PRODUCTS[word].size_bytes == int(found[1]) * 1024
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"), [("rtx4090", 1), ("2x RTX 4090 + 64GiB", 2), ("8 x h100", 8), ("2x GB10", 2), ("rtx 5090", 1)]
+)
+def test_machine_has_as_many_gpus_as_its_name(text: str, gpus: int) -> None:
+    assert len(read_machine(text).devices) == gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rtx9999", "is not a machine that is known; for example 2x rtx4090"),
+        ("", "is not a machine that is known"),
+        ("0x h100", "the number of GPUs is 1 to 1024"),
+        ("gb10 + 64GiB", "has one memory of 121 GiB"),
+        ("h100 + 64 apples", "64 apples"),
+        ("missing.json", "missing.json"),
+    ],
+)
+def test_other_names_are_refused_with_what_would_do(text: str, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(words)):
+        read_machine(text)
+
+
+def test_file_that_is_no_snapshot_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "machine.json").write_text("{}")
+
+    with pytest.raises(InvalidInputError, match="is not a saved /api/v1/snapshot"):
+        read_machine(str(tmp_path / "machine.json"))
+
+
+def test_two_machines_with_one_memory_split_a_model() -> None:
+    """DeepSeek V4 Flash takes 152 GiB; one GB10 has 122."""
+    one, two = (answer_model(model("DeepSeek V4 Flash"), Use(), read_machine(name)) for name in ("gb10", "2x gb10"))
+
+    assert not one.fits
+    assert two.fit.split
+    assert two.fit.split.devices == ("gpu0", "gpu1")
+
+
+def test_without_system_ram_nothing_is_moved_there() -> None:
+    """A no, not unknown: the CPU has no memory that was named."""
+    found = answer_model(model("Llama 3 70B"), Use(), read_machine("rtx4090"))
+
+    assert not found.fits
+    assert found.fit.unknown == ""
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags"), [("rtx4090 + 16GiB", None), ("rtx4090 + 40GiB", "--dtype int4 --cpu-layers 40")]
+)
+def test_change_moves_layers_to_the_system_ram_that_was_named(machine: str, flags: str | None) -> None:
+    """Qwen2.5 72B in 4 bits takes 39 GiB: half on the GPU, half in System RAM, of which the system takes 4 GiB."""
+    change = answer_model(model("Qwen2.5 72B"), Use(), read_machine(machine)).change
+
+    assert (change.flags if change else None) == flags
+
+
+@pytest.mark.parametrize("build", [critical_gb10, discrete_gpu])
+def test_machine_without_load_has_at_least_as_much_room(build: Any) -> None:
+    loaded: Snapshot = build()
+    empty = without_load(loaded)
+
+    assert empty.processes == ()
+    for before, after in zip(loaded.devices, empty.devices, strict=True):
+        room, more = before.headroom_after_reclaim_bytes, after.headroom_after_reclaim_bytes
+        assert isinstance(room, Absent) or (isinstance(more, int) and more >= room)
+
+
+def test_models_of_the_table_have_the_parameters_of_their_names() -> None:
+    """In billions, where a name has them, which rounds."""
+    # Names that leave embeddings out.
+    others = {"Gemma 2B", "Gemma 7B", "Gemma 2 2B", "Granite 3.3 2B", "ERNIE 4.5 0.3B", "Llama 3.2 1B"}
+    wrong = []
+    for one in MODELS.values():
+        match = re.search(r" (?:\d+x)?([0-9.]+)(B|M)(?:-A|$| )", one.name)
+        if not match or "x" in one.name or one.name in others or one.transformer is None:
+            continue
+        wanted = float(match[1]) * (1e9 if match[2] == "B" else 1e6)
+        if abs(one.transformer.parameters / wanted - 1) > 0.15:
+            wrong.append((one.name, one.transformer.parameters))
+    assert wrong == []
+    assert len(MODELS) >= 100
+
+
+def test_models_of_the_table_are_wholly_known() -> None:
+    rows = read_table("models", dict[str, Any])
+
+    assert [name for name, row in rows.items() if parse_config(row, name).unknown] == []
+
+
+def test_largest_models_fit_and_larger_ones_do_not() -> None:
+    machine = read_machine("rtx4090")
+    found = list_runnable(machine, Use())
+    largest = {dtype: max(one.parameters for one in found if one.dtype == dtype) for dtype in ("", "q8_0", "q4_k")}
+
+    assert largest[""] < largest["q8_0"] < largest["q4_k"]
+    assert all(len([one for one in found if one.dtype == dtype]) == MAX_OF_FORMAT for dtype in largest)
+    for one in found:
+        assert answer_model(model(one.model), Use(dtype=one.dtype), machine).fits
+    for one in list_models():
+        if one.transformer and one.transformer.parameters > largest["q4_k"] and one.dtype_bytes >= 2:
+            assert answer_model(one, Use(dtype="q4_k"), machine).fit.best != "gpu0"
+
+
+def test_least_rate_leaves_slower_models_out() -> None:
+    found = list_runnable(read_machine("gb10"), Use(), 10)
+
+    assert found
+    assert all(one.rate and one.rate.low >= 10 for one in found)
+
+
+def test_rate_is_bandwidth_by_bytes_of_a_token() -> None:
+    """Llama 3 8B in 16 bits: its weights without the table of embeddings, and a cache of 1 GiB at 8,192 tokens."""
+    rate = estimate_decode_rate(model("Llama 3 8B"), Use(context=8192), "NVIDIA GeForce RTX 4090")
+    read = 2 * (8_030_261_248 - 128_256 * 4096) + GIB
+
+    assert rate
+    assert rate.read_bytes == pytest.approx(read, rel=1e-6)
+    assert (rate.low, rate.high) == pytest.approx((LOWEST * 1.008e12 / read, HIGHEST * 1.008e12 / read), rel=1e-6)
+    assert rate.quality == "estimated"
+
+
+def test_experts_that_a_token_does_not_use_are_not_read() -> None:
+    """gpt-oss-120b: 5.1 of 117 billion parameters are used, with experts in 4 bits."""
+    rate = estimate_decode_rate(model("gpt-oss-120b"), Use(context=1), "NVIDIA GB10")
+
+    assert rate
+    assert 3e9 < rate.read_bytes < 6e9
+
+
+@pytest.mark.parametrize(
+    ("use", "device"),
+    [
+        (Use(), "NVIDIA Quadro of 2031"),
+        (Use(offload_kv=True), "NVIDIA GB10"),
+        (Use(cpu_layers=4), "NVIDIA GB10"),
+        (Use(gpus=2), "NVIDIA GB10"),
+    ],
+)
+def test_no_rate_where_it_is_not_known(use: Use, device: str) -> None:
+    assert estimate_decode_rate(model("Llama 3 8B"), use, device) is None
+    assert estimate_decode_rate(replace(model("Llama 3 8B"), transformer=None), Use(), "NVIDIA GB10") is None
+
+
+def test_bandwidth_is_of_a_whole_name_only() -> None:
+    """The laptop's GPU of that name is another one."""
+    assert find_bandwidth("NVIDIA GeForce RTX 4090") == 1_008_000_000_000
+    assert find_bandwidth("NVIDIA GeForce RTX 4090 Laptop GPU") is None
+
+
+def test_saved_snapshot_is_a_machine(tmp_path: Path) -> None:
+    (tmp_path / "m.json").write_text(json.dumps(snapshot_json(discrete_gpu())))
+
+    assert [one.name for one in read_machine(str(tmp_path / "m.json")).devices] == [
+        one.name for one in discrete_gpu().devices
+    ]
