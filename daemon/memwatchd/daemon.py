@@ -35,6 +35,7 @@ from memwatch_web.asgi.access import WebOptions
 from memwatch_web.asgi.auth import FailedLogins
 from memwatch_web.asgi.broker import Broker
 from memwatch_web.asgi.caller import CallerLookup
+from memwatch_web.metrics.endpoint import LatestScrape
 from memwatchd import wiring
 from memwatchd.config_keeper import ConfigKeeper
 from memwatchd.features import FEATURES, STARTED_BY_RELOADS, Reload
@@ -75,6 +76,7 @@ class Daemon:
         )
         self.failed_logins = FailedLogins()
         self.callers = CallerLookup(user_name=self.user_name, accounts=self.accounts)
+        self.latest_scrape = LatestScrape()
         self.monitor.publisher.hide_commands(self.live.is_open)
         self.broker = Broker(lambda: self.monitor.latest, self.budgets[EVENT_STREAMS.name])
         self.service = Notifier()

@@ -9,9 +9,11 @@ from msgspec.structs import asdict
 
 from memwatch.core.backends.finder import Finder
 from memwatch.core.processes.process_folder import PssReader, read_oom_score
+from memwatch.reporting.doctor.checks import MachineNames
 from memwatch.reporting.doctor.examiner import Examiner
 from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.neighbours.book import NeighbourBook
+from memwatch_monitor.notify.alertmanager import AlertmanagerChannel
 from memwatch_monitor.notify.manager import NotificationManager
 from memwatch_monitor.notify.status import build_view, count_firing
 from memwatch_monitor.processes import GrowthWatch
@@ -60,7 +62,11 @@ def create_inquiries(daemon: Daemon) -> Inquiries:
         SingleFlight(Finder(roots, for_others=True).find, "backends", INQUIRY_DEADLINE_SECONDS),
         SingleFlight(
             Examiner(
-                roots, lambda: self_usage.lock_error, lambda: daemon.config.state, daemon.failed_deliveries
+                roots,
+                lambda: self_usage.lock_error,
+                lambda: daemon.config.state,
+                daemon.failed_deliveries,
+                partial(names_to_compare, daemon),
             ).examine,
             "the machine",
             INQUIRY_DEADLINE_SECONDS,
@@ -70,6 +76,14 @@ def create_inquiries(daemon: Daemon) -> Inquiries:
     )
     daemon.on_leaving.append(inquiries.close)
     return inquiries
+
+
+def names_to_compare(daemon: Daemon) -> MachineNames | None:
+    """Return the machine's names for Prometheus, None without a scrape or own alerts, or with a chosen name."""
+    alerting, scraped = daemon.monitor.features.get(NotificationManager), daemon.latest_scrape.host
+    sends = any(one.channel.kind == AlertmanagerChannel.kind for one in alerting.receivers)
+    sender = alerting.sender()
+    return MachineNames(scraped, sender.instance) if scraped and sends and not sender.is_instance_set else None
 
 
 def create_pages(daemon: Daemon) -> Pages:

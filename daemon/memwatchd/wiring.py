@@ -257,6 +257,7 @@ def build_sender(settings: Settings, web: Web, host: str) -> Sender:
     return Sender(
         url=web.url_for_others(host),
         instance=settings.alerts.instance or web.address_for_others(host) or own,
+        is_instance_set=settings.alerts.instance is not None,
         job=settings.alerts.job,
         labels=settings.labels,
     )

@@ -24,7 +24,7 @@ WAYS = ("webhook", "push", "rules")
 EVENTS = '["pressure.medium", "pressure.high", "pressure.critical", "pressure.forecast", "kernel.oom_kill"]'
 TIMES = '[alerts]\ninstance = "{instance}"\npending_for = "400ms"\n'
 WEBHOOK = '[[alerts.webhooks]]\nname = "operators"\nurl = "{url}"\nsecret = "{secret}"\nevents = {events}\n'
-MANAGER = '[[alerts.alertmanagers]]\nname = "am"\nurl = "{url}"\nevents = {events}\n'
+MANAGER = '[[alerts.alertmanagers]]\nname = "am"\nurl = "{url}"\nevents = {events}\ninstead_of_prometheus = true\n'
 # Longer than any group waits here: rules are evaluated each second.
 SETTLED_SECONDS = 12
 SHORT_RULES = {"for: 10s": "for: 1s"}

@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from scripts.golden import roots_arguments
 from simulators.nvml_machine import Simulator
 from simulators.nvml_parts import GIB
@@ -36,6 +38,7 @@ again_after = "0s"
 [[alerts.alertmanagers]]
 name = "am"
 url = "{url}"
+instead_of_prometheus = true
 """
 FAST = {"127.0.0.1:6360": "", "127.0.0.1:9093": "127.0.0.1:1", "15s": "1s", "10s": "1s"}
 
@@ -169,6 +172,28 @@ def test_one_incident_gives_one_notification(tmp_path: Path) -> None:
     assert alert["annotations"]["runbook_url"].endswith("/runbooks#memorycritical")
     assert alert["labels"]["instance"] == f"127.0.0.1:{port}"
     assert [one["labels"] for one in taken_over["alerts"]] == [alert["labels"]]
+
+
+@pytest.mark.parametrize("instance", [None, "spark:6360"])
+def test_doctor_names_the_instance_of_the_scrape(instance: str | None, tmp_path: Path) -> None:
+    """Own alerts and scrapes of one machine are two machines for Alertmanager. A chosen name is not doubted."""
+    chosen = "" if instance is None else f'instance = "{instance}"\n'
+    config = f'[alerts]\n{chosen}[[alerts.alertmanagers]]\nname = "am"\nurl = "http://127.0.0.1:1"\n'
+    with (
+        running_daemon(tmp_path, config=config) as daemon,
+        prometheus(tmp_path, scrape(f"127.0.0.1:{daemon.port}")) as server,
+    ):
+        before = daemon.get("/api/v1/doctor").json["checks"]
+        name = f"{daemon.snapshot()['host']}:{daemon.port}"
+        server.wait_for("memwatch_build_info")
+        after = daemon.get("/api/v1/doctor").json["checks"]
+
+    found = [one for one in after if one["id"] == "alerts.instance"]
+    assert "alerts.instance" not in {one["id"] for one in before}
+    assert bool(found) is (instance is None)
+    for one in found:
+        assert f"as 127.0.0.1:{daemon.port}, and its own alerts have instance {name}" in one["text"]
+        assert f'labels: {{instance: "{name}"}}' in one["remedy"]
 
 
 def reload(daemon: RunningDaemon, folder: Path, config: str) -> None:

@@ -58,12 +58,13 @@ class Sender(Struct, frozen=True):
     """Identity of the sending daemon.
 
     `url`: address of its pages, None if other machines cannot reach them. `instance` and `job`: the labels that
-    Prometheus gives its metrics; without an instance the host name is used. `labels`: those of [labels].
-    `incident`: the incident of the alert that is sent, if there is one.
+    Prometheus gives its metrics; without an instance the host name is used. `is_instance_set`: by the operator.
+    `labels`: those of [labels]. `incident`: the incident of the alert that is sent, if there is one.
     """
 
     url: str | None = None
     instance: str = ""
+    is_instance_set: bool = False
     job: str = JOB
     labels: Mapping[str, str] = field(default_factory=dict)
     incident: str | None = None

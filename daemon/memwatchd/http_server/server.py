@@ -226,7 +226,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> bool:
     require_tested_uvicorn()
     loop = asyncio.get_running_loop()
     dates: list[tuple[bytes, bytes]] = []
-    metrics_endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter)
+    metrics_endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter, daemon.latest_scrape)
     lazy_app = create_lazy_app(daemon, metrics_endpoint)
     daemon.on_leaving.append(lazy_app.close)
     simulated = daemon.monitor.simulated

@@ -97,8 +97,8 @@ EventName = Annotated[str, Converter(parse_event)]
 class ReceiverSection(NamedTable, frozen=True, kw_only=True):
     """Settings of one receiver. Each kind of channel has a subclass that adds keys and builds the channel.
 
-    `instead_of_prometheus`: Prometheus's shipped rules leave out what this receiver gets. By default true for an
-    Alertmanager, which Prometheus sends to as well. Other receivers may be programs.
+    `instead_of_prometheus`: Prometheus's shipped rules leave out what this receiver gets. False by default:
+    memwatchd cannot know whether the receiver and Prometheus reach the same people.
     """
 
     name: Annotated[ReceiverName, Accepts(NAME_WORDS, '"operators"')]
@@ -228,8 +228,8 @@ class Alertmanager(HttpReceiver, frozen=True, kw_only=True):
 
     name: Annotated[ReceiverName, Accepts(NAME_WORDS, '"alertmanager"')]
     instead_of_prometheus: Annotated[
-        bool, Doc("As for webhooks. Set it to false if Prometheus sends to another Alertmanager.")
-    ] = True
+        bool, Doc("As for webhooks, for an Alertmanager to which Prometheus sends as well.")
+    ] = False
     url: Annotated[
         Endpoint,
         Converter(checked_endpoint),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.access import ADMITTED, AccessControl, WebOptions
@@ -43,15 +44,35 @@ class ScrapeResponse(NamedTuple):
     whole: bytes
 
 
+# Prometheus, its agent and vmagent send it with each scrape.
+SCRAPE_HEADER = b"x-prometheus-scrape-timeout-seconds"
+# A name of 253 characters and a port.
+MAX_HOST_LENGTH = 260
+
+
+class LatestScrape:
+    """The Host of the latest scrape that was answered: the label `instance`, unless the scrape relabels it."""
+
+    host: str | None = None
+
+    def note(self, headers: Iterable[Field]) -> None:
+        named = dict(headers)
+        if SCRAPE_HEADER in named:
+            self.host = printable(named.get(b"host", b"").decode("latin-1")[:MAX_HOST_LENGTH]) or None
+
+
 class MetricsEndpoint:
     """Endpoint without a framework, as an ASGI app or as raw bytes: routing and middleware would cost more than the
     cached response itself.
     """
 
-    def __init__(self, monitor: Monitor, make_exporter: Callable[[], Exporter]) -> None:
+    def __init__(
+        self, monitor: Monitor, make_exporter: Callable[[], Exporter], scrape: LatestScrape | None = None
+    ) -> None:
         self._monitor = monitor
         self._make_exporter = make_exporter
         self._exporter: Exporter | None = None
+        self._scrape = scrape or LatestScrape()
         self._caches: dict[str, RenderCache] = {}
         self._on_wire: dict[ScrapeFormat, ScrapeResponse] = {}
 
@@ -71,12 +92,14 @@ class MetricsEndpoint:
         return self._exporter
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        self._scrape.note(scope["headers"])
         fields, body = self._answer(self._load(), wanted_by(scope["headers"]), current(self._monitor))
         await send({"type": "http.response.start", "status": 200, "headers": fields})
         await send({"type": "http.response.body", "body": body})
 
     def response(self, headers: Iterable[Field]) -> BytesResponse:
         """Return the response for a request that is routed through FastAPI."""
+        self._scrape.note(headers)
         fields, body = self._answer(self._load(), wanted_by(headers), current(self._monitor))
         named = {name.decode(): value.decode() for name, value in fields}
         return BytesResponse(body, named.pop("content-type"), headers=named)
@@ -87,6 +110,7 @@ class MetricsEndpoint:
 
         The response is cached by format until the snapshot or the `common` headers change.
         """
+        self._scrape.note(headers)
         snapshot, wanted = self.snapshot, wanted_by(headers)
         known = self._on_wire.get(wanted)
         if known is not None and known.snapshot is snapshot and known.common == common:

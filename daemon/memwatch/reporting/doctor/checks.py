@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from memwatch.core.config_state import ConfigState
 from memwatch.core.engines.records import NOT_SENT
@@ -151,6 +152,34 @@ def check_deliveries(failures: Iterable[str]) -> Iterator[Check]:
     for number, failure in enumerate(failures):
         what, _, remedy = failure.partition("; ")
         yield Check(f"receivers.{number}", Verdict.PROBLEM, what, remedy or DELIVERY_REMEDY)
+
+
+class MachineNames(NamedTuple):
+    """Names of this machine for Prometheus: the address of its scrapes, and the label of memwatchd's alerts."""
+
+    scraped: str
+    sent: str
+
+
+def check_names(names: MachineNames | None) -> Iterator[Check]:
+    """Yield a hint if scrapes and alerts seem to name two machines. Relabelling by the scrape is not seen."""
+    if names is None or names.scraped == names.sent:
+        return
+    scraped, sent = names
+    text = (
+        f"Prometheus scrapes this machine as {scraped}, and its own alerts have instance {sent}: "
+        "Alertmanager takes the two for different machines"
+    )
+    labels, key = f'labels: {{instance: "{sent}"}}', 'instance = "{}" under [alerts]'.format
+    remedy = f"set {key(scraped)}"
+    if is_loopback(scraped):
+        remedy = f"add {labels} to the target in prometheus.yml, and set {key(sent)}"
+    yield Check("alerts.instance", Verdict.HINT, text, f"{remedy}; if the scrape relabels instance, set that one")
+
+
+def is_loopback(address: str) -> bool:
+    """Check whether an address with a port is the same on every machine."""
+    return address.startswith(("127.", "localhost", "[::1]"))
 
 
 def _engines(snapshot: Snapshot) -> Iterator[Check]:

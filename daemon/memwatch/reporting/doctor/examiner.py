@@ -12,9 +12,11 @@ from memwatch.core.listing import some_of
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
 from memwatch.reporting.doctor.checks import (
+    MachineNames,
     check_config,
     check_deliveries,
     check_locked_memory,
+    check_names,
     find_unseen_gpus,
     run_checks,
 )
@@ -31,15 +33,18 @@ class Examiner:
         lock_error: Callable[[], str | None] = lambda: None,
         config: Callable[[], ConfigState] = ConfigState,
         failed_deliveries: Callable[[], Sequence[str]] = tuple,
+        names: Callable[[], MachineNames | None] = lambda: None,
     ) -> None:
         """`lock_error`: the reason why the daemon could not lock its memory; a command locks none.
 
         `config`: state of the daemon's configuration. `failed_deliveries`: a sentence for each failing receiver.
+        `names`: those of the machine for Prometheus, None if there is nothing to compare.
         """
         self._roots = roots
         self._lock_error = lock_error
         self._config = config
         self._failed_deliveries = failed_deliveries
+        self._names = names
 
     def examine(self, snapshot: Snapshot) -> Examination:
         unseen = find_unseen_gpus(self._roots, snapshot)
@@ -48,7 +53,8 @@ class Examiner:
         lines = check_meminfo_lines(self._roots.procfs)
         config = check_config(self._config())
         deliveries = check_deliveries(self._failed_deliveries())
-        return Examination((*config, *unseen, *run_checks(snapshot), *deliveries, *locked, *issues, *lines))
+        alerts = (*deliveries, *check_names(self._names()))
+        return Examination((*config, *unseen, *run_checks(snapshot), *alerts, *locked, *issues, *lines))
 
 
 MAX_NAMED = 8
