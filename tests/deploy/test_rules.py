@@ -76,13 +76,17 @@ def test_each_runbook_belongs_to_an_alert() -> None:
 
 
 def test_rules_use_existing_metrics() -> None:
-    """Metrics in expressions are exported by memwatchd, recorded here, or built into Prometheus."""
+    """Metrics in expressions and annotations are exported, recorded here, or built into Prometheus."""
     recorded = {rule["record"] for rule in rules() if "record" in rule}
-    queried = {name for rule in rules() for name in re.findall(r"(?<![:\w])memwatch_\w+", rule["expr"])}
+    queried = {name for rule in rules() for name in re.findall(r"(?<![:\w])memwatch_\w+", text_of(rule))}
     used = {name for rule in rules() for name in re.findall(r"\w+:memwatch_\w+:\w+", rule["expr"])}
 
     assert {name.removeprefix("memwatch_") for name in queried} <= exported_names()
     assert used <= recorded
+
+
+def text_of(rule: dict[str, Any]) -> str:
+    return " ".join((rule["expr"], *rule.get("annotations", {}).values()))
 
 
 def test_critical_alerts_are_about_shared_memory() -> None:

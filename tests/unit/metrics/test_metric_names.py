@@ -91,6 +91,7 @@ NAMES = {
     "pool_free_bytes": {"pool", "kind", "device"},
     "pool_leased_bytes": {"pool", "kind", "device"},
     "pool_size_bytes": {"pool", "kind", "device"},
+    "pool_top_holder_info": {"pool", "name", "unit"},
     "pool_unattributed_bytes": {"pool", "kind", "device"},
     "pool_used_bytes": {"pool", "kind", "device"},
     "pool_used_bytes_max": {"pool", "kind", "device", "window"},

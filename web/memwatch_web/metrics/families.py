@@ -33,6 +33,7 @@ from memwatch_web.metrics.owner_families import (
     DEFAULT_OWNERS,
     OwnerSelection,
     ghost_families,
+    holder_families,
     owner_families,
     process_families,
 )
@@ -307,6 +308,7 @@ class Exporter(Collector):
         yield from share_families(snapshot)
         yield from pressure_families(snapshot, between.levels if between else None)
         if most := self._max_owners():
+            yield from holder_families(snapshot, self._max_processes() > 0)
             yield from owner_families(snapshot, self._owners, most)
         if most := self._max_processes():
             yield from process_families(snapshot, most)

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from memwatch.core.model import Absent, Bytes, sum_figures
-from memwatch.core.owners import OWNER_KINDS, OwnerKind, OwnerTotal, build_totals, find_caps
-from memwatch.core.snapshot import Snapshot
+from memwatch.core.model import Absent, Bytes, Process, sum_figures
+from memwatch.core.owners import OWNER_KINDS, OwnerKind, OwnerTotal, build_totals, find_caps, find_home
+from memwatch.core.snapshot import Level, Snapshot
+from memwatch.reporting.incidents.readings import build_frame, find_places, size_in
 from memwatch.reporting.render.summary import by_footprint
-from memwatch_web.metrics.samples import PREFIX, find_devices, gauge, words
+from memwatch_web.metrics.samples import PREFIX, find_devices, gauge, info, words
 
 OWNER = ("kind", "name")
 DEFAULT_OWNERS = 8
@@ -20,6 +21,8 @@ DEFAULT_OWNERS = 8
 KEEP_SECONDS = 600.0
 # Names of the samples that are not one owner. No unit, container, pod, job or user has a name in parentheses.
 OTHERS, NO_OWNER, NOT_VISIBLE, NOT_KNOWN = "(others)", "(none)", "(not visible)", "(not known)"
+# Of the process in the name of a holder; its user chooses it.
+MAX_NAME_LENGTH = 64
 
 
 class OwnerSample(Struct, frozen=True):
@@ -152,6 +155,33 @@ def _family(
         if not isinstance(figure, Absent):
             family.add_sample(name, dict(values), figure)
     return family
+
+
+def holder_families(snapshot: Snapshot, shows_processes: bool) -> Iterator[Metric]:
+    """Yield the largest holder of each pool above OK, for the texts of alerts: at most one sample for a pool.
+
+    It has no name that other metrics do not have: of a process only with `shows_processes`, else of a container.
+    """
+    frame = build_frame(0.0, snapshot)
+    raised = {one.target for one in snapshot.pressure if one.level > Level.LOW}
+    visible = [process for process in snapshot.processes if process.visible]
+    rows = []
+    for pool in snapshot.pools:
+        places = find_places(frame, pool.id)
+        sizes = [(size, process) for process in visible if (size := size_in(process, places))]
+        if pool.id in raised and sizes:
+            _, process = max(sizes, key=lambda found: found[0])
+            rows.append((pool.id, *name_holder(process, snapshot, shows_processes)))
+    text = "Largest holder of a pool whose level is above OK; the name of a process only if processes are exported."
+    yield info("pool_top_holder", text, [row for row in rows if any(row[1:])], ("pool", "name", "unit"))
+
+
+def name_holder(process: Process, snapshot: Snapshot, shows_process: bool) -> tuple[str, str]:
+    """Return name and unit. Without the name of the process, a container needs no unit: its scope has its id."""
+    unit, home = words(process.unit), words(find_home(process.unit, process.container, snapshot.container_names))
+    if shows_process:
+        return words(process.name)[:MAX_NAME_LENGTH], unit
+    return ("", unit) if home == unit else (home, "")
 
 
 def ghost_families(snapshot: Snapshot) -> Iterator[Metric]:
