@@ -6,11 +6,13 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from memwatch.core import units
 from memwatch.core.model import Absent
 from memwatch.library.backend_selection import NoBackendError, select
 from memwatch.library.daemon_client import Daemon
@@ -83,9 +85,13 @@ def test_headroom_of_a_gpu_is_that_of_the_machine(name: str, known: bool, tmp_pa
 
 
 LATER = """
-import json, memwatch
+import json, time, memwatch
 from msgspec.structs import replace
 from memwatch.library.machine import machine_cache
+while len(memwatch.machine().pools) < 2:  # the driver has not answered yet
+    time.sleep(0.05)
+while memwatch.memory_info().total_bytes > 500 << 30:
+    time.sleep(0.05)
 first = memwatch.memory_info()
 machine_cache._machine = replace(machine_cache._machine, monotonic=machine_cache._machine.monotonic - 60)
 later = memwatch.memory_info()
@@ -100,6 +106,47 @@ def test_system_ram_without_the_memory_of_a_gpu_stays_current(tmp_path: Path) ->
 
     assert first == later
     assert later[1] + later[2] == later[0] == 514120351744
+
+
+EVERYWHERE = """
+import json, logging, time, memwatch
+logging.basicConfig(handlers=[logging.NullHandler()])
+from memwatch.library.host import host
+while len(memwatch.machine().pools) < 2:  # the driver has not answered yet
+    time.sleep(0.05)
+memwatch.memory_info()
+while host.ram().total_bytes > 500 << 30:
+    time.sleep(0.05)
+with memwatch.track("step") as stats:
+    line = memwatch.log_memory_usage("step")
+profiler = memwatch.MemoryProfiler()
+with profiler:
+    profiler.stage("a")
+info, ratios = memwatch.memory_info(), []
+watch = memwatch.on_pressure(print)
+watch._look()
+watch.stop()
+print(json.dumps([info.used_bytes, stats.pool.peak_bytes, profiler.peak("a").pool_used_bytes,
+                  host.ram().total_bytes - host.available_bytes(), line.partition(" |")[0], watch._levels["ram"]]))
+"""
+
+
+@pytest.mark.parametrize("by_daemon", [False, True], ids=["alone", "daemon"])
+def test_memory_of_a_gpu_is_not_in_system_ram_of_any_function(tmp_path: Path, by_daemon: bool) -> None:
+    """On a GH200 the steps of a program have the System RAM that `memory_info` has, 478.8 GiB."""
+    simulator = Simulator.of(tmp_path, sample_nvml.GH200_NUMA)
+    environ = {**roots_environment("gh200-numa"), **simulator.environ}
+    with ExitStack() as stack:
+        url = None
+        if by_daemon:
+            daemon = stack.enter_context(running_daemon(tmp_path, environ=environ))
+            daemon.wait_for("/api/v1/pools", lambda pools: len(pools) == 2)
+            url = daemon.url
+        used, tracked, profiled, here, line, level = run_json(EVERYWHERE, url, **environ)
+
+    assert used == tracked == profiled == here
+    assert line == f"[step] Free: {units.size(514120351744 - used)}"
+    assert level == 0
 
 
 ELSEWHERE = """

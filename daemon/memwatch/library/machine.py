@@ -70,11 +70,11 @@ class MachineCache:
     def with_ram(self) -> Machine:
         """Return a machine whose System RAM the caller reads itself. Starts no thread without a daemon.
 
-        On a GH200 the caller cannot: /proc/meminfo contains the GPU's memory. There the data is fresh.
+        In an LXC container the caller cannot: /proc/meminfo is the container's. There the data is fresh.
         """
         found = self._with_daemon() or self._look()
         if self._checked is not found:
-            self._checked, self._is_ram_here = found, _is_all_of_meminfo(found.ram, host.ram())
+            self._checked, self._is_ram_here = found, _is_read_by_host(found.ram, host.ram())
         return found if self._is_ram_here and not found.from_daemon else self.fresh()
 
     def forget(self) -> None:
@@ -115,7 +115,9 @@ class MachineCache:
                 from memwatch.library.local_reading import LocalReader
 
                 self._reader = LocalReader()
-        return from_snapshot(self._reader.read())
+        found = from_snapshot(self._reader.read())
+        host.learn(found.pools)
+        return found
 
     def _follow(self) -> None:
         while (found := self._machine) and time.monotonic() - self._asked_at < _idle_seconds(found):
@@ -150,7 +152,10 @@ def from_daemon(of: Daemon) -> Machine | None:
     if found is None:
         return None
     try:
-        return decode_machine(found)
+        here = decode_machine(found)
+        if of.is_here:
+            host.learn(here.pools)
+        return here
     except (ResponseDecodeError, TypeError, KeyError) as error:
         log_once(f"the response of {of.url} cannot be decoded: {error}")
         return None
@@ -185,14 +190,14 @@ def with_current_ram(found: Machine, ram: Ram | Absent) -> Machine:
     )
 
 
-def _is_all_of_meminfo(pool: Pool | Share | None, ram: Ram | Absent) -> bool:
-    """Return True for System RAM that is exactly the memory in /proc/meminfo."""
+def _is_read_by_host(pool: Pool | Share | None, ram: Ram | Absent) -> bool:
+    """Return True for System RAM that is exactly the memory that `host` reads."""
     return pool is not None and pool.id == RAM and isinstance(ram, Ram) and ram.total_bytes == _size_of(pool)
 
 
 def _with_current_figures(pool: Pool, ram: Ram | Absent) -> Pool | None:
-    """Return the pool with current values. None if it is not exactly the memory in /proc/meminfo."""
-    if isinstance(ram, Absent) or not _is_all_of_meminfo(pool, ram):
+    """Return the pool with current values. None if it is not exactly the memory that `host` reads."""
+    if isinstance(ram, Absent) or not _is_read_by_host(pool, ram):
         return None
     left = ram.available_bytes
     return replace(
@@ -317,9 +322,9 @@ def _size_of(place: Pool | Share) -> int:
 
 
 def _now(place: Pool | Share, here: Machine, target: Target | None) -> tuple[Bytes, Bytes, Bytes]:
-    """Return used, available and free bytes. System RAM is read again if MemTotal is exactly its size."""
+    """Return used, available and free bytes. System RAM is read again if the host has exactly its size."""
     ram, total = host.ram(), _size_of(place)
-    if not isinstance(ram, Absent) and daemon.is_here and _is_all_of_meminfo(place, ram):
+    if not isinstance(ram, Absent) and daemon.is_here and _is_read_by_host(place, ram):
         return ram.total_bytes - ram.available_bytes, ram.available_bytes, ram.free_bytes
     if _is_current(here):
         if isinstance(place, Pool):
