@@ -7,7 +7,7 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,23 +156,28 @@ class Released(Struct, frozen=True):
     note: str = ""
 
 
-@never_raise(())
 def clear(framework: str = "") -> tuple[Released, ...]:
-    """Release all unused memory of every allocator of this process, and return what each released. Never raises.
+    """Release all unused memory of every allocator of this process, and return what each released.
 
     Garbage is collected first, since tensors in reference cycles keep their memory. PyTorch, CuPy, MLX and
     registered pools are cleared, then the pools of cudaMallocAsync and hipMallocAsync, then the heap of the C
     library. `framework`: only pools of that name, such as "CuPy". Takes milliseconds, and waits for the GPU: call
-    it between phases, not in each step. A framework that is not known is one line in the log.
+    it between phases, not in each step. Raises InvalidInputError for a framework that is not known, and no other
+    error.
     """
-    every = pools()
     wanted = check_text(framework, "framework", "CuPy").lower()
+    every = pools()
     if wanted:
         names = [
             *(pool.backend_name for pool in every),
             *(name.partition(" ")[0] for name in (*CALLS, *NOTHING_TO_CALL)),
         ]
         check_choice(wanted, "framework", dict.fromkeys(name.lower() for name in names), "CuPy")
+    return _clear(every, wanted)
+
+
+@never_raise(())
+def _clear(every: Sequence[MemoryPool], wanted: str) -> tuple[Released, ...]:
     gc.collect()
     found = [pool for pool in every if wanted in ("", pool.backend_name.lower())]
     before = [read_stats(pool).reserved_bytes for pool in found]  # PyTorch clears all GPUs at once
@@ -180,7 +185,7 @@ def clear(framework: str = "") -> tuple[Released, ...]:
         clear_pool(pool)
     after = [read_stats(pool).reserved_bytes for pool in found]
     cleared = [describe(pool, *pair) for pool, *pair in zip(found, before, after, strict=True)]
-    return tuple(cleared) if framework else (*cleared, *_trim_drivers(found), *_trim_heap())
+    return tuple(cleared) if wanted else (*cleared, *_trim_drivers(found), *_trim_heap())
 
 
 def describe(pool: MemoryPool, before: Bytes, after: Bytes) -> Released:
