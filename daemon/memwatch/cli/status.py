@@ -31,7 +31,8 @@ from memwatch.reporting.render.memory_map import (
 from memwatch.reporting.render.summary import by_footprint, notices_of
 from memwatch.reporting.render.summary import notice_lines as silence_lines
 
-MIN_BAR, MAX_BAR, MAX_LABEL = 10, 40, 28
+# A label that is wider than its column is on a line above its figures.
+MIN_BAR, MAX_BAR, MIN_LABEL = 10, 40, 28
 # Widths of "80.3 / 121.7 GiB   66.0%" and of "  available 1,600 GiB".
 FIGURES_WIDTH, AVAILABLE_WIDTH = 27, 22
 MAX_VERDICTS = 8
@@ -102,14 +103,11 @@ class Columns(NamedTuple):
 
 
 def _columns(snapshot: Snapshot, width: int, has_colour: bool) -> Columns:
-    label = min(MAX_LABEL, max((cells(name) for name in labels_of(snapshot).values()), default=0) + 3)
-    bar = (
-        width
-        - label
-        - FIGURES_WIDTH
-        - AVAILABLE_WIDTH
-        - max((cells(_sensors(one)) for one in snapshot.devices), default=0)
-    )
+    sensors = max((cells(_sensors(one)) for one in snapshot.devices), default=0)
+    space = width - FIGURES_WIDTH - AVAILABLE_WIDTH - sensors - 2
+    longest = max((cells(name) for name in labels_of(snapshot).values()), default=0) + 3
+    label = min(longest, max(MIN_LABEL, space - MIN_BAR))
+    bar = space - label + 2
     return Columns(label, max(MIN_BAR, min(MAX_BAR, bar - 2)), width, has_colour)
 
 
@@ -117,7 +115,7 @@ def _place_lines(snapshot: Snapshot, layout: Columns) -> Iterator[Line]:
     """Yield a line for each pool, and one below it for each share inside it."""
     pools = {pool.id for pool in snapshot.pools}
     for pool in snapshot.pools:
-        yield _pool_line(pool, snapshot, layout)
+        yield from _label_first(_pool_line(pool, snapshot, layout), layout)
         yield from _share_lines(pool.id, snapshot, layout, 1)
     for device in snapshot.devices:
         if device.id not in pools:
@@ -129,12 +127,21 @@ def _pool_line(pool: Pool, snapshot: Snapshot, layout: Columns) -> Line:
     segments = list(place_parts(build_parts(pool, shares), pool.size_bytes))
     device = next((one for one in snapshot.devices if one.id == pool.id), None)
     return (
-        Span(pad(pool.label, layout.label)),
+        Span(pool.label),
         *_bar(segments, layout),
         _figures(pool, pool.size_bytes, snapshot),
         Span(f"  available {wording.size(pool.available_bytes):<{AVAILABLE_WIDTH - 12}}"),
         Span("" if device is None else _sensors(device), "muted"),
     )
+
+
+def _label_first(line: Line, layout: Columns) -> Iterator[Line]:
+    """Yield a line with its label padded to its column, or on a line above."""
+    label, *rest = line
+    if cells(label.text) >= layout.label:
+        yield (label,)
+        label = Span("")
+    yield (label._replace(text=pad(label.text, layout.label)), *rest)
 
 
 def _bar(segments: Sequence[Segment], layout: Columns) -> Line:
@@ -160,14 +167,16 @@ def _share_lines(place: str, snapshot: Snapshot, layout: Columns, depth: int) ->
     labels = labels_of(snapshot)
     for share in (one for one in snapshot.shares if one.within == place):
         lead = "  " * (depth - 1) + ("└ " if depth else "")
-        label = Span(pad(f"{lead}{labels[share.id]}", layout.label))
+        label = Span(f"{lead}{labels[share.id]}")
         around = Span(f"  ⊂ {labels.get(place, place)}", "muted")
         limit, parts = share.limit_bytes, limit_parts(share)
         if parts and isinstance(limit, int) and limit:
-            yield (label, *_bar(list(place_parts(parts, limit)), layout), _figures(share, limit, snapshot), around)
+            bar, figures = _bar(list(place_parts(parts, limit)), layout), _figures(share, limit, snapshot)
+            yield from _label_first((label, *bar, figures, around), layout)
         else:
             space = " " * layout.bar
-            yield (label, Span(f"{space} {wording.size(share.used_bytes):>{FIGURES_WIDTH - 9}}{'':8}"), around)
+            figures = Span(f"{space} {wording.size(share.used_bytes):>{FIGURES_WIDTH - 9}}{'':8}")
+            yield from _label_first((label, figures, around), layout)
         yield from _share_lines(share.id, snapshot, layout, depth + 1)
 
 

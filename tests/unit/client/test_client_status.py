@@ -64,6 +64,24 @@ def test_status_begins_with_the_verdict_and_lists_all_pools_and_shares(name: str
     assert text.count("⊂") >= len(snapshot.shares)
 
 
+@pytest.mark.parametrize(("width", "above"), [(80, True), (100, True), (160, False)])
+def test_long_label_is_whole_beside_its_figures_or_above_them(width: int, above: bool) -> None:
+    """That of a share too. The figures of all places stay in their columns."""
+    long = "GPU 0 limit of /system.slice/inference-server.service"
+    cards = discrete_gpu()
+    first, *others = cards.pools[1:]
+    limit = replace(mig_server().shares[0], id="limit", label=f"{long} ⊂", within="gpu1.vram", device="gpu1")
+    named = replace(cards, pools=(cards.pools[0], replace(first, label=long), *others), shares=(limit,))
+    lines = text_of(named, width).splitlines()
+
+    (place,) = (number for number, line in enumerate(lines) if line.startswith(long) and " is " not in line)
+    figures = lines[place + above]
+    assert (lines[place] == long) is above
+    assert wording.size(first.size_bytes) in figures
+    assert any(line.strip().startswith(f"└ {long}") for line in lines)
+    assert len({line.index("available") for line in lines if "  available " in line}) == 1
+
+
 def test_levels_are_coloured_and_bars_have_one_width() -> None:
     lines = list(render_lines(received(discrete_gpu()), 0.2, 120, has_colour=True))
     bars = [line for line in lines if "available" in plain(line) and "/" in plain(line)]
