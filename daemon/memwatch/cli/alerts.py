@@ -13,7 +13,7 @@ import click
 
 from memwatch.cli.context import ClientContext, build_context, check_shape, common, seconds_within
 from memwatch.cli.http import EXIT_UNKNOWN, Address, CommandError, RequestDeclinedError, ask
-from memwatch.cli.tables import columns, when
+from memwatch.cli.tables import table, when
 from memwatch.cli.terminal.moment import LEVELS, labels_of
 from memwatch.core.model import Absent
 from memwatch.core.printable import printable
@@ -49,16 +49,13 @@ def alerts(url: Address | None, as_json: bool) -> int:
 
 
 def alert_lines(found: list[Json], now: float | None) -> Iterator[str]:
-    if not found:
-        yield "No alerts."
-        return
-    rows: list[tuple[str, ...]] = [("severity", "state", "since", "target", "alert", "reason")]
+    head, rows = ("severity", "state", "since", "target", "alert", "reason"), []
     for one in found:
         since = when(one["since_unix"], now or one["since_unix"]) if one.get("since_unix") else wording.DASH
         state = one["state"] + (", silenced" if one["silenced"] else "")
         reason = "; ".join(reason["text"] for reason in one["reasons"])
         rows.append((one["severity"], state, since, one["target"], one["rule"], reason))
-    yield from columns(rows)
+    yield from table(head, rows, "No alerts.")
 
 
 SILENCES = "/api/v1/silences"
@@ -135,14 +132,11 @@ def created_lines(created: Json, labels: dict[str, str]) -> Iterator[str]:
 
 
 def list_lines(found: list[Json], now: float | None) -> Iterator[str]:
-    if not found:
-        yield "No silences."
-        return
-    rows: list[tuple[str, ...]] = [("id", "target", "event", "until", "by", "comment")]
+    head, rows = ("id", "target", "event", "until", "by", "comment"), []
     for one in RECORDS.decode(tuple[Silence, ...], found):
         until = when(one.until_unix, now or one.created_unix)
         rows.append((one.id, one.target or ALL, one.event or ALL, until, one.made_by, one.comment))
-    yield from columns(rows)
+    yield from table(head, rows, "No silences.")
     yield from (f"{one['id']}: {one['note']}" for one in found if one["note"])
 
 

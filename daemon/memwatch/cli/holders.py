@@ -11,9 +11,9 @@ import click
 
 from memwatch.cli.context import Number, build_context, check_shape, common, seconds_within
 from memwatch.cli.http import Address, DaemonResponse, ask
-from memwatch.cli.tables import clock, columns, known_size
+from memwatch.cli.tables import clock, columns, known_size, table
 from memwatch.core.engines.records import Engine
-from memwatch.core.model import NAMELESS, Absent, Bytes
+from memwatch.core.model import NAMELESS, Absent, Bytes, Process
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.summary import by_footprint
@@ -56,9 +56,9 @@ def _ask_owners(address: Address, by: str) -> DaemonResponse:
 def owner_lines(found: Json, limit: int) -> Iterator[str]:
     labels = {pool["id"]: pool["label"] for pool in found.get("pools", ())}
     labels |= {share["id"]: share["relation"].partition(" ⊂ ")[0] for share in found.get("shares", ())}
-    rows: list[tuple[str, ...]] = [(found["by"], "processes", "footprint", "rss", "GPU memory")]
-    rows += [_owner_row(owner, labels) for owner in found["owners"][:limit]]
-    yield from columns(rows, right=frozenset({1, 2, 3})) if len(rows) > 1 else [_why_none(found)]
+    head = (found["by"], "processes", "footprint", "rss", "GPU memory")
+    rows = [_owner_row(owner, labels) for owner in found["owners"][:limit]]
+    yield from table(head, rows, _why_none(found), right=frozenset({1, 2, 3}))
     yield from _more(found["owners"], limit)
     if found.get("note"):
         yield found["note"]
@@ -71,15 +71,16 @@ def _why_none(found: Json) -> str:
 
 
 def process_lines(snapshot: Snapshot, limit: int) -> Iterator[str]:
-    rows: list[tuple[str, ...]] = [("pid", "name", "footprint", "rss", "GPU memory")]
-    for one in by_footprint(snapshot.processes)[:limit]:
-        held = {place: None if isinstance(count, Absent) else count for place, count in one.device_bytes.items()}
-        footprint = _size(one.footprint_bytes) if one.footprint_range is None else wording.footprint(one)
-        rows.append(
-            (str(one.pid), one.title[:60], footprint, _size(one.rss_bytes), _devices(held, snapshot.labels))
-        )
-    yield from columns(rows, right=frozenset({0, 2, 3})) if len(rows) > 1 else ["The list of processes is empty."]
+    head = ("pid", "name", "footprint", "rss", "GPU memory")
+    rows = [_process_row(one, snapshot.labels) for one in by_footprint(snapshot.processes)[:limit]]
+    yield from table(head, rows, "The list of processes is empty.", right=frozenset({0, 2, 3}))
     yield from _more(snapshot.processes, limit)
+
+
+def _process_row(one: Process, labels: Mapping[str, str]) -> tuple[str, ...]:
+    held = {place: None if isinstance(count, Absent) else count for place, count in one.device_bytes.items()}
+    footprint = _size(one.footprint_bytes) if one.footprint_range is None else wording.footprint(one)
+    return str(one.pid), one.title[:60], footprint, _size(one.rss_bytes), _devices(held, labels)
 
 
 def _more(found: Sequence[object], limit: int) -> Iterator[str]:
@@ -136,29 +137,27 @@ def growth(seconds: float, limit: int, url: Address | None, as_json: bool) -> in
 
 
 def growth_lines(found: Json) -> Iterator[str]:
-    grown = [one for one in found["processes"] if one["grown_bytes"] > 0]
-    if not grown:
-        yield "No process grew."
+    rows = [_growth_row(one, found) for one in found["processes"] if one["grown_bytes"] > 0]
+    head = ("pid", "name", "user", "growth", "in", "last minute", "now")
+    yield from table(head, rows, "No process grew.", right=frozenset({0, 3, 5, 6}))
+    if not rows:
         return
-    rows: list[tuple[str, ...]] = [("pid", "name", "user", "growth", "in", "last minute", "now")]
-    for one in grown:
-        span = found["to"] - one["from_unix"]
-        minute = one["windows"].get("60")
-        rows.append(
-            (
-                str(one["pid"]),
-                str(one["name"] or NAMELESS),
-                str(one["user"] or wording.DASH),
-                wording.change(one["grown_bytes"]),
-                wording.duration(min(span, found["to"] - found["from"])),
-                wording.DASH if minute is None else wording.change(minute),
-                wording.size(one["to_bytes"]),
-            )
-        )
-    yield from columns(rows, right=frozenset({0, 3, 5, 6}))
     for suspect in found.get("suspects") or ():
         words = f"{suspect['name'] or NAMELESS} (PID {suspect['pid']}) {wording.change(suspect['grown_bytes'])}"
         yield f"Suspected leak: {words}: {suspect['evidence']}"
+
+
+def _growth_row(one: Json, found: Json) -> tuple[str, ...]:
+    minute = one["windows"].get("60")
+    return (
+        str(one["pid"]),
+        str(one["name"] or NAMELESS),
+        str(one["user"] or wording.DASH),
+        wording.change(one["grown_bytes"]),
+        wording.duration(found["to"] - max(one["from_unix"], found["from"])),
+        wording.DASH if minute is None else wording.change(minute),
+        wording.size(one["to_bytes"]),
+    )
 
 
 BLOCKS = "▁▂▃▄▅▆▇█"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memwatch.core.model import Absent, Device
@@ -56,6 +56,14 @@ def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) 
         ).rstrip()
         for row in rows
     ]
+
+
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], none: str, right: frozenset[int] = frozenset()
+) -> list[str]:
+    """Align rows below their head. `none`: the sentence in place of a table without rows."""
+    found = [head, *rows]
+    return columns(found, right) if len(found) > 1 else [none]
 
 
 def device_lines(snapshot: Snapshot) -> Iterator[str]:
