@@ -1,4 +1,4 @@
-"""vm_stat, sysctl and ioreg of macOS, and the dynamic linker's cache of libraries elsewhere."""
+"""sysctl and ioreg of macOS, and the dynamic linker's cache of libraries elsewhere."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from memwatch.core.linux.files import ParseError
 
 
 def check(data: bytes) -> None:
-    found = apple.parse_vm_stat(data)
-    if found is not None:
-        are_valid(found)
     settings = apple.parse_sysctl(data)
     are_valid((apple.parse_wired_limit(settings), apple.parse_memory_size(settings)))
     apple.parse_pressure_level(settings)

@@ -74,7 +74,7 @@ def parts(data: bytes) -> None:
         at_most_sum_of_input(node, data)
     with suppress(DecodeError):
         are_in_input(nvmap.parse_meminfo(data), data)
-    are_in_input(dict(drm.parse_gpu_lines(data)), data)
+    are_in_input(drm.parse_gpu_active(data), data)
     ram = host.parse_meminfo(data)
     if isinstance(ram, Ram):
         are_in_input((ram.total_bytes, ram.free_bytes), data)

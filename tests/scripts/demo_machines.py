@@ -313,9 +313,7 @@ def macbook_story() -> list[Snapshot]:
         level: PressureLevel = "critical" if scene.leaked > 0.97 else "warning" if scene.leaked > 0.85 else "normal"
         unknown = Absent.NOT_AVAILABLE
         apple.findings = Findings(
-            apple=AppleReading(
-                "Apple M3 Pro", "Mac15,6", size, (accelerator,), level, unknown, unknown, Metal(True, limit)
-            )
+            apple=AppleReading("Apple M3 Pro", "Mac15,6", size, (accelerator,), level, unknown, Metal(True, limit))
         )
         people.findings = mac_processes(metal, leak, scene)
 

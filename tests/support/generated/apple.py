@@ -28,7 +28,6 @@ def draw_apple(figures: Figures, host: Host) -> AppleReading:
         accelerators=tuple(accelerators),
         pressure="normal",
         wired_limit_bytes=figures.known(size >> 1),
-        vm=Absent.NOT_AVAILABLE,
         metal=metal,
     )
 

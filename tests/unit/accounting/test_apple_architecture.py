@@ -26,6 +26,6 @@ UNKNOWN = Absent.NOT_AVAILABLE
 def test_architecture_of_a_mac(
     metal: Metal | Absent, chip: Words, architecture: Architecture, evidence: str
 ) -> None:
-    reading = AppleReading(chip, "Mac15,8", UNKNOWN, (), UNKNOWN, UNKNOWN, UNKNOWN, metal)
+    reading = AppleReading(chip, "Mac15,8", UNKNOWN, (), UNKNOWN, UNKNOWN, metal)
 
     assert decide_architecture(reading) == (architecture, (evidence,))

@@ -75,7 +75,7 @@ PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
         lambda data: cards.find_model(data, "8086", "56a0"),
         ("root/usr/share/hwdata/pci.ids", "root/usr/share/misc/pci.ids"),
     ),
-    "GPU lines": (drm.parse_gpu_lines, ("proc/meminfo",)),
+    "GPU active": (drm.parse_gpu_active, ("proc/meminfo",)),
     "text": (machine.decode_text, ("sys/class/dmi/id/product_name",)),
 }
 FOLDERS = [machine_folder(name).roots.procfs.parent for name in NAMES]

@@ -20,7 +20,6 @@ from memwatch.core.drivers.apple import (
     parse_metal,
     parse_pressure_level,
     parse_sysctl,
-    parse_vm_stat,
     parse_wired_limit,
 )
 from memwatch.core.findings import Findings
@@ -59,20 +58,6 @@ M5_MAX = {
     "Device Utilization %": 87,
     "In use system memory": 54969483264,
 }
-VM_STAT = b"""\
-Mach Virtual Memory Statistics: (page size of 16384 bytes)
-Pages free:                                4518.
-Pages active:                            194947.
-Pages inactive:                          191193.
-Pages speculative:                         3014.
-Pages throttled:                              0.
-Pages wired down:                        159117.
-Pages purgeable:                           1204.
-"Translation faults":                1893310021.
-Pages copy-on-write:                   70210023.
-Pages stored in compressor:             1022243.
-Pages occupied by compressor:            454496.
-"""
 SYSCTL = """\
 hw.memsize: {memory}
 hw.model: {model}
@@ -148,30 +133,9 @@ def test_impossible_use_is_inconsistent() -> None:
     assert [one.in_use_bytes for one in found] == [Absent.INCONSISTENT, Absent.INCONSISTENT]
 
 
-def test_page_size_is_read_from_the_first_line() -> None:
-    """16 KiB on Apple chips: four times as much as with a constant of 4 KiB."""
-    vm = parse_vm_stat(VM_STAT)
-
-    assert vm is not None
-    assert vm.page_bytes == 16384
-    assert vm.free_bytes == 4518 * 16384
-    assert vm.compressor_bytes == 454496 * 16384
-    assert vm.compressed_bytes == 1022243 * 16384
-    assert vm.anonymous_bytes is NO
-    known = vm.free_bytes + vm.active_bytes + vm.inactive_bytes + vm.speculative_bytes + vm.wired_bytes
-    assert known + 454496 * 16384 == pytest.approx(16 * GIB, rel=0.05)
-
-
-@pytest.mark.parametrize("answer", [b"", VM_STAT[59:], VM_STAT.replace(b"Pages wired down", b"Pages wired")])
-def test_counts_without_a_page_size_are_ignored(answer: bytes) -> None:
-    """Without it, or without one of the queues, sizes cannot be computed."""
-    assert parse_vm_stat(answer) is None
-
-
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_yield_valid_values(data: bytes) -> None:
     """Nothing raises, and no value is out of range."""
-    parse_vm_stat(data)
     settings = parse_sysctl(data)
     assert parse_pressure_level(settings) in (NO, Absent.INCONSISTENT, "normal", "warning", "critical")
     limit = parse_wired_limit(settings)
@@ -196,7 +160,7 @@ def test_wired_limit_set_by_an_administrator_is_parsed() -> None:
 
 def reading(*accelerators: Accelerator, **fields: object) -> AppleReading:
     plain = {"chip": "Apple M1 Pro", "model": "MacBookPro18,3", "memory_bytes": 16 * GIB, "pressure": "normal"}
-    rest = {"wired_limit_bytes": Absent.NOT_AVAILABLE, "vm": Absent.NOT_AVAILABLE, "metal": Absent.NOT_AVAILABLE}
+    rest = {"wired_limit_bytes": Absent.NOT_AVAILABLE, "metal": Absent.NOT_AVAILABLE}
     return AppleReading(accelerators=accelerators, **{**plain, **rest, **fields})  # type: ignore[arg-type]
 
 
@@ -273,10 +237,10 @@ def test_stale_collector_keeps_the_gpu_and_drops_values() -> None:
     assert (device.state, share.used_bytes) == ("stalled", Absent.STALE)
 
 
-def tools(folder: Path, ioreg: bytes, vm_stat: bytes = VM_STAT, **settings: object) -> dict[str, str]:
-    """Return the paths of three fake tools, each printing a given text; sysctl exits with 1, as it may."""
+def tools(folder: Path, ioreg: bytes, **settings: object) -> dict[str, str]:
+    """Return the paths of two fake tools, each printing a given text; sysctl exits with 1, as it may."""
     words = {"memory": 17179869184, "model": "MacBookPro18,3", "chip": "Apple M1 Pro", "level": 1, "limit": 0}
-    outputs = {"ioreg": ioreg, "vm_stat": vm_stat, "sysctl": SYSCTL.format(**{**words, **settings}).encode()}
+    outputs = {"ioreg": ioreg, "sysctl": SYSCTL.format(**{**words, **settings}).encode()}
     for tool, text in outputs.items():
         (folder / f"{tool}.txt").write_bytes(text)
         program = folder / tool
@@ -347,5 +311,5 @@ def test_invalid_output_of_ioreg_is_quoted(tmp_path: Path) -> None:
 
 def test_collector_is_unavailable_without_the_tools(tmp_path: Path) -> None:
     """Another operating system is not an error."""
-    with pytest.raises(SourceUnavailable, match="ioreg and vm_stat and sysctl not found"):
+    with pytest.raises(SourceUnavailable, match="ioreg and sysctl not found"):
         Collector({tool: str(tmp_path / tool) for tool in TOOLS})

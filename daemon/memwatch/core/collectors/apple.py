@@ -17,7 +17,6 @@ from memwatch.core.drivers.apple import (
     parse_metal,
     parse_pressure_level,
     parse_sysctl,
-    parse_vm_stat,
     parse_wired_limit,
 )
 from memwatch.core.findings import Findings
@@ -31,13 +30,13 @@ DEADLINE_SECONDS = 4.0
 # Metal's recommended working set changes only with an administrator's setting.
 METAL_SECONDS = 300.0
 # Parts of macOS, where only the system can write.
-TOOLS = {"ioreg": "/usr/sbin/ioreg", "vm_stat": "/usr/bin/vm_stat", "sysctl": "/usr/sbin/sysctl"}
+TOOLS = {"ioreg": "/usr/sbin/ioreg", "sysctl": "/usr/sbin/sysctl"}
 IOREG = ("ioreg", "-a", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 METAL = "memwatch.core.drivers.apple"
 
 
 class Collector(BaseCollector):
-    """Runs three short-lived child processes every 5 s (ioreg takes about 24 ms), in its own thread."""
+    """Runs two short-lived child processes every 5 s (ioreg takes about 24 ms), in its own thread."""
 
     name = "apple"
     period_seconds = PERIOD_SECONDS
@@ -72,7 +71,6 @@ class Collector(BaseCollector):
             accelerators=parse_ioreg(self._run_tool(*IOREG)),
             pressure=parse_pressure_level(settings),
             wired_limit_bytes=parse_wired_limit(settings),
-            vm=parse_vm_stat(self._run_tool("vm_stat")) or Absent.NOT_AVAILABLE,
             metal=self._read_metal(),
         )
         return Findings(apple=reading, machine=build_machine(reading))

@@ -35,32 +35,31 @@ WAKES_WHEN_READ = frozenset({"xe"})
 # Number of runs after which cards are read again even if no name changed: a driver may have been rebound.
 CARD_ROUNDS = 12
 
-_GPU_LINES = re.compile(rb"^(GPUActive|GPUReclaim): +(\d{1,19}) kB\n", re.MULTILINE)
+_GPU_ACTIVE = re.compile(rb"^GPUActive: +(\d{1,19}) kB\n", re.MULTILINE)
 
 
-def parse_gpu_lines(meminfo: bytes) -> Mapping[str, int]:
-    """Parse the newest kernels' sums of GPU buffers in System RAM and of reclaimable driver pools."""
-    return {key.decode(): int(pages) << 10 for key, pages in _GPU_LINES.findall(meminfo)}
+def parse_gpu_active(meminfo: bytes) -> Bytes:
+    """Parse the newest kernels' sum of GPU buffers in System RAM, in bytes."""
+    found = _GPU_ACTIVE.search(meminfo)
+    return int(found[1]) << 10 if found else Absent.NOT_SUPPORTED
 
 
 def build_reading(
     cards: tuple[DrmCard, ...],
     scan: Scan,
-    gpu_lines: Mapping[str, int],
+    gpu_active_bytes: Bytes,
     npus: tuple[DrmCard, ...] = (),
 ) -> DrmReading:
     rejected: Counter[str] = Counter()
     for held in scan.held:
         rejected.update(held.info.rejected)
-    absent: Bytes = Absent.NOT_SUPPORTED
     return DrmReading(
         cards=cards,
         clients=merge_clients(scan.held),
         seen=scan.seen,
         unreadable=scan.unreadable,
         rejected=dict(rejected),
-        gpu_active_bytes=gpu_lines.get("GPUActive", absent),
-        gpu_reclaim_bytes=gpu_lines.get("GPUReclaim", absent),
+        gpu_active_bytes=gpu_active_bytes,
         npus=npus,
         mute=scan.mute,
     )
@@ -101,7 +100,7 @@ class Collector(BaseCollector):
         asleep = {card.name for card in self._cards if is_asleep(self._roots.sysfs, card)}
         scan = self._scan(asleep)
         meminfo = read_once(self._roots.procfs / "meminfo") or b""
-        reading = build_reading(self._with_regions(asleep), scan, parse_gpu_lines(meminfo), self._npus)
+        reading = build_reading(self._with_regions(asleep), scan, parse_gpu_active(meminfo), self._npus)
         self._pids.update(self.name, pids_with_memory(reading))
         self.period_seconds = PERIOD_SECONDS if reading.clients else IDLE_PERIOD_SECONDS
         return Findings(drm=reading, rejected=sum(reading.rejected.values()))

@@ -36,21 +36,6 @@ class Accelerator(Struct, frozen=True):
     allocated_bytes: Bytes
 
 
-class VmStat(Struct, frozen=True):
-    """vm_stat in bytes. The compressor uses `compressor_bytes` to store `compressed_bytes` of pages."""
-
-    page_bytes: int
-    free_bytes: int
-    active_bytes: int
-    inactive_bytes: int
-    speculative_bytes: int
-    wired_bytes: int
-    compressor_bytes: Bytes
-    compressed_bytes: Bytes
-    purgeable_bytes: Bytes
-    anonymous_bytes: Bytes
-
-
 class Metal(Struct, frozen=True):
     """Metal's properties of the default device.
 
@@ -70,7 +55,6 @@ class AppleReading(Struct, frozen=True):
     accelerators: tuple[Accelerator, ...]
     pressure: PressureLevel | Absent
     wired_limit_bytes: Bytes
-    vm: VmStat | Absent
     metal: Metal | Absent
 
 
@@ -122,8 +106,6 @@ def _bytes(value: Any) -> Bytes:  # noqa: ANN401
     return value if type(value) is int and 0 <= value <= MAX_BYTES else Absent.INCONSISTENT
 
 
-_PAGE = re.compile(rb"page size of (\d{4,7}) bytes")
-_LINE = re.compile(rb'^"?([^":\n]{1,60})"?: +(\d{1,15})\.?$', re.MULTILINE)
 _SETTING = re.compile(rb"^([a-z][\w.]{1,60}): ([^\n]{0,200})$", re.MULTILINE)
 # The flags of the dispatch source (DISPATCH_MEMORYPRESSURE_*), not the kernel's own levels 0 to 3.
 _LEVELS: Mapping[str, PressureLevel] = {"1": "normal", "2": "warning", "4": "critical"}
@@ -135,33 +117,6 @@ SETTINGS = (
     "kern.memorystatus_vm_pressure_level",
     "iogpu.wired_limit_mb",
 )
-
-
-def parse_vm_stat(data: bytes) -> VmStat | None:
-    """Parse vm_stat. None if a queue or the page size is missing: without it, page counts are useless."""
-    page = _PAGE.search(data)
-    pages = {key.decode("ascii", "replace"): int(count) for key, count in _LINE.findall(data)}
-    queues = ("Pages free", "Pages active", "Pages inactive", "Pages speculative", "Pages wired down")
-    if page is None or not set(queues) <= pages.keys():
-        return None
-    size = int(page[1])
-
-    def convert(key: str) -> Bytes:
-        return pages[key] * size if key in pages else Absent.NOT_SUPPORTED
-
-    free, active, inactive, speculative, wired = (pages[key] * size for key in queues)
-    return VmStat(
-        page_bytes=size,
-        free_bytes=free,
-        active_bytes=active,
-        inactive_bytes=inactive,
-        speculative_bytes=speculative,
-        wired_bytes=wired,
-        compressor_bytes=convert("Pages occupied by compressor"),
-        compressed_bytes=convert("Pages stored in compressor"),
-        purgeable_bytes=convert("Pages purgeable"),
-        anonymous_bytes=convert("Anonymous pages"),
-    )
 
 
 def parse_sysctl(data: bytes) -> Mapping[str, str]:

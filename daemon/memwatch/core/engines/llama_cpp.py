@@ -92,7 +92,6 @@ class Health(Struct, frozen=True):
 
 class Meta(Struct, frozen=True):
     size: int | None = None
-    n_params: int | None = None
     ftype: str = ""
 
 

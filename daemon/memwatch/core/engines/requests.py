@@ -108,7 +108,6 @@ class Model(Struct, frozen=True):
 
     id: str = ""
     root: str | None = None
-    owned_by: str = ""
     max_model_len: int | None = None
     loaded: bool | None = None
 

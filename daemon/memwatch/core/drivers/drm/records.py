@@ -72,10 +72,9 @@ class DrmReading(Struct, frozen=True, eq=False):
 
     `seen`: number of processes, without kernel threads. `unreadable`: those whose descriptors could not be read, so
     clients may be missing and sums are lower bounds. `rejected` counts, by key, lines without a valid size that
-    were left out. `gpu_active_bytes` and `gpu_reclaim_bytes` are lines of /proc/meminfo on the newest kernels. They
-    only serve for comparison and are part of no sum. `npus`: neural processing units. `mute`: device files whose
-    driver has no client statistics (i915 before Linux 5.19, ivpu before it reported memory), with the processes
-    that have them open. The memory of these is unknown.
+    were left out. `gpu_active_bytes` is a line of /proc/meminfo on the newest kernels. `npus`: neural processing
+    units. `mute`: device files whose driver has no client statistics (i915 before Linux 5.19, ivpu before it
+    reported memory), with the processes that have them open. The memory of these is unknown.
     """
 
     cards: tuple[DrmCard, ...]
@@ -84,7 +83,6 @@ class DrmReading(Struct, frozen=True, eq=False):
     unreadable: int
     rejected: Mapping[str, int] = field(default_factory=dict)
     gpu_active_bytes: Bytes = Absent.NOT_SUPPORTED
-    gpu_reclaim_bytes: Bytes = Absent.NOT_SUPPORTED
     npus: tuple[DrmCard, ...] = ()
     mute: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 

@@ -133,9 +133,9 @@ class Driver:
         self._note_missing(gpus)
         if not gpus:
             self._shut_down()
-            uuids = tuple(gpu.uuid for gpu in self._missing)
-            text = f"NVML lists no GPU anymore; missing: {', '.join(uuids)}" if uuids else "NVML lists no GPU"
-            self._failure = NvmlFailure("no_device", text, missing_uuids=uuids)
+            uuids = ", ".join(gpu.uuid for gpu in self._missing)
+            text = f"NVML lists no GPU anymore; missing: {uuids}" if uuids else "NVML lists no GPU"
+            self._failure = NvmlFailure("no_device", text)
             return
         self._gpus = gpus
         self._failure = None

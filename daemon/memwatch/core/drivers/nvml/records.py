@@ -143,12 +143,8 @@ class NvmlReading(Struct, frozen=True):
 
 
 class NvmlFailure(Struct, frozen=True):
-    """A failed reading. `reason`: no_library, no_driver, no_device, needs_new_process or failed.
-
-    `missing_uuids`: the GPUs of an earlier reading.
-    """
+    """A failed reading. `reason`: no_library, no_driver, no_device, needs_new_process or failed."""
 
     reason: str
     text: str
     code: int | None = None
-    missing_uuids: tuple[str, ...] = ()
