@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.collectors.cgroup import (
-    NOTE,
     RESCAN_SECONDS,
     Collector,
     compute_period,
@@ -21,7 +20,7 @@ from memwatch.core.linux.cgroup_limits import CgroupLimit, GroupFiles, compute_u
 from memwatch.core.linux.cgroup_mounts import V1, V2, CgroupVersion, find_own_cgroup, parse_limit
 from memwatch.core.linux.cgroups import OwnerNames, parse_cgroup, parse_mountinfo, parse_owners
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.core.model import Absent
+from memwatch.core.model import CGROUP_NOTE, Absent
 from simulators.amd_readings import ManualClock
 from support.fd_limit import descriptors, few_descriptors
 from support.machine_folders import machine_folder, plain
@@ -113,7 +112,7 @@ def test_cgroup_limit_excludes_gpu_memory() -> None:
 
     assert share["used_bytes"] < 0.04 * share["limit_bytes"]
     assert pool["unattributed_bytes"] > 27_000_000_000
-    assert share["note"] == NOTE
+    assert share["note"] == CGROUP_NOTE
 
 
 def test_lower_throttle_limit_is_the_limit(tmp_path: Path) -> None:
@@ -125,7 +124,8 @@ def test_lower_throttle_limit_is_the_limit(tmp_path: Path) -> None:
 
     assert (share.label, share.limit_bytes, share.limit_throttles) == ("Container throttle limit", 2 * GIB, True)
     assert share.note == (
-        "memory.high: above it the kernel slows the processes down, and kills only at memory.max, 12.0 GiB; " + NOTE
+        "memory.high: above it the kernel slows the processes down, and kills only at memory.max, 12.0 GiB; "
+        + CGROUP_NOTE
     )
 
 
@@ -227,7 +227,7 @@ def test_unreadable_limit_is_not_no_limit(tmp_path: Path) -> None:
     (share,) = Collector(roots).collect().shares
 
     assert (share.label, share.limit_bytes, share.used_bytes) == ("Container", *[Absent.NOT_AVAILABLE] * 2)
-    assert share.note == f"the limit of / cannot be read (Is a directory) and may be lower; {NOTE}"
+    assert share.note == f"the limit of / cannot be read (Is a directory) and may be lower; {CGROUP_NOTE}"
 
 
 def test_unreadable_limit_of_an_ancestor_is_named(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -11,9 +10,10 @@ import click
 
 from memwatch.cli.context import Number, build_context, check_shape, common, seconds_within
 from memwatch.cli.http import Address, DaemonResponse, ask
-from memwatch.cli.tables import clock, columns, known_size, table
+from memwatch.cli.tables import BLOCKS, clock, columns, known_size, table
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import NAMELESS, Absent, Bytes, Process
+from memwatch.core.printable import shorten_ids
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.summary import by_footprint
@@ -22,8 +22,6 @@ Json = dict[str, Any]
 GROUPS = ("process", "container", "pod", "job", "unit", "user")
 LIMIT = click.option("--limit", type=Number(1, 1000, 20), default=20, help="Maximum number of rows.  [default: 20]")
 MAX_PLACES = 2
-# Of a container in the name of its unit. Its first 12 digits are what docker ps shows.
-LONG_ID = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
 
 
 @click.command(short_help="Memory by unit, container, user, …")
@@ -95,7 +93,7 @@ def _owner_row(owner: Json, labels: Mapping[str, str]) -> tuple[str, ...]:
 
 def _owner_name(owner: Json) -> str:
     name = str(owner.get("pod_name") or owner.get("container_name") or owner["name"] or wording.DASH)
-    return LONG_ID.sub(r"\1", name)[:60]
+    return shorten_ids(name)[:60]
 
 
 def _range(one: Json) -> str:
@@ -158,9 +156,6 @@ def _growth_row(one: Json, found: Json) -> tuple[str, ...]:
         wording.DASH if minute is None else wording.change(minute),
         wording.size(one["to_bytes"]),
     )
-
-
-BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 @click.command(short_help="Min/avg/max over time.")

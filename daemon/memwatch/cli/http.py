@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from memwatch.core.http import DeadlineSocket, GetError, request
+from memwatch.core.http import DEFAULT_PORTS, DeadlineSocket, GetError, request
 from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
 from memwatch.core.options import InvalidValueError, parse_host, parse_socket
 from memwatch.core.runtime.daemon_address import default_url, is_on_this_machine
@@ -35,7 +35,6 @@ class CommandError(Exception):
 
 
 DEFAULT_PORT = 6360
-PORTS = {"http": 80, "https": 443}
 
 
 class Address(Struct, frozen=True):
@@ -85,11 +84,11 @@ def parse_url(url: str) -> Address:
         host, port = parts.hostname, parts.port
     except ValueError:
         raise InvalidValueError from None
-    if parts.scheme not in PORTS or host is None or "@" in parts.netloc or parts.query or parts.fragment:
+    if parts.scheme not in DEFAULT_PORTS or host is None or "@" in parts.netloc or parts.query or parts.fragment:
         raise InvalidValueError
     if not url.isascii() or not url.isprintable() or " " in url:
         raise InvalidValueError
-    number = PORTS[parts.scheme] if port is None else port
+    number = DEFAULT_PORTS[parts.scheme] if port is None else port
     return Address(parts.scheme, _parse_host(host), number, parts.path.rstrip("/"))
 
 

@@ -36,6 +36,7 @@ def known_size(count: int | None) -> str:
     return wording.DASH if count is None else wording.size(count)
 
 
+BLOCKS = "▁▂▃▄▅▆▇█"
 MARKS: dict[bool | None, str] = {True: "✓", False: "✗", None: "?"}
 # Not "System RAM": firmware may reserve a part of it (carve-out), which MemTotal does not contain.
 UNIFIED: dict[bool | None, str] = {

@@ -22,6 +22,7 @@ MAX_HEADER_BYTES = 64 * 1024
 # A name has a handful of addresses. The time that is left is divided among those that were not tried yet.
 MAX_ADDRESSES = 8
 USER_AGENT = "memwatchd"
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 AddressInfo = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
 # Type of socket.getaddrinfo.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,6 +12,7 @@ from msgspec import Struct
 from memwatch.core import units
 from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Bytes
+from memwatch.core.printable import shorten_ids
 
 # Allocations that a driver could not make. NVIDIA's driver also logs them when an allocation succeeds at the second
 # attempt: one at each of three starts of vLLM that worked (vllm#56824).
@@ -41,16 +41,13 @@ OTHERS: Mapping[str, str] = {
 KNOWN = ABOUT_MEMORY.keys() | OTHERS.keys()
 
 
-_LONG_ID = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
-
-
 def shorten_cgroup(place: str) -> str:
     """Return the last part of a cgroup path, with twelve digits of a container's id.
 
     `/` has a limit only in a container, whose own cgroup it is.
     """
     last = place.rstrip("/").rsplit("/", 1)[-1] if place.startswith("/") else place
-    return _LONG_ID.sub(r"\1", last) or "this container"
+    return shorten_ids(last) or "this container"
 
 
 def describe_kind(kind: str) -> str:

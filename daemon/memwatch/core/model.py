@@ -422,6 +422,8 @@ class Process(Struct, frozen=True):
 OWN_CGROUP = "cgroup"
 # Share of the cgroup that limits the process which asks. Not "cgroup": that may be another container's.
 OWN_LIMIT = "own_limit"
+# Note of limits on System RAM, unless the kernel charges GPU memory to cgroups.
+CGROUP_NOTE = "does not include GPU memory on unified machines"
 
 
 def find_own_limit(shares: Iterable[Share]) -> str | None:

@@ -5,7 +5,10 @@ Apply these where a text is read: a process, a container, a driver or a recordin
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+_LONG_ID = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
 
 
 def printable(text: str) -> str:
@@ -25,6 +28,11 @@ def decode(data: bytes) -> str:
 def printable_lines(text: str) -> str:
     """Escape like `printable`, but keep newlines: for a text whose lines are memwatchd's own."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+
+
+def shorten_ids(text: str) -> str:
+    """Cut each id of a container to its first 12 digits, as docker ps shows it."""
+    return _LONG_ID.sub(r"\1", text)
 
 
 def printable_parts(value: Any) -> Any:  # noqa: ANN401  JSON is anything

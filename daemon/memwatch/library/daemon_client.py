@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from memwatch.core.http import DeadlineSocket, GetError, request
+from memwatch.core.http import DEFAULT_PORTS, DeadlineSocket, GetError, request
 from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
 from memwatch.core.runtime.daemon_address import SOCKET_FILE, TCP_URL, default_url, is_on_this_machine
 from memwatch.library.program_safety import importing, log_once
@@ -28,7 +28,6 @@ CONNECT_SECONDS = 2.0
 # For requests from threads. An idle daemon builds its API on the first request, which takes seconds on a board.
 ANSWER_SECONDS = 20.0
 MAX_ANSWER_BYTES = 16 << 20
-PORTS = {"http": 80, "https": 443}
 
 
 class NoDaemonError(ConnectionError):
@@ -99,14 +98,14 @@ class Daemon:
         if url.startswith("unix:"):
             return "unix", url.removeprefix("unix:").removeprefix("//"), 0, ""
         parts = urlsplit(url)
-        if parts.scheme not in PORTS or parts.hostname is None:
+        if parts.scheme not in DEFAULT_PORTS or parts.hostname is None:
             from memwatch.core.redaction import redact_text  # needed only after a mistake
 
             raise ValueError(
                 f'MEMWATCH_URL is "{redact_text(url)[:80]}", which is not a daemon\'s URL; '
                 f"for example {TCP_URL} or unix:{SOCKET_FILE}"
             )
-        return parts.scheme, parts.hostname, parts.port or PORTS[parts.scheme], parts.path.rstrip("/")
+        return parts.scheme, parts.hostname, parts.port or DEFAULT_PORTS[parts.scheme], parts.path.rstrip("/")
 
     def _ask(self, method: str, path: str, body: bytes | None, seconds: float, backoff: float) -> Json | None:
         """Connect within `seconds` and wait up to `backoff` seconds for the response."""

@@ -16,14 +16,11 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from memwatch.build_info import __version__
-from memwatch.core.http import Admit, DeadlineSocket, GetError, Resolve, connect, request
+from memwatch.core.http import DEFAULT_PORTS, Admit, DeadlineSocket, GetError, Resolve, connect, request
 from memwatch.core.redaction import redact_text
 
 if TYPE_CHECKING:
     import ssl
-
-
-DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 from requests.adapters import BaseAdapter
 from requests.structures import CaseInsensitiveDict
 
-from memwatch.core.http import Admit
+from memwatch.core.http import DEFAULT_PORTS, Admit
 from memwatch.core.runtime.worker import FailureLog, Worker
 from memwatch_monitor.feature import Feature
-from memwatch_monitor.notify.http_post import DEFAULT_PORTS, Endpoint, Poster, PostResult
+from memwatch_monitor.notify.http_post import Endpoint, Poster, PostResult
 
 if TYPE_CHECKING:
     import asyncio

@@ -11,6 +11,7 @@ from msgspec import defstruct
 from msgspec.structs import replace
 
 from memwatch.core.doc import Doc
+from memwatch.core.http import DEFAULT_PORTS
 from memwatch.core.linux.key_owner import KeyOwners, KeyUse
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
 from memwatch_monitor.alerts.rules import DEFAULT_EVENTS, EVENTS, AlertRules
@@ -18,7 +19,6 @@ from memwatch_monitor.notify.alertmanager import AlertmanagerChannel, alerts_end
 from memwatch_monitor.notify.apprise import AppriseChannel
 from memwatch_monitor.notify.channel import JOB, Channel
 from memwatch_monitor.notify.http_post import (
-    DEFAULT_PORTS,
     Endpoint,
     Password,
     Poster,

@@ -7,7 +7,6 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.collectors.cgroup import NOTE
 from memwatch.core.collectors.meminfo import ArcStats, build_pool, build_swap
 from memwatch.core.collectors.numa import parse_node
 from memwatch.core.collectors.zram import parse_mm_stat
@@ -16,7 +15,7 @@ from memwatch.core.linux.cgroup_limits import CgroupLimit, limiting_cgroup
 from memwatch.core.linux.container_kind import LXCFS
 from memwatch.core.linux.files import ParseError
 from memwatch.core.linux.meminfo import check
-from memwatch.core.model import Absent, Process, Quality, Share, ShareKind
+from memwatch.core.model import CGROUP_NOTE, Absent, Process, Quality, Share, ShareKind
 from memwatch.core.snapshot import CHARGED, GPU_CHARGING, Machine, Node, ProcessScan
 from support.generated.figures import MIB, Figures
 
@@ -158,7 +157,7 @@ def draw_cgroups(figures: Figures, host: Host) -> Findings:
         limit_bytes=Absent.NOT_SUPPORTED if group is None or group.limit_bytes is None else group.limit_bytes,
         source="cgroup2",
         quality=Quality.DERIVED,
-        note=NOTE,
+        note=CGROUP_NOTE,
     )
     return Findings(shares=(share,))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from memwatch.cli.tables import BLOCKS
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.units import BINARY_UNITS, common_power, size
 from memwatch.reporting.render.words import DASH, ratio
@@ -61,9 +62,6 @@ def pair_words(part: Bytes | None, whole: Bytes | None) -> str:
         return size(part)
     number = short(part, common_power(whole)).rstrip("BKMGTPE")
     return f"{number} / {size(whole)}"
-
-
-BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 class Trend(Struct, frozen=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -18,14 +17,13 @@ from memwatch.core.linux.dmem import DmemReading, is_within, nearest, region_add
 from memwatch.core.linux.pci import pci_numbers
 from memwatch.core.model import Absent, Architecture, Bytes, Device, Quality, Share, ShareKind, sum_figures
 from memwatch.core.owners import OWNER_KINDS, KernelHeld
-from memwatch.core.printable import printable
+from memwatch.core.printable import printable, shorten_ids
 from memwatch.core.snapshot import Machine, Snapshot
 from memwatch.core.units import size
 
 # Each limit is a share, a pressure target, and eight series.
 MAX_LIMITS = 64
 MAX_ID_CHARACTERS = 160
-_LONG_ID = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
 _NO_SPACE = str.maketrans(dict.fromkeys(' ,"\\{}', "_"))
 # Regions that are a GPU's main memory. Others are named in the share's id.
 MAIN_REGIONS = frozenset({"vram", "vram0", "vidmem"})
@@ -300,7 +298,7 @@ def _key(limit: GroupLimit) -> tuple[str, str, str]:
 
 def _id_of(limit: GroupLimit) -> str:
     """Build an id that is safe in labels, queries and HTML: `gpu0.limit.system.slice/ollama.service`."""
-    path = printable(_LONG_ID.sub(r"\1", limit.cgroup.strip("/"))).translate(_NO_SPACE) or "self"
+    path = printable(shorten_ids(limit.cgroup.strip("/"))).translate(_NO_SPACE) or "self"
     suffix = "" if limit.region in MAIN_REGIONS else f".{printable(limit.region).translate(_NO_SPACE)}"
     return f"{limit.place.device}.limit.{path[-MAX_ID_CHARACTERS:]}{suffix}"
 

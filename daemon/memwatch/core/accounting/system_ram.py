@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from memwatch.core.findings import Findings
 from memwatch.core.linux.container_kind import LXCFS
 from memwatch.core.model import (
+    CGROUP_NOTE,
     Absent,
     Content,
     Pool,
@@ -23,8 +24,6 @@ from memwatch.core.model import (
     sum_figures,
 )
 from memwatch.core.snapshot import Zram
-
-NOTE = "does not include GPU memory on unified machines"
 
 
 def with_both_scopes(found: Findings) -> Findings:
@@ -85,7 +84,7 @@ def build_share(limit: Pool) -> Share:
         limit_bytes=limit.size_bytes,
         source=limit.source,
         quality=limit.quality,
-        note=NOTE,
+        note=CGROUP_NOTE,
     )
 
 

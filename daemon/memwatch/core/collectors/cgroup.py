@@ -22,7 +22,7 @@ from memwatch.core.linux.cgroup_limits import CgroupLimit, GroupFiles, killing_c
 from memwatch.core.linux.cgroup_mounts import V2, CgroupVersion, find_own_cgroup
 from memwatch.core.linux.cgroups import in_container
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, is_shortage, kept_file
-from memwatch.core.model import OWN_CGROUP, Absent, Bytes, Quality, Share, ShareKind
+from memwatch.core.model import CGROUP_NOTE, OWN_CGROUP, Absent, Bytes, Quality, Share, ShareKind
 from memwatch.core.options import SwitchableOptions
 from memwatch.core.printable import printable
 
@@ -30,7 +30,6 @@ Scope = Literal["auto", "host", "cgroup"]
 
 _MEM_TOTAL = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n", re.MULTILINE)
 
-NOTE = "does not include GPU memory on unified machines"
 # The kernel's documentation calls memory.high the "memory usage throttle limit".
 NO_LIMIT_VISIBLE = "no limit is set; those of the cgroups around it are not visible here"
 THROTTLE_LIMIT, THROTTLE_FILE = "throttle limit", "memory.high"
@@ -222,7 +221,7 @@ class Collector(BaseCollector):
             yield describe_throttle(group)
         if shown is not None and shown.includes_cache:
             yield NO_CACHE
-        yield CHARGED_NOTE if shown is not None and shown.charges_gpu else NOTE
+        yield CHARGED_NOTE if shown is not None and shown.charges_gpu else CGROUP_NOTE
 
     def close(self) -> None:
         self._own.close()
