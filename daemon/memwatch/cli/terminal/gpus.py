@@ -16,6 +16,7 @@ from memwatch.cli.terminal.memory_map import (
     whole_of,
 )
 from memwatch.cli.terminal.moment import LEVELS, MARKS, STYLES, level_word, share_label
+from memwatch.cli.terminal.past import RECENT_SECONDS
 from memwatch.cli.terminal.style import Line, Span, cells, clip, pad
 from memwatch.core.model import Absent, Device, Pool, PoolKind, Share, ShareKind
 from memwatch.reporting.render import words as wording
@@ -23,7 +24,6 @@ from memwatch.reporting.render.memory_map import build_map
 
 SPARK = 12
 MAX_NAME = 24
-RECENT_SECONDS = 600.0
 
 
 def level_of(place: Place, view: View) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from memwatch.cli.terminal.figures import pair, percent, short, spark
 from memwatch.cli.terminal.frame import Body, Frame, View, finish, header_of, notice_lines, rule
 from memwatch.cli.terminal.gpus import (
-    RECENT_SECONDS,
     gpu_line,
     mig_line,
     mig_of,
@@ -25,6 +24,7 @@ from memwatch.cli.terminal.memory_map import (
     style_at,
 )
 from memwatch.cli.terminal.moment import STYLES, Json, living_of
+from memwatch.cli.terminal.past import RECENT_SECONDS
 from memwatch.cli.terminal.processes import add_table
 from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells
 from memwatch.core.model import Absent, Bytes, Device, Pool, PoolKind

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from memwatch.cli.terminal.figures import spark
 from memwatch.cli.terminal.frame import Body, Frame, View, finish, header_of, notice_lines
 from memwatch.cli.terminal.moment import labels_of
+from memwatch.cli.terminal.past import RECENT_SECONDS
 from memwatch.cli.terminal.style import Line, Span, pad, wrapped
 from memwatch.core.allocators import AllocatorReport
 from memwatch.core.model import Absent, Bytes, Process, Words
 from memwatch.reporting.render import words as wording
 
 LABEL, SIZE = 13, 12
-RECENT_SECONDS = 600.0
 WINDOWS = (("60", "1 min"), ("600", "10 min"), ("3600", "1 h"))
 Row = tuple[str, str, str]
 
