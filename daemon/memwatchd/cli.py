@@ -1,4 +1,4 @@
-"""Command line of the daemon. Imports are deferred to the command that needs them, so --help stays fast."""
+"""Command line of the daemon. Imports are deferred to the command that needs them, so --version stays fast."""
 
 from __future__ import annotations
 
