@@ -23,7 +23,7 @@ from memwatch.core.accounting.leased import (
     way_out,
     with_leases_used,
 )
-from memwatch.core.budget import ROOT, Budget
+from memwatch.core.budget import ROOT, Account, Budget
 from memwatch.core.clock import Moment
 from memwatch.core.events import LEASE
 from memwatch.core.leases import (
@@ -253,13 +253,17 @@ class Entry(NamedTuple):
     places: Mapping[str, int]
     start_ticks: int
     uid: int | None
+    account: Account
     until_boottime: float
     arrival: ArrivalTracker
     arrived: int = 0
 
 
 class LeaseBook(Feature):
-    """Leases in force. Thread-safe. `on_change` gets all of them after a change; `record` time, text and target."""
+    """Leases in force. Thread-safe.
+
+    `on_change` gets all of them after a change; `record` time, text, target and account.
+    """
 
     name = "leases"
 
@@ -267,8 +271,8 @@ class LeaseBook(Feature):
     def of(cls, monitor: Monitor) -> LeaseBook:
         """Create the leases of a loop. They are not logged: every user may take some, the log is for operators."""
 
-        def record(unix: float, text: str, target: str) -> None:
-            monitor.events.add(unix, LEASE, text, target)
+        def record(unix: float, text: str, target: str, account: Account) -> None:
+            monitor.events.add(unix, LEASE, text, target, account)
 
         reader = ProcessReader(monitor.reports.procfs)
         budget = monitor.budgets["leases"]
@@ -279,7 +283,7 @@ class LeaseBook(Feature):
         reader: ProcessReader,
         moment: Callable[[], Moment],
         on_change: Callable[[tuple[Lease, ...]], object],
-        record: Callable[[float, str, str], object],
+        record: Callable[[float, str, str, Account], object],
         budget: Budget,
         accounts: Accounts,
     ) -> None:
@@ -315,7 +319,7 @@ class LeaseBook(Feature):
             entry = self._check(request, snapshot, now)
             self._entries[entry.lease.id] = entry
             self._publish()
-        self._record(now.wall, describe_grant(entry.lease, request.seconds), request.target)
+        self._record(now.wall, describe_grant(entry.lease, request.seconds), request.target, entry.account)
         return entry.lease
 
     def end(self, lease_id: str, by: str) -> bool:
@@ -373,8 +377,8 @@ class LeaseBook(Feature):
             until_unix=now.wall + request.seconds,
         )
         arrival = ArrivalTracker(self._reader, key, snapshot, pools)
-        self._take_place(request, lease.id, uid)
-        return Entry(lease, places, process.start_ticks, uid, now.boottime + request.seconds, arrival)
+        account = self._take_place(request, lease.id, uid)
+        return Entry(lease, places, process.start_ticks, uid, account, now.boottime + request.seconds, arrival)
 
     def _find_places(self, request: LeaseRequest, snapshot: Snapshot) -> dict[str, int]:
         """Return the bytes by place. Raises LeaseRefusedError if they do not fit."""
@@ -409,7 +413,7 @@ class LeaseBook(Feature):
             f"{how}{beside}; {remedy}"
         )
 
-    def _take_place(self, request: LeaseRequest, lease_id: str, uid: int | None) -> None:
+    def _take_place(self, request: LeaseRequest, lease_id: str, uid: int | None) -> Account:
         """Count the lease. One of an account with more of them ends for it. Raises LeaseRefusedError."""
         account = ROOT if request.by_uid == ROOT_UID else self._accounts.of_now(uid)
         account = account.as_operator() if request.is_operator else account
@@ -418,6 +422,7 @@ class LeaseBook(Feature):
             raise LeaseRefusedError(f"{self._budget.describe(account)}; end one first", True)
         if entry := self._entries.get(str(verdict.gone)):
             self._remove(entry, f"its account had the most leases, and {account.name} needed a place")
+        return account
 
     def _refuse_second(
         self, request: LeaseRequest, start_ticks: int, pools: frozenset[str], snapshot: Snapshot
@@ -450,7 +455,7 @@ class LeaseBook(Feature):
         self._budget.release(entry.lease.id)
         self._publish()
         text = f"lease ended: {describe(entry.lease)}: {why}"
-        self._record(self._moment().wall, text, entry.lease.target)
+        self._record(self._moment().wall, text, entry.lease.target, entry.account)
 
     def _publish(self) -> None:
         leases = self._leases()

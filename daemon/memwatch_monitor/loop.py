@@ -46,7 +46,7 @@ class Monitor:
     ) -> None:
         self.budgets: Budgets = budgets or Budgets(clock.monotonic)
         self.accounts: Accounts = accounts or Accounts(Path("/"))
-        self.events: EventLog = EventLog()
+        self.events: EventLog = EventLog(budget=self.budgets["marks"])
         self.composer: SnapshotComposer = SnapshotComposer(identity, self_usage)
         self.reports: AllocatorReports = reports or AllocatorReports()
         self.rules: MonitorRules = rules

@@ -106,7 +106,10 @@ class Daemon:
         own = OwnPressure(os.environ, trim_heap)
         watches = PsiTrigger(roots.procfs / "pressure/memory"), MemoryEvents(roots), own, *([ends] if ends else ())
         wakeups = Wakeups(watches, sampler.watches, sampler.hurry)
-        identity, reports = read_identity(roots), AllocatorReports(roots.procfs)
+        identity, reports = (
+            read_identity(roots),
+            AllocatorReports(roots.procfs, self.budgets["reports"], self.accounts),
+        )
         self.ends = ends
         monitor = Monitor(
             sampler,

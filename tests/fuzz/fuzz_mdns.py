@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from memwatch_monitor.neighbours.found import MAX_FOUND_BY_SOURCE, FoundMachines
+from memwatch.core.budget import KINDS, Account, Budget
+from memwatch_monitor.neighbours.found import FoundMachines
 from memwatchd.neighbours.mdns import MAX_SERVICES, NAME_LENGTH, SERVICE, PacketError, parse_services, read_service
 
 
@@ -20,4 +21,4 @@ def check(data: bytes) -> None:
                 assert len(machine.name) <= NAME_LENGTH
                 assert machine.url.isascii()
                 found.put("10.0.0.2", service.name, machine)
-    assert len(found.others((), ())) <= MAX_FOUND_BY_SOURCE
+    assert len(found.others((), ())) <= Budget(KINDS["machines_found"]).share(Account("192.0.2.1"))

@@ -79,13 +79,13 @@ SERVICE = "/system.slice/db.service"
 
 
 def test_kills_in_small_cgroups_of_a_user_hide_no_other_and_are_counted() -> None:
-    """An account has a quarter of the places. A larger kill of it replaces its smallest."""
+    """An account has half of the places. A larger kill of it replaces its smallest."""
     gatherer = Gatherer()
-    kill_at_limits(gatherer, 0.0, *(group_kill(USER.format(number), 32 << 20) for number in range(9)))
+    kill_at_limits(gatherer, 0.0, *(group_kill(USER.format(number), 32 << 20) for number in range(15)))
     kill_at_limits(gatherer, 1.0, group_kill(USER.format(0), 32 << 20), group_kill(SERVICE, GIB))
     kill_at_limits(gatherer, 2.0, group_kill(USER.format("large"), 2 * GIB))
     labels = [one.label for one in gatherer.open.values()]
-    assert len(labels) == 7
+    assert len(labels) == 13
     assert {"db.service", "run-large.scope"} < set(labels)
 
     kill_at_limits(gatherer, 61.0)
@@ -95,13 +95,13 @@ def test_kills_in_small_cgroups_of_a_user_hide_no_other_and_are_counted() -> Non
 
 def test_displaced_incident_ends_with_a_reason() -> None:
     gatherer = Gatherer()
-    kill_at_limits(gatherer, 0.0, *(group_kill(USER.format(number), GIB + number) for number in range(6)))
+    kill_at_limits(gatherer, 0.0, *(group_kill(USER.format(number), GIB + number) for number in range(12)))
     found = kill_at_limits(gatherer, 1.0, group_kill(USER.format("large"), 2 * GIB))
 
     ended = [one for one in found if one.ended is not None]
     assert [one.label for one in ended] == ["run-0.scope"]
     assert "a larger incident, or one of another account, took its place" in ended[0].evidence
-    assert len(gatherer.open) == gatherer.budget.held == 6
+    assert len(gatherer.open) == gatherer.budget.held == 12
 
 
 POD = "/kubepods.slice/kubepods-pod0f2a9f0e_1c2d_4a5b_8c7d_112233445566.slice/cri-containerd-{}.scope"
@@ -201,11 +201,11 @@ def test_kill_begins_an_incident_beside_four_targets() -> None:
 
 def test_cgroup_without_an_incident_gets_one_when_another_is_over() -> None:
     gatherer = Gatherer()
-    kills = [group_kill(USER.format(number), GIB) for number in range(7)]
-    assert len(kill_at_limits(gatherer, 0.0, *kills)) == 6
-    assert [one.ended is None for one in kill_at_limits(gatherer, 60.0)] == [False] * 6
+    kills = [group_kill(USER.format(number), GIB) for number in range(13)]
+    assert len(kill_at_limits(gatherer, 0.0, *kills)) == 12
+    assert [one.ended is None for one in kill_at_limits(gatherer, 60.0)] == [False] * 12
 
-    assert [one.label for one in kill_at_limits(gatherer, 61.0, kills[6])] == ["run-6.scope"]
+    assert [one.label for one in kill_at_limits(gatherer, 61.0, kills[12])] == ["run-12.scope"]
 
 
 def add_events(gatherer: Gatherer, events: Sequence[Event]) -> None:

@@ -578,7 +578,7 @@ def test_incident_that_is_kept_outlasts_a_flood_in_the_file(tmp_path: Path) -> N
 
 
 def test_log_keeps_the_largest_incidents_of_an_account() -> None:
-    """25 of 100 for a user, by the bytes that were killed."""
+    """75 of 100 for a user, by the bytes that were killed."""
     log = IncidentLog(budget := Budget(KINDS["incidents_kept"]))
 
     def put(name: str, target: str, held: int) -> None:
@@ -592,8 +592,8 @@ def test_log_keeps_the_largest_incidents_of_an_account() -> None:
 
     kept = {one.id for one in log.heads()}
     assert {"real", "large", "199"} < kept
-    assert len(kept) == 26
-    assert budget.recent() == {"uid 1001": 176}
+    assert len(kept) == 76
+    assert budget.recent() == {"uid 1001": 126}
 
 
 def test_recent_incidents_are_those_that_last_and_the_last_one_for_minutes() -> None:

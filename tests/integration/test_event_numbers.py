@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from memwatch.core.budget import ROOT
 from memwatch_monitor.history.disk import writer
 from memwatch_monitor.history.disk.restore import MAX_UNWRITTEN
 from support.alert_machine import AlertMachine
@@ -62,7 +63,7 @@ def test_numbers_continue_without_a_gap_after_a_clean_stop(tmp_path: Path) -> No
     machine = Machine(tmp_path / "state")
     first = machine.start()
     first.tick(GIB)
-    first.monitor.events.mark(machine.clock.wall(), "epoch 1")
+    first.monitor.events.mark(machine.clock.wall(), "epoch 1", ROOT)
     first.keeper.stop(30.0)
 
     second = machine.start()
@@ -77,7 +78,7 @@ def test_numbers_skip_those_of_a_killed_run(tmp_path: Path) -> None:
     first = machine.start()
     first.tick(GIB)
     for number in range(MAX_UNWRITTEN):
-        first.monitor.events.mark(machine.clock.wall(), f"step {number}")
+        first.monitor.events.mark(machine.clock.wall(), f"step {number}", ROOT)
     used = numbers_of(first)[-1]
     first.kill()
 
@@ -94,7 +95,7 @@ def test_numbers_of_damaged_files_are_not_used_again(tmp_path: Path, lost: list[
     first = machine.start()
     first.tick(GIB)
     for number in range(50):
-        first.monitor.events.mark(machine.clock.wall(), f"step {number}")
+        first.monitor.events.mark(machine.clock.wall(), f"step {number}", ROOT)
     used = numbers_of(first)[-1]
     first.keeper.stop(30.0)
     for name in lost:
@@ -149,7 +150,7 @@ def test_many_numbers_wake_the_writer(tmp_path: Path) -> None:
     first.keeper._events_at -= 5.0
 
     for number in range(MAX_UNWRITTEN + 1):
-        first.monitor.events.mark(machine.clock.wall(), f"step {number}")
+        first.monitor.events.mark(machine.clock.wall(), f"step {number}", ROOT)
 
     wait_until(lambda: first.keeper._events_written >= MAX_UNWRITTEN)
     first.keeper.stop(30.0)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from memwatch.core.budget import ROOT
 from memwatch.core.events import Event
 from memwatch.core.helper.codec import DecodeError
 from memwatch.core.kernel_log import KernelLog, OomKill
@@ -36,7 +37,7 @@ def test_events_are_restored_after_a_clean_restart_and_reboot(tmp_path: Path) ->
     machine = Machine(tmp_path / "state")
     first = machine.start()
     first.tick(GIB)
-    first.monitor.events.mark(machine.clock.wall(), "epoch 3")
+    first.monitor.events.mark(machine.clock.wall(), "epoch 3", ROOT)
     first.tick(63 * GIB)
     first.tick(GIB)
     first.keeper.stop(30.0)
@@ -74,7 +75,7 @@ def test_events_are_written_soon_and_marks_with_the_next_batch(tmp_path: Path) -
     first.tick(GIB)
     wait_until(lambda: first.keeper._events_written == 1)
     for number in range(1000):
-        first.monitor.events.mark(machine.clock.wall(), f"step {number}")
+        first.monitor.events.mark(machine.clock.wall(), f"step {number}", ROOT)
         first.tick(GIB)
     writes = first.keeper.status().writes
 
@@ -138,7 +139,7 @@ def test_many_marks_displace_no_event_on_disk(tmp_path: Path) -> None:
     first = machine.start()
     first.monitor.events.add(machine.clock.wall(), "oom_kill", "OOM killer: killed hog")
     for number in range(130):
-        first.monitor.events.mark(machine.clock.wall(), f"epoch {number}")
+        first.monitor.events.mark(machine.clock.wall(), f"epoch {number}", ROOT)
         first.tick(63 * GIB)
         wait_until(lambda: first.keeper._events_written == first.monitor.events.last_seq)
     before = events_of(first)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from memwatch.core.allocators import AllocatorReport
-from memwatch.core.events import MAX_MARKS, EventLog
+from memwatch.core.budget import KINDS, ROOT, Account, Budget, users_part
+from memwatch.core.events import Event, EventLog
 from memwatch.core.processes.allocator_reports import (
     EXPIRY_SECONDS,
-    MAX_PROCESSES,
     MAX_REPORTS,
     AllocatorReports,
     ReportRejectedError,
@@ -134,18 +134,18 @@ def test_example_bodies_are_valid(body: type[RequestBody]) -> None:
 
 def test_marks_displace_no_event_and_are_bounded() -> None:
     """A training loop that marks each step must not displace events that administrators need."""
-    log = EventLog()
+    log, most = EventLog(), KINDS["marks"].most
     log.add(0.0, "started", "memwatchd started")
-    for step in range(3 * MAX_MARKS):
-        log.mark(float(step), f"step {step}")
+    for step in range(3 * most):
+        log.mark(float(step), f"step {step}", Account("uid 1001"))
     log.add(1.0, "level", "System RAM is high")
 
     events = log.latest(10_000)
 
-    assert len(events) == MAX_MARKS + 2
+    assert len(events) == 375 + 2
     assert (events[0].kind, events[-1].kind) == ("level", "started")
     assert [event.seq for event in events] == sorted((event.seq for event in events), reverse=True)
-    assert [event.kind for event in log.since(3 * MAX_MARKS)] == ["mark", "level"]
+    assert [event.kind for event in log.since(3 * most)] == ["mark", "level"]
 
 
 def folder_with(tmp_path: Path, pids: range) -> Path:
@@ -156,16 +156,17 @@ def folder_with(tmp_path: Path, pids: range) -> Path:
 
 
 def test_reports_expire_and_are_bounded(tmp_path: Path) -> None:
-    """They expire after 35 s, and at most 256 processes can report."""
-    reports = AllocatorReports(folder_with(tmp_path, range(1, MAX_PROCESSES + 2)))
-    for pid in range(1, MAX_PROCESSES + 1):
+    """They expire after 35 s, and at most 192 processes of an account can report."""
+    most = users_part(KINDS["reports"].most)
+    reports = AllocatorReports(folder_with(tmp_path, range(1, most + 2)))
+    for pid in range(1, most + 1):
         reports.put(pid, 1000 + pid, [AllocatorReport(pid, "x", None, 1, 2)], 0.0)
 
-    with pytest.raises(ReportRejectedError, match="maximum of"):
-        reports.put(MAX_PROCESSES + 1, 1001 + MAX_PROCESSES, [], 0.0)
+    with pytest.raises(ReportRejectedError, match="unknown users has 192 of 256 processes"):
+        reports.put(most + 1, 1001 + most, [], 0.0)
     reports.put(1, 1001, [AllocatorReport(1, "x", None, 1, 2)], EXPIRY_SECONDS)
 
-    assert len(reports.current(EXPIRY_SECONDS)) == MAX_PROCESSES
+    assert len(reports.current(EXPIRY_SECONDS)) == most
     assert [claim.pid for claim in reports.current(EXPIRY_SECONDS + 1)] == [1]
 
 
@@ -178,3 +179,20 @@ def test_reused_pid_is_another_process(tmp_path: Path) -> None:
     reports.put(7, 1007, [], 0.0)
     with pytest.raises(ReportRejectedError):
         AllocatorReports(tmp_path / "nowhere").put(7, 1007, [], 0.0)
+
+
+def test_marks_of_an_account_displace_its_own() -> None:
+    """And those of earlier runs, of root and of another user stay."""
+    log = EventLog(budget=(budget := Budget(KINDS["marks"])))
+    log.restore([Event(1, 0.0, "mark", "earlier run")])
+    log.mark(1.0, "of root", ROOT)
+    log.mark(1.0, "of ana", Account("uid 1000"))
+    for step in range(1000):
+        log.mark(2.0, f"step {step}", Account("uid 1001"))
+    for step in range(3):
+        log.mark(3.0, f"other {step}", Account("uid 1000"))
+
+    texts = [event.text for event in reversed(log.latest(2000))]
+    assert texts[:4] == ["earlier run", "of root", "of ana", "step 629"]
+    assert texts[-3:] == ["other 0", "other 1", "other 2"]
+    assert budget.recent() == {"uid 1001": 629}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch_monitor.neighbours.found import MAX_FOUND_BY_SOURCE
+from memwatch.core.budget import KINDS, Account, Budget
 from support.budget import within
 from support.mdns_flood import NETWORK
 
@@ -31,6 +31,6 @@ def test_flood_of_names_neither_grows_the_daemon_nor_hides_a_machine(tmp_path: P
     flooded = [one for one in seen["found"] if one["name"].startswith("flood-")]
 
     assert [one["name"] for one in seen["found"] if one["name"] == "ember"] == ["ember"]
-    assert len(flooded) <= MAX_FOUND_BY_SOURCE
+    assert len(flooded) <= Budget(KINDS["machines_found"]).share(Account("192.0.2.1"))
     assert any("more machines were found by mDNS" in one["text"] for one in seen["found"])
     within("RSS growth in an mDNS flood of 100,000 names", seen["grown_kib"], MAX_GROWTH_KIB, "KiB")

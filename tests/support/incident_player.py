@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.budget import Account
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
 from memwatch.core.kernel_log import ProcessEnd
@@ -176,7 +177,7 @@ class Player:
         for at, unit, text in self._due(self.script.logs, second):
             self._services.read(unit, text, BEGAN + self._zero + at)
         for at, text in self._due(self.script.marks, second):
-            self.monitor.events.mark(BEGAN + self._zero + at, text)
+            self.monitor.events.mark(BEGAN + self._zero + at, text, Account("uid 1000"))
         self._source.findings = self.findings(second)
         self.monitor.tick()
 

@@ -99,7 +99,7 @@ KINDS: Mapping[str, Kind] = {
         Kind(
             "incidents",
             24,
-            1 / 4,
+            1 / 2,
             "incidents that are followed at the same time",
             "incidents are not followed: larger ones last, or one account had too many within the last hour",
             replaces="smaller",
@@ -107,7 +107,7 @@ KINDS: Mapping[str, Kind] = {
         Kind(
             "incidents_kept",
             100,
-            1 / 4,
+            USERS,
             "incidents that are kept",
             "incidents were dropped within the last hour: larger ones are kept",
             replaces="any",
@@ -115,7 +115,7 @@ KINDS: Mapping[str, Kind] = {
         Kind(
             "marks",
             500,
-            1 / 4,
+            USERS,
             "marks and events about leases that are kept",
             "marks were dropped within the last hour: one account set too many",
             replaces="any",
@@ -123,14 +123,14 @@ KINDS: Mapping[str, Kind] = {
         Kind(
             "reports",
             256,
-            1 / 4,
+            USERS,
             "processes with allocator reports",
             "allocator reports were refused or dropped within the last hour: one account had too many",
         ),
         Kind(
             "machines_found",
-            64,
-            1 / 16,
+            96,
+            1 / 24,
             "machines found by mDNS",
             "machines were found by mDNS and are not shown",
         ),
@@ -138,12 +138,15 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-MOST_BOUNDS = (4, 10_000)
-
-
 def describe_share(kind: Kind) -> str:
     """Return the share of one account in words."""
-    words = {3 / 4: "three quarters", 1 / 4: "a quarter", 1 / 8: "an eighth", 1 / 16: "a sixteenth"}
+    words = {
+        USERS: "three quarters",
+        1 / 2: "half",
+        1 / 4: "a quarter",
+        1 / 8: "an eighth",
+        1 / 24: "1 of 24",
+    }
     return words[kind.share]
 
 

@@ -11,10 +11,10 @@ from typing import Annotated
 
 from msgspec import Struct
 
+from memwatch.core.budget import KINDS, ROOT, Account, Budget
 from memwatch.core.doc import Doc
 
 MAX_EVENTS = 1000
-MAX_MARKS = 500
 MARK, LEASE = "mark", "lease"
 # Events that programs cause. They are kept apart, so that they displace no other.
 OF_PROGRAMS = frozenset({MARK, LEASE})
@@ -35,29 +35,36 @@ class Event(Struct, frozen=True):
 class EventLog:
     """The latest events. Marks and leases, which programs cause, never displace others. Thread-safe.
 
-    `on_add` is called with each new event, in the thread that added it.
+    Of marks each account has a share: a new one displaces the oldest of the account with the most. Those of earlier
+    runs count as root's. `on_add` is called with each new event, in the thread that added it.
     """
 
-    def __init__(self, max_events: int = MAX_EVENTS) -> None:
+    def __init__(self, max_events: int = MAX_EVENTS, budget: Budget | None = None) -> None:
         self.on_add: Callable[[Event], object] = _ignore
         self._events: deque[Event] = deque(maxlen=max_events)
-        self._marks: deque[Event] = deque(maxlen=MAX_MARKS)
+        self._budget = budget if budget is not None else Budget(KINDS["marks"])
+        self._marks: dict[int, Event] = {}
         self._seq = 0
         self._lock = threading.Lock()
 
-    def add(self, unix: float, kind: str, text: str, target: str | None = None) -> Event:
-        kept = self._marks if kind in OF_PROGRAMS else self._events
-        return self._append(kept, unix, kind, text, target)
+    def add(self, unix: float, kind: str, text: str, target: str | None = None, account: Account = ROOT) -> Event:
+        """Add an event. `account`: of the program that caused it."""
+        with self._lock:
+            self._seq += 1
+            event = Event(self._seq, unix, kind, text, target)
+            self._keep(event, account)
+        self.on_add(event)
+        return event
 
-    def mark(self, unix: float, text: str) -> Event:
+    def mark(self, unix: float, text: str, account: Account) -> Event:
         """Add a mark that a program sets."""
-        return self._append(self._marks, unix, MARK, text, None)
+        return self.add(unix, MARK, text, account=account)
 
     def restore(self, events: Iterable[Event]) -> None:
         """Restore the events of earlier runs, in ascending order. Call before `add`, which continues from it."""
         for event in events:
             self._seq = event.seq
-            (self._marks if event.kind in OF_PROGRAMS else self._events).append(event)
+            self._keep(event, ROOT)
 
     def continue_after(self, seq: int) -> None:
         """Give no event a number up to `seq`: an earlier run may have used them."""
@@ -81,18 +88,20 @@ class EventLog:
         """Return the newest `count` events, newest first."""
         return list(islice(reversed(self._all()), count))
 
-    def _append(self, kept: deque[Event], unix: float, kind: str, text: str, target: str | None) -> Event:
-        with self._lock:
-            self._seq += 1
-            event = Event(self._seq, unix, kind, text, target)
-            kept.append(event)
-        self.on_add(event)
-        return event
+    def _keep(self, event: Event, account: Account) -> None:
+        if event.kind not in OF_PROGRAMS:
+            self._events.append(event)
+            return
+        verdict = self._budget.admit(event.seq, account)
+        if isinstance(verdict.gone, int):
+            del self._marks[verdict.gone]
+        if verdict.is_admitted:
+            self._marks[event.seq] = event
 
     def _all(self) -> list[Event]:
         # Copied together: a reader that got number 7 without number 6 would not ask for number 6 again.
         with self._lock:
-            events, marks = self._events.copy(), self._marks.copy()
+            events, marks = self._events.copy(), list(self._marks.values())
         return list(merge(events, marks, key=lambda event: event.seq))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.budget import Budget
 from memwatch.core.clock import Clock, SystemClock
 from memwatch.core.model import Absent
 from memwatch.core.neighbour_status import NeighbourState, NeighbourStatus
@@ -53,13 +54,13 @@ class NeighbourBook(Feature):
 
     @classmethod
     def of(cls, monitor: Any) -> NeighbourBook:  # noqa: ANN401  as in Feature
-        return cls(monitor.identity.host, SystemClock())
+        return cls(monitor.identity.host, SystemClock(), monitor.budgets["machines_found"])
 
-    def __init__(self, host: str, clock: Clock) -> None:
+    def __init__(self, host: str, clock: Clock, budget: Budget | None = None) -> None:
         self.run: str = secrets.token_hex(4)
         self._host, self._clock = host, clock
         self._neighbours: dict[str, Neighbour] = {}
-        self.found: FoundMachines = FoundMachines()
+        self.found: FoundMachines = FoundMachines(budget=budget)
         self._read_at = float("-inf")
         self._lock = threading.Lock()
 

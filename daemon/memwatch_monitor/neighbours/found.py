@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 
-MAX_FOUND = 64
-# A machine runs one memwatchd; a few more may run in its containers.
-MAX_FOUND_BY_SOURCE = 4
+from memwatch.core.budget import KINDS, Account, Budget
+
 # Announcements that are not listed are counted up to this number.
 MAX_COUNTED = 1000
 # Answers may come up to 1.35 s late, and even after the goodbye of their machine.
@@ -43,8 +41,9 @@ Key = tuple[str, str]
 class FoundMachines:
     """Machines found, by source address and name of the service."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic, budget: Budget | None = None) -> None:
         self._now = now
+        self._budget = budget if budget is not None else Budget(KINDS["machines_found"])
         self._machines: dict[Key, tuple[FoundMachine, float]] = {}
         self._removed: dict[str, float] = {}
         self._unlisted: set[int] = set()
@@ -60,15 +59,21 @@ class FoundMachines:
         with self._lock:
             if self._is_late(machine.run):
                 return
-            if key in self._machines or self._has_room(source):
+            account, was_unlisted = Account(source), hash(key) in self._unlisted
+            if key in self._machines or self._budget.admits(account):
+                gone = self._budget.admit(key, account).gone
+                if isinstance(gone, tuple):
+                    del self._machines[gone]
                 self._machines[key] = machine, self._now()
                 self._unlisted.discard(hash(key))
-            elif len(self._unlisted) < MAX_COUNTED:
+            elif not was_unlisted and len(self._unlisted) < MAX_COUNTED:
                 self._unlisted.add(hash(key))
+                self._budget.refuse(account)
 
     def remove(self, source: str, service: str) -> None:
         with self._lock:
             machine, _ = self._machines.pop((source, service), (None, 0.0))
+            self._budget.release((source, service))
             self._unlisted.discard(hash((source, service)))
             if machine is not None:
                 self._removed = {run: at for run, at in self._removed.items() if self._is_late(run)}
@@ -78,13 +83,16 @@ class FoundMachines:
         """Drop the machines that do not answer any more, and count the unlisted ones again."""
         with self._lock:
             oldest = self._now() - EXPIRE_SECONDS
-            self._machines = {key: one for key, one in self._machines.items() if one[1] >= oldest}
+            for key in [key for key, one in self._machines.items() if one[1] < oldest]:
+                del self._machines[key]
+                self._budget.release(key)
             self._unlisted_before = len(self._unlisted)
             self._unlisted.clear()
 
     def clear(self) -> None:
         with self._lock:
             self._machines.clear()
+            self._budget.clear()
             self._unlisted.clear()
             self._unlisted_before = 0
 
@@ -104,19 +112,6 @@ class FoundMachines:
             (one for one in found if one.run not in runs and one.url not in urls),
             key=lambda one: (one.name, one.url, one.run),
         )
-
-    def _has_room(self, source: str) -> bool:
-        """Return True if the source may have another machine. In a full list, one that has more loses its last."""
-        counts = Counter(key[0] for key in self._machines)
-        if counts[source] >= MAX_FOUND_BY_SOURCE:
-            return False
-        if len(self._machines) < MAX_FOUND:
-            return True
-        most, count = max(counts.items(), key=lambda one: one[1])
-        if count <= counts[source] + 1:
-            return False
-        del self._machines[[key for key in self._machines if key[0] == most][-1]]
-        return True
 
     def _is_late(self, run: str) -> bool:
         return run in self._removed and self._now() - self._removed[run] < LATE_SECONDS

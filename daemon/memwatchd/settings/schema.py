@@ -9,7 +9,7 @@ from typing import Annotated, Literal, cast, get_args
 from msgspec import Struct, defstruct, field
 from msgspec.structs import asdict, astuple, replace
 
-from memwatch.core.budget import KINDS, MOST_BOUNDS, Kind, describe_share
+from memwatch.core.budget import KINDS, Kind, describe_share
 from memwatch.core.collectors import load_collectors
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.doc import Doc
@@ -346,7 +346,7 @@ def budgets_section(kinds: Iterable[Kind]) -> Budgets:
             one.name,
             Annotated[
                 int,
-                Bounds(*MOST_BOUNDS),
+                Bounds(4, 10_000),
                 Doc(f"Maximum number of {one.about}, {{bounds}}; of one account {describe_share(one)}."),
             ],
             one.most,

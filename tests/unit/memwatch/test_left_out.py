@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 
 from memwatch.cli.peaks import Peaks
 from memwatch.core.accounting.compose import Composer
-from memwatch.core.budget import KINDS, Account, Budgets
+from memwatch.core.budget import KINDS, Account, Budgets, users_part
 from memwatch.core.collectors import cgroup_pressure, containers, dmem
 from memwatch.core.drivers.nvml.records import GpuReading, NvmlReading
 from memwatch.core.events import EventLog
@@ -29,7 +29,7 @@ from memwatch.reporting.doctor.checks import run_checks
 from memwatch.reporting.render.json import snapshot_json
 from memwatch.training import oom_autopsy
 from memwatch_monitor.incident_observer import MAX_ANNOUNCED, IncidentObserver
-from memwatch_monitor.neighbours.found import MAX_FOUND, FoundMachine, FoundMachines
+from memwatch_monitor.neighbours.found import FoundMachine, FoundMachines
 from memwatch_monitor.neighbours.machines import list_machines
 from memwatch_monitor.neighbours.tick import build_tick
 from memwatch_web.metrics.families import Exporter
@@ -37,6 +37,8 @@ from memwatch_web.pages.renderer import Pages
 from memwatchd.systemd.prekill_hook import MAX_MEMBERS, read_members
 from support.psi_host import Host
 from support.sample_snapshots import calm_workstation
+
+MAX_FOUND = users_part(KINDS["machines_found"].most)
 
 
 def with_left_out() -> Snapshot:
@@ -79,7 +81,7 @@ def test_metric_json_and_doctor_tell_the_number() -> None:
 
 def test_page_of_incidents_tells_the_number() -> None:
     observer = IncidentObserver(EventLog(), GrowthTracker(), budgets=(budgets := Budgets()))
-    for number in range(9):
+    for number in range(15):
         budgets["incidents"].admit(number, Account("uid 1001"))
     page = Pages().incidents([], more=observer.left_out())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.budget import KINDS, Budget
+from memwatch.core.budget import KINDS, Account, Budget
 from memwatch.core.clock import Moment
 from memwatch.core.leases import MIN_BYTES, Lease
 from memwatch.core.linux.accounts import Accounts
@@ -53,7 +53,7 @@ class Bench:
     def _publish(self, leases: tuple[Lease, ...]) -> None:
         self.published = leases
 
-    def _record(self, _unix: float, text: str, _target: str) -> None:
+    def _record(self, _unix: float, text: str, _target: str, _account: Account) -> None:
         self.events.append(text)
 
     def run(

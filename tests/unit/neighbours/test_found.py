@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from memwatch.core.budget import KINDS, users_part
 from memwatch_monitor.neighbours.found import (
     EXPIRE_SECONDS,
     LATE_SECONDS,
     MAX_COUNTED,
-    MAX_FOUND,
-    MAX_FOUND_BY_SOURCE,
     FoundMachine,
     FoundMachines,
 )
+
+MAX_FOUND = users_part(KINDS["machines_found"].most)
+MAX_FOUND_BY_SOURCE = 4
 
 
 def machine(number: int, name: str = "flood") -> FoundMachine:
@@ -44,9 +46,9 @@ def test_number_of_found_machines_is_limited() -> None:
         machines.put(f"10.0.9.{number}", f"s{number}", machine(number))
 
     assert pairs == len(names(machines)) == MAX_FOUND
-    assert {"flood0", "flood100", "flood109"} <= set(names(machines))
+    assert {"flood1", "flood100", "flood109"} <= set(names(machines))
     assert machines.count_left_out() == 100 - (MAX_FOUND // 2 - 10)
-    assert len(machines.others({"0"}, {"http://10.1.0.2:2"})) == MAX_FOUND - 2
+    assert len(machines.others({"1"}, {"http://10.1.0.2:3"})) == MAX_FOUND - 2
 
 
 def test_another_source_neither_replaces_nor_removes_a_machine() -> None:

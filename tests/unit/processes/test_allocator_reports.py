@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from memwatch.core.allocators import AllocatorReport
+from memwatch.core.linux.accounts import Accounts
 from memwatch.core.processes.allocator_reports import (
     AllocatorReports,
     ReportRejectedError,
@@ -76,24 +79,35 @@ def test_number_of_claims_is_limited(procfs: Path) -> None:
     assert len(reports.current(1.0)) == 16
 
 
-def fill(procfs: Path) -> AllocatorReports:
-    """Return 256 reports of the same time."""
-    reports = AllocatorReports(procfs)
-    for pid in range(1, 257):
-        reports.put(pid, STARTED, [claim(pid)], 1.0)
-    return reports
+def fill(reports: AllocatorReports, procfs: Path, uids: Iterable[int], first: int = 1) -> int:
+    """Report for a process of each user at the same time. Return how many were accepted."""
+    accepted = 0
+    for pid, uid in enumerate(uids, first):
+        (procfs / str(pid) / "status").write_text(f"Name:\tpython3\nUid:\t{uid}\t0\t0\t0\n")
+        with suppress(ReportRejectedError):
+            reports.put(pid, STARTED, [claim(pid)], 1.0)
+            accepted += 1
+    return accepted
 
 
-def test_number_of_processes_is_limited(procfs: Path) -> None:
-    """One that is known may renew its report, and those that have ended leave their places."""
-    reports = fill(procfs)
+def test_accounts_share_the_reports(procfs: Path, tmp_path: Path) -> None:
+    """Subordinate ids are of their user. A known one may be renewed, and those that ended leave their places."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/subuid").write_text("1001:100000:65536\n")
+    reports = AllocatorReports(procfs, accounts=Accounts(tmp_path))
+    assert fill(reports, procfs, range(100_000, 100_200)) == 192
+    (procfs / "201/status").write_text("Uid:\t1001\t0\t0\t0\n")
+    with pytest.raises(ReportRejectedError, match="uid 1001 has 192 of 256 processes with allocator reports"):
+        reports.put(201, STARTED, [claim(201)], 2.0)
+    assert fill(reports, procfs, [1000, 101, 0], 210) == 3
 
-    with pytest.raises(ReportRejectedError, match="the maximum of 256 reporting processes is reached"):
-        reports.put(257, STARTED, [claim(257)], 2.0)
-    reports.put(256, STARTED, [claim(256, "new")], 2.0)
-    assert reports.current(2.0)[-1].name == "new"
-    reports.put(257, STARTED, [claim(257)], 36.5)
-    assert [one.pid for one in reports.current(36.5)] == [256, 257]
+    pids = {one.pid for one in reports.current(2.0)}
+    assert len(pids) == 194  # the user of 1000 got a place of the first
+    assert {210, 211, 212} < pids
+    reports.put(192, STARTED, [claim(192, "new")], 2.0)
+    assert "new" in {one.name for one in reports.current(2.0)}
+    reports.put(201, STARTED, [claim(201)], 36.5)
+    assert [one.pid for one in reports.current(36.5)] == [192, 201]
 
 
 def test_owner_is_the_user_who_started_the_process(procfs: Path) -> None:

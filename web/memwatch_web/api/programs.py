@@ -113,11 +113,14 @@ class ReportReceipt(Struct, frozen=True):
 
 
 async def marks(services: ApiServices, request: Request, mark: MarkRequest) -> Response:
-    """Add an event of kind `mark`. The newest 500 marks are kept, separately from other events. Without a login,
+    """Add an event of kind `mark`. Marks have a budget, separately from other events. Without a login,
     `pid` is a process of the caller's user."""
     refuse_foreign_process(services, request, mark.pid, "mark and report")
     process = "" if mark.pid is None else f" (process {mark.pid})"
-    event = services.monitor.events.mark(services.monitor.moment().wall, printable(mark.text) + process)
+    caller = caller_of(request.scope)
+    account = services.monitor.accounts.of_now(caller.uid)
+    account = account.as_operator() if caller.is_operator else account
+    event = services.monitor.events.mark(services.monitor.moment().wall, printable(mark.text) + process, account)
     return services.json(MarkReceipt(event.seq))
 
 

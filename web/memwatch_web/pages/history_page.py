@@ -31,7 +31,7 @@ from memwatch_web.pages.history_data import (
 from memwatch_web.pages.history_view import HistoryQuery, HistoryView, RejectedQuery, build_view
 from memwatch_web.pages.renderer import PageServices
 
-# All that are kept (`events.MAX_EVENTS` and `events.MAX_MARKS`).
+# All that are kept, with the default budget of marks.
 MAX_EVENTS = 1500
 # 259 kB (eight GPUs, an hour) compress to 30 kB in 3 ms (November 2026).
 GZIP_LEVEL = 6

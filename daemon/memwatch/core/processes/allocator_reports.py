@@ -9,12 +9,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from memwatch.core.allocators import AllocatorReport
+from memwatch.core.budget import KINDS, Budget
+from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.files import read_once
 from memwatch.core.linux.pci import pci_numbers
 from memwatch.core.linux.process_files import parse_real_uid
 from memwatch.core.model import Device
 
-MAX_PROCESSES = 256
 MAX_REPORTS = 16
 # Programs renew their reports every ten seconds.
 EXPIRY_SECONDS = 35.0
@@ -34,8 +35,12 @@ class _StoredReport(Struct, frozen=True):
 class AllocatorReports:
     """The latest report of each process. Thread-safe."""
 
-    def __init__(self, procfs: Path = Path("/proc")) -> None:
+    def __init__(
+        self, procfs: Path = Path("/proc"), budget: Budget | None = None, accounts: Accounts | None = None
+    ) -> None:
         self.procfs = procfs
+        self._budget = budget if budget is not None else Budget(KINDS["reports"])
+        self._accounts = accounts or Accounts(Path("/"))
         self._reports: dict[int, _StoredReport] = {}
         self._lock = threading.Lock()
 
@@ -50,8 +55,11 @@ class AllocatorReports:
             raise ReportRejectedError(f"process {pid} has {len(claims)} claims; the maximum is {MAX_REPORTS}")
         with self._lock:
             self._forget(now)
-            if pid not in self._reports and len(self._reports) >= MAX_PROCESSES:
-                raise ReportRejectedError(f"the maximum of {MAX_PROCESSES} reporting processes is reached")
+            account = self._accounts.of_now(self.owner_uid(pid))
+            verdict = self._budget.admit(pid, account)
+            if not verdict.is_admitted:
+                raise ReportRejectedError(self._budget.describe(account))
+            self._reports = {one: report for one, report in self._reports.items() if one != verdict.gone}
             self._reports[pid] = _StoredReport(tuple(claims), now)
 
     def current(self, now: float) -> tuple[AllocatorReport, ...]:
@@ -69,6 +77,7 @@ class AllocatorReports:
     def _forget(self, now: float) -> None:
         for pid in [pid for pid, report in self._reports.items() if now - report.at > EXPIRY_SECONDS]:
             del self._reports[pid]
+            self._budget.release(pid)
 
     def _start_ticks(self, pid: int) -> int | None:
         return parse_start_ticks(read_once(self.procfs / str(pid) / "stat") or b"")
