@@ -19,6 +19,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from memwatch.core.http import resolve_name
 from memwatch.core.runtime.worker import FailureLog
 from memwatchd.settings.keys import TcpAddress, UnixAddress
 
@@ -79,9 +80,7 @@ def _reason(error: OSError, address: TcpAddress | UnixAddress) -> str:
 
 
 def _tcp_socket(address: TcpAddress) -> socket.socket:
-    # As bytes: a text loads the codec idna with the tables of Unicode (0.3 MiB).
-    host = address.host.encode() if address.host.isascii() else address.host
-    found = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found = resolve_name(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, place = found[0]
     listener = socket.socket(family, kind, protocol)
     try:

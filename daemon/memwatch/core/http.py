@@ -85,6 +85,11 @@ def get(
         raise GetError(str(getattr(error, "strerror", None) or error).lower()) from None
 
 
+def resolve_name(host: str, port: int, **hints: int) -> Sequence[AddressInfo]:
+    """Return addresses as socket.getaddrinfo does. A text would load the codec idna with the tables of Unicode."""
+    return socket.getaddrinfo(host.encode() if host.isascii() else host, port, **hints)
+
+
 def connect(
     host: str,
     port: int,

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 Json = Any
-# Each connection to a host needs this codec. Threads connect, and should not import: see `program_safety`.
-codecs.lookup("idna")
 SILENT_SECONDS = 30.0
 CONNECT_SECONDS = 2.0
 # For requests from threads. An idle daemon builds its API on the first request, which takes seconds on a board.
@@ -43,6 +41,9 @@ class Daemon:
 
     def __init__(self, url: str | None) -> None:
         self._url = url
+        if url is not None and not url.isascii():
+            # Such a name needs this codec. Threads connect, and should not import: see `program_safety`.
+            codecs.lookup("idna")
         self._silent_until = 0.0
         self._is_here: bool | None = None
 

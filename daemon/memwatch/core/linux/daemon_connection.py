@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from memwatch.core.http import GetError, authority, connect, connect_unix
+from memwatch.core.http import GetError, authority, connect, connect_unix, resolve_name
 from memwatch.core.linux.listener_owner import (
     ELSEWHERE,
     HIDDEN,
@@ -67,12 +67,12 @@ def connect_daemon(
     if scheme == "unix":
         return connect_unix(host, deadline, admit if has_token and host != SOCKET_FILE else None)
     if scheme == "http":
-        return connect(host, port, deadline, admit=admit if has_token else None)
+        return connect(host, port, deadline, resolve_name, admit if has_token else None)
     import ssl  # http.client has it loaded, where Python has it
 
     tls = ssl.create_default_context()
     tls.set_alpn_protocols(["http/1.1"])
-    return connect(host, port, deadline, tls=tls)
+    return connect(host, port, deadline, resolve_name, tls=tls)
 
 
 def build_headers(scheme: str, host: str, port: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -15,7 +15,6 @@ from memwatch.core.linux.cgroups import OwnerNames, owner_folders, parse_cgroup,
 from memwatch.core.linux.files import ParseError
 from memwatch.core.model import Absent, Words
 from memwatch.core.printable import decode, printable
-from memwatch.core.redaction import redact_arguments
 from memwatch.core.runtime.regular_file import read_regular
 
 # PF_KTHREAD in the flags of stat.
@@ -145,6 +144,8 @@ def parse_swap(status: bytes) -> int | None:
 def parse_command(data: bytes, max_characters: int) -> str:
     """Return a command line with blanks between arguments, at most `max_characters` characters. Secrets are hidden,
     invalid UTF-8 and control characters are escaped."""
+    from memwatch.core.redaction import redact_arguments  # 100 expressions, where command lines are wanted
+
     arguments = data.rstrip(b"\0").decode("utf-8", "backslashreplace").split("\0")
     words = printable(" ".join(redact_arguments(arguments)))
     return words if len(words) <= max_characters else words[: max_characters - 1] + "…"

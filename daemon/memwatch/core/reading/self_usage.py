@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import math
@@ -13,7 +12,6 @@ from pathlib import Path
 
 from memwatch.core.linux.files import KeptFile
 from memwatch.core.model import Absent, Bytes
-from memwatch.core.runtime.heap import trim_heap
 from memwatch.core.snapshot import SelfUsage
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -61,6 +59,8 @@ class SelfUsageReader:
         """Lock the pages of this process in RAM. Return None, or a message if that failed."""
         if sys.platform != "linux":
             return f"memory is not locked: {sys.platform} has no mlockall with MCL_ONFAULT"
+        import ctypes
+
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) == 0:
             self.memory_locked = True
@@ -74,6 +74,8 @@ class SelfUsageReader:
 
         Call once after startup.
         """
+        from memwatch.core.runtime.heap import trim_heap  # with ctypes, which a reading does without
+
         gc.collect()
         gc.freeze()
         trim_heap()
