@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message
 from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.lazy_app import ALERTS_FIRST_SECONDS, AppLoader, LazyApp
 from memwatch_web.asgi.problems import ProblemError
-from support.daemon_process import RunningDaemon, running_daemon
+from support.daemon_process import RunningDaemon, rss_bytes, running_daemon
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 # A machine with 91% used: high from the first tick.
@@ -37,11 +37,6 @@ def lazy_app_of(
     parts = loader_of(make), AppLoader("the API", make_api)
     found = monitor or SimpleNamespace(features=())
     return LazyApp(cast(Monitor, found), AppLoader("the metrics", lambda: PlainTextResponse("metrics")), *parts)
-
-
-def rss_bytes(daemon: RunningDaemon) -> int:
-    status = Path(f"/proc/{daemon.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
 def has_loaded_pydantic(daemon: RunningDaemon) -> bool:

@@ -182,6 +182,12 @@ def kept_files(pid: int) -> int:
     return sum(name.endswith("/statm") and name != f"/proc/{pid}/statm" for name in open_files(pid))
 
 
+def rss_bytes(daemon: RunningDaemon) -> int:
+    """Return the resident memory of a daemon."""
+    status = Path(f"/proc/{daemon.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) << 10
+
+
 def descriptors(pid: int) -> int:
     """Return the number of open descriptors without process files, whose number varies with the processes."""
     return len(open_files(pid)) - kept_files(pid)
