@@ -160,7 +160,7 @@ def prepare(folder: Path) -> None:
     model = folder / "Mistral-7B"
     model.mkdir()
     (model / "config.json").write_text(CONFIG)
-    safetensors(model / "model.safetensors", {"model.embed_tokens.weight": ("BF16", [256, 64])})
+    safetensors(model / "model.safetensors", {"model.embed_tokens.weight": ("BF16", [256, 417])})
     programs = folder / "bin"
     programs.mkdir()
     curl = programs / "curl"
