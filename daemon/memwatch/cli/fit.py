@@ -86,7 +86,7 @@ def use_options(command: Command) -> Command:
 
 
 @click.command(short_help="Check if a model or a size fits, and where.")
-@click.argument("subject", metavar="MODEL_OR_BYTES", default="")
+@click.argument("subject", metavar="MODEL_OR_BYTES", default=None)
 @use_options
 @click.option(
     "--on",
@@ -110,7 +110,7 @@ def use_options(command: Command) -> Command:
 @click.option("--online", is_flag=True, help="Ask the hub for a name that is not here. Reads at most 1 MB.")
 @click.option("--machines", is_flag=True, help="Also check the daemon's neighbours.")
 @common
-def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> int:
+def fit(subject: str | None, url: Address | None, as_json: bool, **options: object) -> int:
     """Show how much memory MODEL_OR_BYTES needs, where it fits now, and the cheapest change to make it fit.
 
     --what lists models that fit now, and that would fit if nothing else ran. --on checks another machine.
@@ -126,8 +126,9 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     would have to move, by their memory on the same device.
     """
     use, machine = parse_use(options), str(options["machine"])
+    refuse_contradictions(subject is not None, options)
+    subject = subject or ""
     refuse_unused(subject, bool(options["train"]))
-    refuse_contradictions(subject, options)
     try:
         context = build_context(url, as_json)
         if options["what"]:
@@ -192,17 +193,15 @@ def measure_here(address: Address) -> int:
         return 0
 
 
-def refuse_contradictions(subject: str, options: Mapping[str, object]) -> None:
+def refuse_contradictions(has_subject: bool, options: Mapping[str, object]) -> None:
     """Raise UsageError for a model with --what or none without it, and for options that go with the other."""
-    if bool(subject) == bool(options["what"]):
-        wanted = "leave out one of them" if subject else "name a model or a size, for example memwatch fit 20GiB"
-        raise click.UsageError(f"memwatch fit takes MODEL_OR_BYTES or --what: {wanted}")
+    if has_subject == bool(options["what"]):
+        wanted = "leave out one of them" if has_subject else "for example memwatch fit 20GiB"
+        raise click.UsageError(f"memwatch fit takes a model, a size or --what; {wanted}")
     if options["min_speed"] and not options["what"]:
         raise click.UsageError("--min-speed: only with --what; add it, or leave this out")
     if options["machine"] and (options["machines"] or options["measure"]):
-        raise click.UsageError(
-            "--on is another machine than those of --machines and --measure; leave one of them out"
-        )
+        raise click.UsageError("--on names another machine than --machines and --measure; leave one of them out")
 
 
 def prepare(

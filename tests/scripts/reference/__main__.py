@@ -14,6 +14,7 @@ from scripts.reference import (
     incident_samples,
     library,
     metrics,
+    models,
     rules,
     runbooks,
 )
@@ -25,6 +26,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "http-api.md": http_api.render,
     "memwatchd.md": commands.daemon_page,
     "memwatch.md": commands.client_page,
+    "models.md": models.render,
     "rules.md": rules.render,
     "effects.md": effects.render,
     "incident-samples.md": incident_samples.render,
