@@ -21,6 +21,7 @@ from memwatch.core.linux.meminfo import GPU_POOL, Meminfo, check, compute_availa
 from memwatch.core.model import OWN_LIMIT, Absent, Bytes, Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.core.processes.allocator_reports import parse_start_ticks
 from memwatch.library.daemon_client import daemon, read_roots
+from memwatch.library.program_safety import importing
 
 if TYPE_CHECKING:
     from memwatch.core.snapshot import Node, Snapshot
@@ -94,7 +95,8 @@ def _find_nodes(folder: Path) -> GpuNodes | None:
     without_cpus = [one for one in folder.glob("node[0-9]*") if not (read_once(one / "cpulist") or b"0").strip()]
     if not without_cpus:
         return None
-    from memwatch.library.gpu_nodes import GpuNodes
+    with importing:
+        from memwatch.library.gpu_nodes import GpuNodes
 
     return GpuNodes(folder, [int(one.name[4:]) for one in without_cpus], _read_pools)
 
@@ -103,7 +105,8 @@ def without_nodes(ram: Ram, nodes: Sequence[Node], is_decided: bool) -> Ram | Ab
     """Return System RAM without the nodes that are a GPU's memory, by the rule of the machine's reading."""
     if not nodes:
         return ram if is_decided else ram._replace(quality=Quality.ESTIMATED)
-    from memwatch.core.accounting import relations
+    with importing:
+        from memwatch.core.accounting import relations
 
     size, available = ram.total_bytes, ram.available_bytes
     pool = Pool(
@@ -126,12 +129,14 @@ def without_nodes(ram: Ram, nodes: Sequence[Node], is_decided: bool) -> Ram | Ab
 
 def _read_pools() -> tuple[Pool, ...]:
     """Return the pools of this machine, from its daemon if there is one."""
-    from memwatch.library.machine_record import decode_pools
+    with importing:
+        from memwatch.library.machine_record import decode_pools
 
     found = daemon.get("/api/v1/pools") if daemon.is_here else None
     if found is not None:
         return decode_pools(found)
-    from memwatch.library.local_reading import read_machine
+    with importing:
+        from memwatch.library.local_reading import read_machine
 
     return read_machine().pools
 
