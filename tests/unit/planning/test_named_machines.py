@@ -163,9 +163,9 @@ def test_largest_models_fit_and_larger_ones_do_not() -> None:
     assert all(len([one for one in found if one.dtype == dtype]) == MAX_OF_FORMAT for dtype in largest)
     for one in found:
         assert answer_model(model(one.model), Use(dtype=one.dtype), machine).fits
-    for one in list_models():
-        if one.transformer and one.transformer.parameters > largest["q4_k"] and one.dtype_bytes >= 2:
-            assert answer_model(one, Use(dtype="q4_k"), machine).fit.best != "gpu0"
+    for larger in list_models():
+        if larger.transformer and larger.transformer.parameters > largest["q4_k"] and larger.dtype_bytes >= 2:
+            assert answer_model(larger, Use(dtype="q4_k"), machine).fit.best != "gpu0"
 
 
 def test_least_rate_leaves_slower_models_out() -> None:
