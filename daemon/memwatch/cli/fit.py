@@ -259,7 +259,7 @@ def parse_use(options: Mapping[str, object]) -> Use:
 
 
 def fit_lines(found: Json) -> Iterator[str]:
-    moved, place = _moved(found), f" on {found['on']}, empty:" if found["on"] else ""
+    moved, place = _moved(found), f" on {found['on']}, empty:" if found.get("on") else ""
     beside = f" on a GPU and {wording.size(moved)} in System RAM" if moved else ""
     yield f"{found['subject']}{place} needs {wording.size(found['bytes'])}{beside}"
     parts = found.get("parts", {})
@@ -285,8 +285,8 @@ def fit_lines(found: Json) -> Iterator[str]:
         yield sentence
     if found.get("more_gpus"):
         yield f"It would fit on {found['more_gpus']}."
-    if found["decode_rate"]:
-        yield describe_rate(convert(found["decode_rate"], DecodeRate))
+    if rate := found.get("decode_rate"):
+        yield describe_rate(convert(rate, DecodeRate))
     yield from (report_sentence(RECORDS.decode(EngineReport, one)) for one in found.get("engines", ()))
     if "machines" in found:
         yield ""
@@ -326,7 +326,7 @@ def _conclusion(found: Json, verdicts: Sequence[FitVerdict]) -> str:
         return f"Fits on {len(split['devices'])} GPUs, {', '.join(split['devices'])}: {split['reason']}."
     if unknown := found.get("unknown"):  # older daemons do not send it
         return f"Not known if it fits: {unknown[0].lower()}{unknown[1:]}"
-    now = "" if found["on"] else " right now"
+    now = "" if found.get("on") else " right now"
     if change := found.get("change"):
         beside = f" and {wording.size(change['ram_bytes'])} in System RAM" if change["ram_bytes"] else ""
         needed = wording.size(change["bytes"]) + beside
