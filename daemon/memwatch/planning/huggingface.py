@@ -39,8 +39,9 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
     `windowed`: the sliding window applies without `layer_types`. `rule`: a name in layer_kinds.RULES. `extra`:
     parameters that no other field has, as products of fields and keys such as `n_layers*hidden_size`; a factor
     `?key` is 1 if that key is true, else 0, and `!key` the other way round. `tower`: the same of keys of
-    `vision_config`, for a tower unlike a ViT. `cached`: False for encoders, which have no KV cache. `wide_qk_norm`:
-    the norms of queries and keys are as wide as all heads. `missing`: parts that this version does not count.
+    `vision_config`, `num_positions` and `text_size`, for a tower unlike a ViT. `cached`: False for encoders, which
+    have no KV cache. `wide_qk_norm`: the norms of queries and keys are as wide as all heads. `missing`: parts that
+    this version does not count.
     """
 
     windowed: bool = False
@@ -119,7 +120,8 @@ def parse_config(found: Json, name: str) -> Config:
             f"{name}: the model_type {family!r} is not known, and its layers may differ from those of others; "
             "give its GGUF file, its folder with safetensors files (weights only), or a size, for example 20GiB"
         )
-    shape, problem = _transformer(text, family, known, numbers), ""
+    tower = (find_family(outer) or known).tower or known.tower
+    shape, problem = _transformer(text, family, known, numbers, tower), ""
     try:
         dtype = parse_quantization(text, shape.n_layers) or _dtype(text)
     except InvalidInputError as error:
@@ -137,7 +139,9 @@ def _renamed(given: dict[str, Any], known: Family) -> dict[str, Any]:
     return {name: value for name, value in (given | renamed).items() if name not in known.ignored}
 
 
-def _transformer(text: Json, family: str, known: Family, numbers: Mapping[str, int]) -> Transformer:
+def _transformer(
+    text: Json, family: str, known: Family, numbers: Mapping[str, int], tower: Sequence[str]
+) -> Transformer:
     experts = number(text, *layer_kinds.EXPERTS) or 1
     wide = number(text, "moe_intermediate_size", "expert_ffn_hidden_size") if experts > 1 else 0
     single = text.get("multi_query") is True and text.get("new_decoder_architecture") is not True  # Falcon
@@ -156,7 +160,7 @@ def _transformer(text: Json, family: str, known: Family, numbers: Mapping[str, i
         **_windows(text, known, numbers["n_layers"]),
         **layer_kinds.RULES[known.rule](text),
     }
-    extra = fields.pop("extra_parameters", 0) + count_tower(text, numbers["hidden_size"], known.tower)
+    extra = fields.pop("extra_parameters", 0) + count_tower(text, numbers["hidden_size"], tower)
     extra += sum(_multiply(product, fields, text) for product in known.extra)
     queries = integers(text, "num_attention_heads_per_layer")[: numbers["n_layers"]]
     extra += 2 * sum(one - fields["n_heads"] for one in queries) * fields["hidden_size"] * fields["head_dim"]
@@ -231,7 +235,8 @@ def count_tower(text: Json, hidden: int, products: Sequence[str] = ()) -> int:
     between = number(vision, "intermediate_size") or 4 * wide
     patch, image = number(vision, "patch_size") or 14, number(vision, "image_size")
     if products:
-        return sum(_multiply(one, {"num_positions": (image // patch) ** 2}, vision) for one in products)
+        fields = {"num_positions": (image // patch) ** 2, "text_size": hidden}
+        return sum(_multiply(one, fields, vision) for one in products)
     each = 4 * (wide * wide + wide) + 2 * wide * between + between + wide + 4 * wide
     positions = (image // patch) ** 2 * wide
     return layers * each + 3 * patch * patch * wide + positions + 3 * wide + wide * hidden + wide

@@ -69,6 +69,15 @@ def test_most_families_are_exact() -> None:
     assert len(exact) >= MIN_EXACT * len(FACTS)
 
 
+def test_tower_of_mistral_small_has_the_parameters_of_its_files() -> None:
+    """Mistral Small 3.1: 24,011,361,280 in its index, of which the text model has 23,572,403,200."""
+    vision = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "image_size": 1540}
+    text = {**read_table("models", Any)["Mistral Small 24B"], "model_type": "mistral"}
+    config = {"model_type": "mistral3", "text_config": text, "vision_config": {**vision, "patch_size": 14}}
+
+    assert parse_config(config, "").transformer.parameters == 24_011_361_280
+
+
 # Types that people ran in the autumn of 2026, by the model_type of public files.
 AUTUMN = """
 afmoe apertus bailing_hybrid bailing_moe_v2 deepseek_v32 deepseek_v4 dots1 ernie4_5_moe exaone4 exaone_moe
