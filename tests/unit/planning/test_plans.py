@@ -291,7 +291,7 @@ def test_options_of_a_reduction_give_its_need(use: Use) -> None:
 
 def with_options(use: Use, flags: str) -> Use:
     """Return a request with options of the command."""
-    given = dict(re.findall(r"--(\w+)(?: (\w+))?", flags))
+    given = dict(re.findall(r"--([\w-]+)(?: (\w+))?", flags))
     training = use.training
     if training is not None:
         training = replace(
@@ -305,5 +305,7 @@ def with_options(use: Use, flags: str) -> Use:
         batch_size=int(given.get("batch", use.batch_size)),
         context=int(given.get("context", use.context)),
         dtype=given.get("dtype", use.dtype),
+        offload_kv=use.offload_kv or "offload-kv" in given,
+        cpu_layers=int(given.get("cpu-layers", use.cpu_layers)),
         training=training,
     )
