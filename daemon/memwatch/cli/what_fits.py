@@ -60,12 +60,20 @@ def _lines(lists: dict[str, tuple[Runnable, ...]], found: Json) -> Iterator[str]
         yield from columns([_row(one) for one in further], right=frozenset({2})) if further else ("  none further",)
         yield ""
     yield "Models of a table in this version, by parameters; tokens a second of one sequence are estimated."
+    if not all(one.is_compared for rows in lists.values() for one in rows):
+        yield "~ its shape was not compared with its files: check it by name before a download, with --online."
 
 
 def _row(one: Runnable) -> tuple[str, ...]:
     speed = f"{one.rate.low:.3g} to {one.rate.high:.3g} tokens/s" if one.rate else ""
     where = one.devices[0] if len(one.devices) == 1 else f"{len(one.devices)} GPUs"
-    return f"  {one.model}", one.dtype or "as published", wording.size(one.bytes), where, speed
+    return (
+        f"  {'' if one.is_compared else '~ '}{one.model}",
+        one.dtype or "as published",
+        wording.size(one.bytes),
+        where,
+        speed,
+    )
 
 
 def answer_named(machine: str, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse:

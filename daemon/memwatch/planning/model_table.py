@@ -32,12 +32,19 @@ class Runnable(Struct, frozen=True):
     bytes: int
     devices: tuple[str, ...]
     rate: DecodeRate | None = None
+    is_compared: bool = False
+    """True if its parameters were compared with those in its published files."""
+
+
+def read_models() -> dict[str, dict[str, Any]]:
+    """Return the rows by name: keys of a config.json, and `compared` if its parameters are those in its files."""
+    rows: dict[str, dict[str, Any]] = read_table("models", dict[str, Any])
+    return rows
 
 
 def list_models() -> Iterator[Checkpoint]:
     """Yield the models of the table, the largest first."""
-    rows = read_table("models", dict[str, Any])
-    found = [replace(describe_config(parse_config(row, name)), name=name) for name, row in rows.items()]
+    found = [replace(describe_config(parse_config(row, name)), name=name) for name, row in read_models().items()]
     yield from sorted(found, key=lambda one: -one.transformer.parameters if one.transformer else 0)
 
 
@@ -71,4 +78,5 @@ def _run(model: Checkpoint, use: Use, snapshot: Snapshot) -> Runnable | None:
     devices = fit.split.devices if fit.split else (str(fit.best),)
     name = next((one.name for one in snapshot.devices if one.id == fit.best), CPU)
     rate = None if fit.split else estimate_decode_rate(model, use, name)
-    return Runnable(model.name, use.dtype, model.transformer.parameters, need.bytes, devices, rate)
+    is_compared = bool(read_models()[model.name].get("compared"))
+    return Runnable(model.name, use.dtype, model.transformer.parameters, need.bytes, devices, rate, is_compared)

@@ -26,7 +26,7 @@ IDLE_BYTES = 4 << 30
 
 class Product(Struct, frozen=True):
     """A row of products.json. `names`: as drivers report them. `size_bytes`: the total that the driver reports, or
-    MemTotal if `unified`. `bandwidth`: of its memory, bytes a second, as its maker specifies."""
+    MemTotal if `unified`. `bandwidth`: of its memory, bytes a second, by the public specification."""
 
     names: tuple[str, ...]
     vendor: str

@@ -26,7 +26,8 @@ writes this page.
 
 `memwatch fit --what` chooses among these. The cache is that of one sequence of 131,072 tokens at 16 bits.
 [Published models](memwatch.md#published-models) compares those marked ✓ with the parameters in their files. The
-others have the shape of their cards or of the defaults in transformers 5.24, and the parameters that follow.
+shapes of the others are those of classes in transformers 5.24 or as their publishers describe the models, were not
+compared with files, and their parameters follow from the shape. `--what` marks them with ~.
 
 | model | type | parameters | | cache |
 |---|---|---:|---|---:|
@@ -52,9 +53,9 @@ decode (BERT, BART, T5, Whisper and others) are not planned either: the rule for
 MACHINES = """
 ## Machines
 
-Names for `--on`. Memory: what the driver reports, or MemTotal where GPU and CPU share one memory. Bandwidth: as its
-maker specifies it for the product. The rate of decoding is 40 to 80 % of it by the bytes that a token reads, and is
-told for GPUs with a name of this table only.
+Names for `--on`. Memory: what the driver reports, or MemTotal where GPU and CPU share one memory. Bandwidth: of
+the product by its public specification, not measured here. The rate of decoding is 40 to 80 % of it by the bytes
+that a token reads, and is told for GPUs with a name of this table only.
 
 | name | GPU | memory | bandwidth |
 |---|---|---:|---:|

@@ -16,12 +16,13 @@ from memwatch.planning.answer import answer_model
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.decode_rate import HIGHEST, LOWEST, estimate_decode_rate
 from memwatch.planning.huggingface import parse_config
-from memwatch.planning.model_table import MAX_OF_FORMAT, list_models, list_runnable
+from memwatch.planning.model_table import MAX_OF_FORMAT, list_models, list_runnable, read_models
 from memwatch.planning.named_machines import IDLE_BYTES, Product, find_bandwidth, read_machine, without_load
 from memwatch.planning.request import Use
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.tables import read_table
 from memwatch.reporting.render.json import snapshot_json
+from scripts.published_models import COUNTED
 from support.paths import ROOT
 from support.sample_snapshots import critical_gb10, discrete_gpu
 
@@ -148,8 +149,14 @@ def test_models_of_the_table_have_the_parameters_of_their_names() -> None:
     assert len(MODELS) >= 100
 
 
+def test_models_that_were_compared_with_their_files_are_marked() -> None:
+    rows = read_models()
+
+    assert {name for name, row in rows.items() if row.get("compared")} == set(COUNTED)
+
+
 def test_models_of_the_table_are_wholly_known() -> None:
-    rows = read_table("models", dict[str, Any])
+    rows = read_models()
 
     assert [name for name, row in rows.items() if parse_config(row, name).unknown] == []
 
