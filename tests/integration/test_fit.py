@@ -291,7 +291,7 @@ def test_command_accepts_sizes_and_training(daemon: RunningDaemon, tmp_path: Pat
             ["./model", "--lora", "8", "--checkpointing"],
             "--lora, --checkpointing: only for training; add",
         ),
-        ([], "MODEL_OR_BYTES"),
+        ([], "takes a model, a size or --what; for example memwatch fit 20GiB"),
     ],
 )
 def test_invalid_command_line_is_one_line(arguments: list[str], words: str) -> None:

@@ -295,7 +295,8 @@ def create_lazy_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> LazyAp
 
         return create_pages_app(create_page_services(daemon, services()))
 
-    metrics, pages = AppLoader("the metrics", metrics_endpoint.prepare), AppLoader("the pages", make_pages)
+    metrics = AppLoader("the metrics", metrics_endpoint.prepare, is_light=True)
+    pages = AppLoader("the pages", make_pages)
     return LazyApp(daemon.monitor, metrics, pages, AppLoader("the API", make_api))
 
 

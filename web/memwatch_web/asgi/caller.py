@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -98,7 +99,7 @@ class CallerLookup:
             return self._accounts.of_now(peer.uid).as_operator()
         try:
             uid = await self._local_uid(scope, self._stream_thread)
-        except QueueFullError:
+        except (QueueFullError, asyncio.CancelledError):  # cancelled when the daemon stops, which ends the stream
             return of_connection
         if uid is None:
             return of_connection

@@ -26,7 +26,7 @@ from memwatch_web.asgi.latest_snapshot import health_response, readiness_respons
 from memwatch_web.asgi.problems import ProblemError, problem_response
 from memwatch_web.asgi.response import BytesResponse
 from memwatch_web.asgi.routes import HEALTHZ, METRICS, READYZ, is_of_api
-from memwatch_web.asgi.threads import NotCompletedError, SingleFlight
+from memwatch_web.asgi.threads import NotCompletedError, NoThreadError, SingleFlight
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -44,10 +44,14 @@ ALERTS_FIRST_SECONDS = 2.0
 
 
 class AppLoader:
-    """ASGI app that calls `make` in a thread, once for concurrent requests. `name`: for messages."""
+    """ASGI app that calls `make` in a thread, once for concurrent requests. `name`: for messages.
 
-    def __init__(self, name: str, make: Callable[[], ASGIApp]) -> None:
+    `is_light`: it takes so little time that it is made in the event loop where no thread can be started.
+    """
+
+    def __init__(self, name: str, make: Callable[[], ASGIApp], is_light: bool = False) -> None:
         self._name = name
+        self._is_light = is_light
         self._make = make
         self._app: ASGIApp | None = None
         self._making = SingleFlight(self._make_once, name, DEADLINE_SECONDS)
@@ -60,7 +64,12 @@ class AppLoader:
     async def prepare(self) -> ASGIApp:
         """Return the application. Raises ProblemError if it cannot be created; the next request tries again."""
         try:
-            return await self._making.ask(None)
+            try:
+                return await self._making.ask(None)
+            except NoThreadError:
+                if not self._is_light:
+                    raise
+                return self._make_once(None)
         except NotCompletedError as error:
             words = str(error)
         except (ImportError, MemoryError, OSError, RuntimeError) as error:  # RuntimeError: no thread can be started

@@ -85,6 +85,10 @@ class NotCompletedError(Exception):
     """No result: the deadline passed, or the daemon is stopping."""
 
 
+class NoThreadError(NotCompletedError):
+    """No thread could be started for it."""
+
+
 def start_thread(run: Callable[[], None], name: str) -> None:
     threading.Thread(target=run, name=name, daemon=True).start()
 
@@ -142,5 +146,5 @@ class SingleFlight(Generic[A, T]):
         try:
             self._start_thread(run, self._name)
         except RuntimeError as error:
-            raise NotCompletedError(f"no thread for {self._name}: {error}") from None
+            raise NoThreadError(f"no thread for {self._name}: {error}") from None
         return future

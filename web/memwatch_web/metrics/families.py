@@ -90,9 +90,10 @@ def list_families(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def budget_families(budgets: Budgets | None) -> Iterator[Metric]:
-    """Yield what the budgets of accounts refused."""
-    rows = [] if budgets is None else [((name,), one.refused) for name, one in sorted(budgets.by_kind.items())]
-    text = "Total things of a kind that were refused, or had to go, because of the budgets of accounts."
+    """Yield what the budgets of accounts refused. Most machines have no such series."""
+    kinds = {} if budgets is None else budgets.by_kind
+    rows = [((name,), one.refused) for name, one in sorted(kinds.items()) if one.refused]
+    text = "Total things that were refused, or had to go, by the budgets of accounts; absent for a kind without."
     yield counter("budget_refused", text, rows, ("kind",))
 
 
