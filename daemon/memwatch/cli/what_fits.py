@@ -7,17 +7,19 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from memwatch.cli.context import EXIT_OK, ClientContext, check_shape
 from memwatch.cli.http import EXIT_FAILURE, DaemonResponse
 from memwatch.cli.tables import Json, columns
 from memwatch.core.accounting.leased import with_leases_used
 from memwatch.core.leases import OWN_LEASE, without_lease
+from memwatch.core.model import PoolKind
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.decode_rate import estimate_decode_rate
+from memwatch.planning.fit import CPU
 from memwatch.planning.model_table import Runnable, list_runnable
 from memwatch.planning.named_machines import read_machine, without_load
 from memwatch.planning.request import DEFAULT_CONTEXT, Use
@@ -79,11 +81,19 @@ def _row(one: Runnable) -> tuple[str, ...]:
 def answer_named(machine: str, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse:
     """Return the answer on a machine that a user names, with more of its GPUs if it does not fit on these."""
     named = read_machine(machine)
-    found = answer(named)
+    found = _without_unnamed_ram(answer(named), named)
     is_no = not found.fits and not found.fit.unknown and not machine.endswith(".json")
     return DaemonResponse(
         {**fit_json(found), "more_gpus": _find_more(machine, answer, named) if is_no else None}, None
     )
+
+
+def _without_unnamed_ram(found: FitAnswer, named: Snapshot) -> FitAnswer:
+    """Leave out the CPU of a machine whose System RAM was not named: its size is not known."""
+    if any(one.kind is PoolKind.SYSTEM_RAM and one.size_bytes for one in named.pools):
+        return found
+    verdicts = tuple(one for one in found.fit.verdicts if one.device != CPU)
+    return replace(found, fit=replace(found.fit, verdicts=verdicts))
 
 
 def _find_more(machine: str, answer: Callable[[Snapshot], FitAnswer], named: Snapshot) -> str | None:

@@ -50,6 +50,13 @@ def test_json_has_the_rate_and_the_machine(llama: str) -> None:
     assert found["decode_rate"]["quality"] == "estimated"
 
 
+@pytest.mark.parametrize(("machine", "has_cpu"), [("2x gb10", False), ("h100", False), ("h100 + 512GiB", True)])
+def test_cpu_is_judged_only_where_its_memory_is_named(llama: str, machine: str, has_cpu: bool) -> None:
+    _, output = run(llama, "--on", machine, "--json")
+
+    assert any(one["device"] == "cpu" for one in json.loads(output)["verdicts"]) is has_cpu
+
+
 def test_list_has_the_largest_models_of_each_format() -> None:
     code, output = run("--what", "--on", "gb10")
 
