@@ -288,6 +288,8 @@ def devices_in_lines(html: str, snapshot: Snapshot) -> Cells:
 
 def bounds(name: str, text: str) -> Cells:
     """Return both ends of a headroom: "14.5 – 44.3 GiB", or the smaller alone if they are nearly the same."""
+    if alone := re.fullmatch(r"up to (.*) after reclaim", text):
+        return {Cell(name, "after reclaim"): alone[1]}
     low, dash, high = text.partition(" – ")
     if not dash or low == "—":
         return {Cell(name, end_of(text)): text.removeprefix("— ")}
@@ -308,6 +310,8 @@ def status_room(html: str, snapshot: Snapshot) -> Cells:
     name = snapshot.devices[0].id if snapshot.devices else CPU
     after = re.search(r">([^<]*) after reclaim</span>", match[2])
     values = [*figures_in(match[2])[:1], *([plain(after[1])] if after else [])]
+    if ">after reclaim</span>" in match[2]:
+        return named(name, ("after reclaim",), values)
     return named(name, ("headroom", "after reclaim") if after else (end_of(values[0]),), values)
 
 
@@ -362,7 +366,8 @@ def status_text(view: View) -> Cells:
 
 def status_cells(text: str, snapshot: Snapshot) -> Cells:
     found: Cells = {}
-    lines = text.splitlines()
+    # A label that is wider than its column has a separate line, above its figures.
+    lines = re.sub(r"\n {20,}(?=[ █░▓▒])", "  ", text).splitlines()
     for pool in snapshot.pools:
         found |= place_line(lines, pool.label, pool.id, ("used", "size"))
     for share in snapshot.shares:
@@ -383,7 +388,7 @@ def machine_line(lines: list[str], snapshot: Snapshot) -> Cells:
 
 def place_line(lines: list[str], label: str, name: str, quantities: tuple[str, str]) -> Cells:
     """Return the figures of "System RAM  ███░░  75.5 / 125.0 GiB  60.4%  available 49.5 GiB"."""
-    pattern = re.compile(rf"(?:  )*(?:└ )?{re.escape(label)} +[^\w—<]* (?P<used>\S+) / (?P<whole>\S+ \S+)")
+    pattern = re.compile(rf"(?:  )*(?:└ )?{re.escape(label)} +[^\w—<]* (?P<used>\S+(?: \w+)?) / (?P<whole>\S+ \S+)")
     match = next(filter(None, (pattern.match(line) for line in lines)), None)
     if match is None:
         pattern = re.compile(rf"(?:  )*(?:└ )?{re.escape(label)} +(?P<used>[\d.,]+ \S+|— [a-z ]+?)  +")

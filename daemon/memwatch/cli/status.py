@@ -169,9 +169,10 @@ def _share_lines(place: str, snapshot: Snapshot, layout: Columns, depth: int) ->
         lead = "  " * (depth - 1) + ("└ " if depth else "")
         label = Span(f"{lead}{labels[share.id]}")
         around = Span(f"  ⊂ {labels.get(place, place)}", "muted")
-        limit, parts = share.limit_bytes, limit_parts(share)
-        if parts and isinstance(limit, int) and limit:
-            bar, figures = _bar(list(place_parts(parts, limit)), layout), _figures(share, limit, snapshot)
+        limit = share.limit_bytes
+        if isinstance(limit, int):
+            segments = list(place_parts(limit_parts(share), limit)) if limit else []
+            bar, figures = _bar(segments, layout), _figures(share, limit, snapshot)
             yield from _label_first((label, *bar, figures, around), layout)
         else:
             space = " " * layout.bar

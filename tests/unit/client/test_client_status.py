@@ -49,6 +49,25 @@ def text_of(snapshot: Snapshot, width: int = 100) -> str:
     )
 
 
+@pytest.mark.parametrize(
+    ("used", "limit", "figures"),
+    [
+        (Absent.NOT_PERMITTED, 16 * GIB, "— / 16.0 GiB"),
+        (12 * GIB, 16 * GIB, "12.0 / 16.0 GiB"),
+        (12 * GIB, 0, "12.0 GiB / 0 B"),
+    ],
+)
+def test_limit_is_shown_whatever_is_known_of_its_use(used: int | Absent, limit: int, figures: str) -> None:
+    snapshot = mig_server()
+    shares = [
+        replace(one, used_bytes=used, limit_bytes=limit) if one.id == "slice" else one for one in snapshot.shares
+    ]
+    text = text_of(replace(snapshot, shares=tuple(shares)))
+
+    (line,) = (one for one in text.splitlines() if "└ ml.slice" in one)
+    assert figures in line
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 def test_status_begins_with_the_verdict_and_lists_all_pools_and_shares(name: str) -> None:
     snapshot = SAMPLES[name]()

@@ -60,6 +60,8 @@ def pair_words(part: Bytes | None, whole: Bytes | None) -> str:
         return f"{DASH} / {size(whole)}" if isinstance(whole, int) else DASH
     if not isinstance(whole, int) or isinstance(whole, Absent):
         return size(part)
+    if not whole:  # a control group that may have nothing
+        return f"{size(part)} / {size(whole)}"
     number = short(part, common_power(whole)).rstrip("BKMGTPE")
     return f"{number} / {size(whole)}"
 
