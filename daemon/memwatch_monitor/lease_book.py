@@ -421,7 +421,11 @@ class LeaseBook(Feature):
         if not verdict.is_admitted:
             raise LeaseRefusedError(f"{self._budget.describe(account)}; end one first", True)
         if entry := self._entries.get(str(verdict.gone)):
-            self._remove(entry, f"its account had the most leases, and {account.name} needed a place")
+            try:
+                self._remove(entry, f"its account had the most leases, and {account.name} needed a place")
+            except BaseException:
+                self._budget.release(lease_id)
+                raise
         return account
 
     def _refuse_second(

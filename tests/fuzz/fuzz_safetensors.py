@@ -22,7 +22,7 @@ def check(data: bytes) -> None:
         index(data)
     else:
         with as_file(data, ".safetensors") as path, suppress(InvalidInputError):
-            assert 0 <= sum_tensor_bytes([path]) <= len(data)
+            assert 0 <= sum_tensor_bytes([path]).bytes <= len(data)
 
 
 def head(data: bytes) -> None:

@@ -182,7 +182,7 @@ def read_now(sent: int) -> bytes:
 def test_command_sends_no_token_to_another_user_at_a_socket_file(tmp_path: Path) -> None:
     """The file is in a folder of the tests, where that user could have put it. Without root both are one user."""
     path = f"{tmp_path}/memwatchd.sock"
-    source, sink = os.pipe()
+    (source, sink), (ready, listens) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
         try:
@@ -190,12 +190,16 @@ def test_command_sends_no_token_to_another_user_at_a_socket_file(tmp_path: Path)
             listening.bind(path)
             become_other()
             listening.listen()
+            listening.settimeout(60)
+            os.write(listens, b"1")
             accepted, _ = listening.accept()
             os.write(sink, accepted.recv(1 << 16))
         finally:
             os._exit(0)
     os.close(sink)
-    wait_until(lambda: os.path.exists(path))
+    assert os.read(ready, 1) == b"1"  # a socket file that is only bound refuses connections
+    os.close(ready)
+    os.close(listens)
     done = memwatch("--url", f"unix:{path}", "devices", MEMWATCH_TOKEN=TOKEN)
     os.waitpid(child, 0)
     found = os.read(source, 1 << 16)

@@ -178,6 +178,15 @@ def find_places(
     return place(need, ask(address, "/api/v1/machines").json, fits_here)
 
 
+# Options that change what --what lists.
+WITH_WHAT = frozenset(
+    {
+        *("what", "machine", "min_speed", "context", "batch", "kv_dtype", "gpus", "parallel", "reserve"),
+        *("offload_kv", "cpu_layers", "url", "as_json"),
+    }
+)
+
+
 def measure_here(address: Address) -> int:
     """Return the cost of a GPU context on this machine, 0 with a message if it cannot be measured."""
     from memwatch.core.backends.cuda_context import ContextNotMeasuredError, measure_context
@@ -193,11 +202,22 @@ def measure_here(address: Address) -> int:
         return 0
 
 
+def _is_given(parameter: click.Parameter) -> bool:
+    source = click.get_current_context().get_parameter_source(str(parameter.name))
+    return source is not ParameterSource.DEFAULT
+
+
 def refuse_contradictions(has_subject: bool, options: Mapping[str, object]) -> None:
     """Raise UsageError for a model with --what or none without it, and for options that go with the other."""
     if has_subject == bool(options["what"]):
         wanted = "leave out one of them" if has_subject else "for example memwatch fit 20GiB"
         raise click.UsageError(f"memwatch fit takes a model, a size or --what; {wanted}")
+    given = [one for one in click.get_current_context().command.params if _is_given(one)]
+    others = [one.opts[0] for one in given if isinstance(one, click.Option) and one.name not in WITH_WHAT]
+    if options["what"] and others:
+        raise click.UsageError(f"{', '.join(others)}: not with --what, which tries three formats; leave that out")
+    if not str(options["machine"]).strip() and any(one.name == "machine" for one in given):
+        raise click.UsageError("--on has no machine; for example --on gb10")
     if options["min_speed"] and not options["what"]:
         raise click.UsageError("--min-speed: only with --what; add it, or leave this out")
     if options["machine"] and (options["machines"] or options["measure"]):
@@ -223,7 +243,7 @@ def prepare(
     note = compute_checkpoint_need(checkpoint, use).note
     query = {"model": subject[-MAX_NAME:]} | write_request(checkpoint, use, launch)
     answer = partial(answer_model, checkpoint, use, engines=engines, name=subject)
-    return urlencode(query), note, answer, checkpoint
+    return urlencode(query, errors="replace"), note, answer, checkpoint
 
 
 def refuse_unused(subject: str, is_trained: bool) -> None:

@@ -18,11 +18,12 @@ from memwatch.core.model import PoolKind
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer
 from memwatch.planning.checkpoint import Checkpoint
-from memwatch.planning.decode_rate import estimate_decode_rate
+from memwatch.planning.decode_rate import estimate_decode_rate, figure
 from memwatch.planning.fit import CPU
 from memwatch.planning.model_table import Runnable, list_runnable
 from memwatch.planning.named_machines import read_machine, without_load
 from memwatch.planning.request import DEFAULT_CONTEXT, Use
+from memwatch.planning.sizes import InvalidInputError
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.fit_json import fit_json
 
@@ -32,7 +33,10 @@ MORE_GPUS = (2, 4, 8)
 def show_runnable(context: ClientContext, use: Use, machine: str, min_rate: float) -> int:
     """Print the largest models of the table that fit now, and those that fit if nothing else ran."""
     if machine:
-        lists, simulated = {"empty": list_runnable(read_machine(machine), use, min_rate)}, False
+        named = read_machine(machine)
+        if (use.offload_kv or use.cpu_layers) and not _has_ram(named):
+            raise _no_ram(machine)
+        lists, simulated = {"empty": list_runnable(named, use, min_rate)}, False
     else:
         answer = context.snapshot()
         with check_shape(context.address):
@@ -59,7 +63,11 @@ def _lines(lists: dict[str, tuple[Runnable, ...]], found: Json) -> Iterator[str]
     for name, rows in lists.items():
         further = [one for one in rows if name == "now" or (one.model, one.dtype) not in known]
         yield f"Largest models that fit {titles[name]}, context {found['context']}:"
-        yield from columns([_row(one) for one in further], right=frozenset({2})) if further else ("  none further",)
+        yield from (
+            columns([_row(one) for one in further], right=frozenset({2}))
+            if further
+            else (f"  none{' further' if known else ''}",)
+        )
         yield ""
     yield "Models of a table in this version, by parameters; tokens a second of one sequence are estimated."
     if not all(one.is_compared for rows in lists.values() for one in rows):
@@ -67,7 +75,7 @@ def _lines(lists: dict[str, tuple[Runnable, ...]], found: Json) -> Iterator[str]
 
 
 def _row(one: Runnable) -> tuple[str, ...]:
-    speed = f"{one.rate.low:.3g} to {one.rate.high:.3g} tokens/s" if one.rate else ""
+    speed = f"{figure(one.rate.low)} to {figure(one.rate.high)} tokens/s" if one.rate else ""
     where = one.devices[0] if len(one.devices) == 1 else f"{len(one.devices)} GPUs"
     return (
         f"  {'' if one.is_compared else '~ '}{one.model}",
@@ -78,10 +86,26 @@ def _row(one: Runnable) -> tuple[str, ...]:
     )
 
 
+def _has_ram(named: Snapshot) -> bool:
+    return any(one.kind is PoolKind.SYSTEM_RAM and one.size_bytes for one in named.pools)
+
+
+def _no_ram(machine: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{machine}: its System RAM is not known, into which a part would move; name it, for example "
+        "--on 'rtx4090 + 64GiB', or leave the option for System RAM out"
+    )
+
+
 def answer_named(machine: str, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse:
-    """Return the answer on a machine that a user names, with more of its GPUs if it does not fit on these."""
+    """Return the answer on a machine that a user names, with more of its GPUs if it does not fit on these.
+
+    Raises InvalidInputError if a part would move to System RAM of an unknown size.
+    """
     named = read_machine(machine)
     found = _without_unnamed_ram(answer(named), named)
+    if found.need.demand.ram_bytes and not _has_ram(named):
+        raise _no_ram(machine)
     is_no = not found.fits and not found.fit.unknown and not machine.endswith(".json")
     return DaemonResponse(
         {**fit_json(found), "more_gpus": _find_more(machine, answer, named) if is_no else None}, None
@@ -90,7 +114,7 @@ def answer_named(machine: str, answer: Callable[[Snapshot], FitAnswer]) -> Daemo
 
 def _without_unnamed_ram(found: FitAnswer, named: Snapshot) -> FitAnswer:
     """Leave out the CPU of a machine whose System RAM was not named: its size is not known."""
-    if any(one.kind is PoolKind.SYSTEM_RAM and one.size_bytes for one in named.pools):
+    if _has_ram(named):
         return found
     verdicts = tuple(one for one in found.fit.verdicts if one.device != CPU)
     return replace(found, fit=replace(found.fit, verdicts=verdicts))

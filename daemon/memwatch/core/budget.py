@@ -52,6 +52,7 @@ class Kind(NamedTuple):
 
     `gives`: an account with at least two more than a new one gives its smallest.
     `replaces`: the smallest of an account at its share, or of all, goes for a new one that is larger, or for any.
+    `rotates`: one that goes for the next of its account is no refusal.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Kind(NamedTuple):
     refused: str
     gives: bool = True
     replaces: Literal["none", "smaller", "any"] = "none"
+    rotates: bool = False
 
 
 # The maximum of event streams is `max_streams` under [web].
@@ -119,6 +121,7 @@ KINDS: Mapping[str, Kind] = {
             "marks and events about leases that are kept",
             "marks were dropped within the last hour: one account set too many",
             replaces="any",
+            rotates=True,
         ),
         Kind(
             "reports",
@@ -268,7 +271,9 @@ class Budget:
                 return Verdict(True)
             verdict = decide(self._held, new, self.kind, self.most)
             if verdict.gone is not None:
-                self._count(self._held.pop(verdict.gone).account)
+                gone = self._held.pop(verdict.gone)
+                if not self.kind.rotates or gone != new:
+                    self._count(gone.account)
             if verdict.is_admitted:
                 self._held[key] = new
             else:

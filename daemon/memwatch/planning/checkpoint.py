@@ -34,6 +34,8 @@ PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})(\.gguf|\.safetensors)")
 # Files with less than this part of what the shape needs are not all of a model: an adapter, a vision tower, a shard
 # under another name. Quantizations that a config.json does not describe take more.
 MIN_WEIGHTS_RATIO = 0.2
+# The same where the number of parameters is known: of a GGUF file, or of floats of two bytes.
+MIN_PARAMETERS_RATIO = 0.8
 NAMED_FILES = 2
 NAMED_VARIANTS = 4
 # In the names of files with a vision tower (llama.cpp, LM Studio).
@@ -159,7 +161,8 @@ def _read_index(path: ModelPath) -> Checkpoint:
 def _read_shards(path: ModelPath, shards: Sequence[ModelPath], missing: Sequence[str]) -> Checkpoint:
     """Read the safetensors files of a folder. `missing`: names of others that belong to them."""
     weights = safetensors.sum_tensor_bytes(shards)
-    found = build_checkpoint(path, _config_beside(path / CONFIG), weights, "safetensors")
+    plain = weights.is_plain and not missing  # else the names tell more
+    found = build_checkpoint(path, _config_beside(path / CONFIG), weights.bytes, "safetensors", plain)
     return with_unknown(found, describe_missing(missing))
 
 
@@ -221,7 +224,8 @@ def _read_file(path: ModelPath) -> Checkpoint:
         weights = safetensors.checked_bytes(header, room, str(path))
         if images := diffusion.read_single_file(header):
             return _build_pipeline(path, images, "safetensors")
-        return build_checkpoint(path, _config_beside(path.parent / CONFIG), weights, "safetensors")
+        config, plain = _config_beside(path.parent / CONFIG), safetensors.is_plain(header)
+        return build_checkpoint(path, config, weights, "safetensors", plain)
     if not path.exists():
         raise InvalidInputError(
             f'"{path}" is no size, file or name; for example 20GiB, a folder with safetensors, ORG/NAME or NAME:TAG'
@@ -248,7 +252,12 @@ def read_gguf(files: Sequence[ModelPath]) -> Checkpoint:
     weights, numbers = (sum(getattr(head, name) for head in heads) for name in ("tensor_bytes", "parameters"))
     found = build_gguf(str(files[0]), heads[0].keys, weights, numbers)
     shape = found.transformer
-    lacks = "" if shape is None else describe_part(numbers, shape.parameters, "parameters")
+    lacks = ""
+    if shape is not None:
+        lacks = describe_part(numbers, shape.parameters, "parameters", MIN_PARAMETERS_RATIO)
+    parts = heads[0].keys.get("split.count")
+    if isinstance(parts, int) and parts > len(files):
+        lacks = f"It is one of {parts} parts of a model, and {parts - len(files)} of them are not there."
     return with_unknown(found, describe_missing(list_missing(files)) or lacks)
 
 
@@ -293,24 +302,25 @@ def choose_gguf(names: Sequence[str], variant: str, subject: str) -> list[str]:
     )
 
 
-def describe_part(found: int, wanted: int, what: str) -> str:
-    """Return a sentence if files hold too little of a model, else nothing."""
-    if found >= MIN_WEIGHTS_RATIO * wanted:
+def describe_part(found: int, wanted: int, what: str, ratio: float = MIN_WEIGHTS_RATIO) -> str:
+    """Return a sentence if files hold less than this ratio of a model, else nothing."""
+    if found >= ratio * wanted:
         return ""
     return f"Its files have {found} {what}, and its shape about {wanted}: the others are not counted."
 
 
 def build_checkpoint(
-    path: ModelPath | str, config: Config | str | None, weights: int | None, source: str
+    path: ModelPath | str, config: Config | str | None, weights: int | None, source: str, is_plain: bool = False
 ) -> Checkpoint:
-    """Return the model of a config, or of none for the reason that is a text."""
+    """Return the model of a config, or of none for the reason that is a text. `is_plain`: see TensorBytes."""
     if config is None or isinstance(config, str):
         return Checkpoint(str(path), source, None, weights, 0, 2.0, config or "")
     found = replace(describe_config(config), name=str(path), source=source, weights_bytes=weights)
     if weights is None or config.problem:
         return found
-    wanted = compute_weights(config.transformer, found.dtype_bytes, found.scope)
-    return with_unknown(found, describe_part(weights, wanted, "bytes"))
+    number, ratio = (2.0, MIN_PARAMETERS_RATIO) if is_plain else (found.dtype_bytes, MIN_WEIGHTS_RATIO)
+    wanted = compute_weights(config.transformer, number, found.scope)
+    return with_unknown(found, describe_part(weights, wanted, "bytes", ratio))
 
 
 def describe_config(config: Config) -> Checkpoint:

@@ -55,10 +55,15 @@ def count_read_bytes(checkpoint: Checkpoint, shape: Transformer, use: Use) -> in
     return int((known or counted) * max(0.0, 1 - unread / counted)) + cache
 
 
+def figure(rate: float) -> str:
+    """Return a rate with three figures, from 1,000 on as a whole number."""
+    return f"{rate:.0f}" if rate >= 1000 else f"{rate:.3g}"
+
+
 def describe_rate(rate: DecodeRate) -> str:
     """Return the rate as a sentence."""
     read, width = rate.read_bytes / (1 << 30), rate.bandwidth / 1e9
     return (
-        f"Decoding one sequence: {rate.low:.3g} to {rate.high:.3g} tokens a second (estimated: {read:.1f} GiB are "
-        f"read for each, at 40 to 80 % of {width:g} GB/s)."
+        f"Decoding one sequence: {figure(rate.low)} to {figure(rate.high)} tokens a second (estimated: "
+        f"{read:.1f} GiB are read for each, at 40 to 80 % of {width:g} GB/s)."
     )

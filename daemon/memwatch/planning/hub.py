@@ -274,6 +274,10 @@ def _read(hub: Hub, name: HubName, found: Repository) -> Checkpoint:
         known = [size for file, size in files.items() if file.endswith(".safetensors") and size]
         why = "it is a pipeline of diffusers, whose components are read from a folder only"
         return Checkpoint(name.repository, "diffusers", None, sum(known), 0, 2.0, why)
+    if name.variant:
+        if not any(file.endswith(".gguf") for file in files):
+            raise no_variant(name)
+        return _read_gguf(hub, name, found.sha, files)
     shards, missing = _choose_shards(hub, name, found.sha, files)
     if shards or not any(file.endswith(".gguf") for file in files):
         config = _read_config(hub, name, found.sha) if CONFIG in files else None
@@ -342,8 +346,24 @@ def _read_gguf(hub: Hub, name: HubName, sha: str, files: Mapping[str, int | None
     return with_unknown(build_gguf(PurePosixPath(chosen[0]).name, keys, weights, 0), describe_missing(missing))
 
 
+def no_variant(name: HubName) -> UnknownModelError:
+    return UnknownModelError(
+        f"{name}: has no GGUF files, of which {name.variant} could be one; leave :{name.variant} out, "
+        "or use --dtype"
+    )
+
+
+def expand_home(folder: str, variable: str) -> Path:
+    """Return a folder that may begin with ~. Raises UnknownModelError for a user without a home."""
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError:
+        words = f"{folder}: that home folder is not known; set {variable} to a whole path"
+        raise UnknownModelError(words) from None
+
+
 def _kept_path(name: HubName, environ: Mapping[str, str]) -> Path:
-    folder = Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "memwatch" / "models"
+    folder = expand_home(environ.get("XDG_CACHE_HOME") or "~/.cache", "XDG_CACHE_HOME") / "memwatch" / "models"
     parts = (repository_folder(name.repository), name.variant, name.revision.replace("/", "--"))
     return folder / f"{'@'.join(parts)}.json"
 

@@ -27,6 +27,7 @@ from memwatch.planning.checkpoint import (
     reading,
     with_projectors,
 )
+from memwatch.planning.gguf import read_head
 from memwatch.planning.hub import HubName
 from memwatch.planning.model_file import ModelPath, list_files
 from memwatch.planning.safetensors import read_object
@@ -40,7 +41,7 @@ OLLAMA_NAME = re.compile(r"((?:[A-Za-z0-9][\w.-]{0,79}/){0,3}[A-Za-z0-9][\w.-]{0
 LATEST, LIBRARY = "latest", "library"
 DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 # Media types of layers end in these words.
-MODEL_LAYER, PROJECTOR_LAYER = ".model", ".projector"
+MODEL_LAYER, PROJECTOR_LAYER, ADAPTER_LAYER = ".model", ".projector", ".adapter"
 MAX_LAYERS = 256
 SERVICE_USER = "ollama"
 ONLINE = "add --online (in Python: online=True) to read the first bytes of its files from the hub"
@@ -86,7 +87,9 @@ def read_repository(name: HubName, online: bool, environ: Mapping[str, str]) -> 
 def read_snapshot(folder: ModelPath, name: HubName) -> Checkpoint:
     """Read the files of a revision, of several GGUF models the one that is wanted."""
     files = {file.name: file for file in list_files(folder, "*.gguf")}
-    if not files or list_files(folder, "*.safetensors"):
+    if name.variant and not files:
+        raise hub.no_variant(name)
+    if not name.variant and (not files or list_files(folder, "*.safetensors")):
         return read_checkpoint(folder)
     chosen = [files[one] for one in choose_gguf(list(files), name.variant, name.repository)]
     return with_projectors(read_gguf(chosen), [file for one, file in files.items() if PROJECTOR in one.lower()])
@@ -96,19 +99,19 @@ def find_cache(environ: Mapping[str, str]) -> Path:
     """Return the folder of downloads, chosen as huggingface_hub does."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if environ.get(variable):
-            return Path(environ[variable]).expanduser()
+            return hub.expand_home(environ[variable], variable)
     home = environ.get("HF_HOME") or os.path.join(environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return Path(home).expanduser() / "hub"
+    return hub.expand_home(home, "HF_HOME") / "hub"
 
 
 def find_stores(environ: Mapping[str, str]) -> Iterator[Path]:
     """Yield the folders in which Ollama keeps models: of this user, and of its service."""
     if environ.get("OLLAMA_MODELS"):
-        yield Path(environ["OLLAMA_MODELS"]).expanduser()
+        yield hub.expand_home(environ["OLLAMA_MODELS"], "OLLAMA_MODELS")
         return
     import pwd
 
-    yield Path("~/.ollama/models").expanduser()
+    yield hub.expand_home("~/.ollama/models", "OLLAMA_MODELS")
     with suppress(KeyError):
         yield Path(pwd.getpwnam(SERVICE_USER).pw_dir, ".ollama/models")
 
@@ -144,10 +147,12 @@ def _read_layers(store: ModelPath, manifest: Mapping[str, object], name: str) ->
     known = [one for one in layers[:MAX_LAYERS] if isinstance(one, dict)] if isinstance(layers, list) else []
     models = [_blob(store, one) for one in known if str(one.get("mediaType")).endswith(MODEL_LAYER)]
     towers = [_blob(store, one) for one in known if str(one.get("mediaType")).endswith(PROJECTOR_LAYER)]
+    adapters = [_blob(store, one) for one in known if str(one.get("mediaType")).endswith(ADAPTER_LAYER)]
     if not models:
         raise UnknownModelError(f"{name}: its manifest has no GGUF file; models that run elsewhere have none")
     found = with_projectors(read_gguf(models), towers)
-    return replace(found, name=str(models[0]))
+    added = sum(read_head(file).tensor_bytes for file in adapters)
+    return replace(found, name=str(models[0]), weights_bytes=(found.weights_bytes or 0) + added)
 
 
 def _blob(store: ModelPath, layer: Mapping[str, object]) -> ModelPath:

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from io import BufferedReader
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from msgspec import MsgspecError, Struct, convert
 from msgspec.json import Decoder
@@ -32,21 +32,36 @@ BITS = {
     "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
 }  # fmt: skip
 
+PLAIN = frozenset({"F32", "BF16", "F16"})
+
 Json = dict[str, Any]
 
 
-def sum_tensor_bytes(paths: Iterable[ModelPath]) -> int:
+class TensorBytes(NamedTuple):
+    """Bytes of all tensors. `is_plain`: each is of floats of two bytes or more, so that bytes tell their number."""
+
+    bytes: int
+    is_plain: bool
+
+
+def is_plain(header: Mapping[str, object]) -> bool:
+    """Return True if no tensor of a header that was checked can be quantized."""
+    return all(dtype in PLAIN for dtype, *_ in list_entries(header).values())
+
+
+def sum_tensor_bytes(paths: Iterable[ModelPath]) -> TensorBytes:
     """Return the bytes of all tensors of several files.
 
     Raises InvalidInputError if a header does not match the size of its file, and for the reasons of HeaderLimit.
     """
-    total, limit = 0, HeaderLimit()
+    total, plain, limit = 0, True, HeaderLimit()
     for path in paths:
         with open_model(path) as (file, status):
             limit.check_new(status, str(path))
             header, room = _read_header(file, status.st_size, str(path), limit)
         total += checked_bytes(header, room, str(path))
-    return total
+        plain = plain and is_plain(header)
+    return TensorBytes(total, plain)
 
 
 def read_header(path: ModelPath, limit: HeaderLimit | None = None) -> tuple[Mapping[str, object], int]:

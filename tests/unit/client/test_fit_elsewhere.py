@@ -57,6 +57,11 @@ def test_cpu_is_judged_only_where_its_memory_is_named(llama: str, machine: str, 
     assert any(one["device"] == "cpu" for one in json.loads(output)["verdicts"]) is has_cpu
 
 
+def test_move_to_system_ram_of_an_unknown_size_is_refused(llama: str) -> None:
+    assert "rtx4090: its System RAM is not known" in run(llama, "--on", "rtx4090", "--offload-kv")[1]
+    assert "needs" in run(llama, "--on", "rtx4090 + 64GiB", "--offload-kv")[1]
+
+
 def test_list_has_the_largest_models_of_each_format() -> None:
     code, output = run("--what", "--on", "gb10")
 
@@ -70,7 +75,7 @@ def test_list_is_empty_where_nothing_is_fast_enough() -> None:
     code, output = run("--what", "--on", "orinnano", "--min-speed", "5000")
 
     assert code == 1
-    assert "none further" in output
+    assert ":\n  none\n" in output
 
 
 @pytest.mark.parametrize(
@@ -81,6 +86,9 @@ def test_list_is_empty_where_nothing_is_fast_enough() -> None:
         (("20GiB", "--min-speed", "5"), "--min-speed: only with --what"),
         (("20GiB", "--on", "gb10", "--machines"), "--on names another machine than --machines"),
         (("20GiB", "--on", "abacus"), "'abacus' is not a machine that is known"),
+        (("20GiB", "--on", " "), "--on has no machine"),
+        (("--what", "--dtype", "q4_k"), "--dtype: not with --what"),
+        (("--what", "--on", "rtx4090", "--cpu-layers", "8"), "its System RAM is not known"),
         (("--what", "--on", "abacus"), "'abacus' is not a machine that is known"),
     ],
 )

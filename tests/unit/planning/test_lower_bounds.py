@@ -35,8 +35,10 @@ CONFIG = {
 }  # fmt: skip
 TENSORS = {"whole": ("BF16", [52_000_000])}
 HALF = {"half": ("BF16", [26_000_000])}
-GGUF_TENSORS = {"t": (12, [256, 64], 0)}
-GGUF_BYTES = 64 * 144
+# As many numbers as the shape has.
+GGUF_TENSORS = {"t": (12, [256, 291], 0)}
+GGUF_BYTES = 291 * 144
+HALF_GGUF = {"t": (12, [256, 140], 0)}
 
 
 def sparse(path: Path, tensors: Mapping[str, tuple[str, list[int]]] = TENSORS) -> Path:
@@ -107,6 +109,9 @@ UNKNOWN: Mapping[str, tuple[Callable[[Path], Path], str]] = {
     "missing shard": (lambda path: shards(path, 1), "model-00002-of-00002.safetensors"),
     "missing shard of an index": (lambda path: indexed(path, 2), "model-00001-of-00002.safetensors"),
     "one shard by name": (lambda path: shards(path, 1) / "model-00001-of-00002.safetensors", "00002-of-00002"),
+    "half of the tensors": (lambda path: config(sparse(path / "weights_1.safetensors", HALF).parent), "the others"),
+    "part under another name": (lambda path: whole_gguf(path, **{"split.count": 2}), "one of 2 parts"),
+    "half of a GGUF": (lambda path: gguf(path / "m.gguf", LLAMA_KEYS, HALF_GGUF, 140 * 144), "the others"),
     "tensors of an adapter": (adapter, "2000 bytes"),
     "missing part of a GGUF": (lambda path: gguf_parts(path, 1), "m-00002-of-00002.gguf"),
     "one part by name": (lambda path: gguf_parts(path, 1) / "m-00001-of-00002.gguf", "m-00002-of-00002.gguf"),

@@ -30,7 +30,7 @@ def folder_with(path: Path, parameters: int = PARAMETERS) -> Path:
     return path
 
 
-def gguf_file(path: Path, rows: int = 64) -> Path:
+def gguf_file(path: Path, rows: int = 291) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     return gguf(path, LLAMA_KEYS, {"t": (12, [256, rows], 0)}, 144 * rows)
 
@@ -149,9 +149,32 @@ def test_model_of_ollama_is_read_by_its_name(subject: str, manifest: str, tmp_pa
     ollama_store(tmp_path / "store", manifest, layers)
 
     found = read_subject(subject, environ={"OLLAMA_MODELS": str(tmp_path / "store")})
-    assert (found.weights_bytes, found.source, found.unknown) == (144 * 66, "GGUF", "")
+    assert (found.weights_bytes, found.source, found.unknown) == (144 * 293, "GGUF", "")
     assert found.transformer is not None
     assert Path(found.name).is_file()
+
+
+def test_adapter_of_ollama_counts(tmp_path: Path) -> None:
+    layers = {"model": gguf_file(tmp_path / "model.gguf"), "adapter": gguf_file(tmp_path / "adapter.gguf", 10)}
+    ollama_store(tmp_path / "store", "library/tuned/8b", layers)
+
+    assert read_subject("tuned:8b", environ={"OLLAMA_MODELS": str(tmp_path / "store")}).weights_bytes == 144 * 301
+
+
+def test_format_of_a_model_without_gguf_files_is_refused(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "config.json").write_text("{}")
+    hugging_face_cache(tmp_path, "org/model", files)
+
+    with pytest.raises(UnknownModelError, match="has no GGUF files, of which Q8_0 could be one"):
+        read_subject("org/model:Q8_0", environ={"HF_HUB_CACHE": str(tmp_path)})
+
+
+@pytest.mark.parametrize(("subject", "variable"), [("org/model", "HF_HUB_CACHE"), ("qwen3:8b", "OLLAMA_MODELS")])
+def test_home_of_an_unknown_user_is_named(subject: str, variable: str) -> None:
+    with pytest.raises(UnknownModelError, match=f"^~nouser/x: .* set {variable} to a whole path"):
+        read_subject(subject, environ={variable: "~nouser/x"})
 
 
 def test_name_with_a_registry_is_that_of_the_registry(tmp_path: Path) -> None:
@@ -201,5 +224,5 @@ def test_folders_of_lm_studio_and_llama_cpp_are_read_by_path(tmp_path: Path) -> 
     gguf_file(tmp_path / "models/org/model-GGUF/mmproj-model-F16.gguf", 2)
     gguf_file(tmp_path / "llama.cpp/org_model-GGUF_model-Q4_K_M.gguf")
 
-    assert read_subject(str(tmp_path / "models/org/model-GGUF")).weights_bytes == 144 * 66
-    assert read_subject(str(tmp_path / "llama.cpp/org_model-GGUF_model-Q4_K_M.gguf")).weights_bytes == 144 * 64
+    assert read_subject(str(tmp_path / "models/org/model-GGUF")).weights_bytes == 144 * 293
+    assert read_subject(str(tmp_path / "llama.cpp/org_model-GGUF_model-Q4_K_M.gguf")).weights_bytes == 144 * 291

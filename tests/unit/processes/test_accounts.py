@@ -55,6 +55,15 @@ def test_subordinate_ids_belong_to_their_account(accounts: Accounts, uid: int | 
     assert accounts.of_now(uid) == account
 
 
+def test_user_of_a_domain_who_is_logged_in_is_an_account(tmp_path: Path, accounts: Accounts) -> None:
+    """SSSD gives ids from 200,000 to 2,000,200,000."""
+    (tmp_path / "run/user/2000100007").mkdir(parents=True)
+    accounts.refresh()
+
+    assert accounts.of(2_000_100_007) == Account("uid 2000100007")
+    assert accounts.of(2_000_100_008) == Account("containers with uid 2000093184 and above")
+
+
 def test_accounts_without_files_are_users(tmp_path: Path) -> None:
     assert Accounts(tmp_path).of_now(100_000) == Account("uid 100000")
 

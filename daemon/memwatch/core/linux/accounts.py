@@ -57,6 +57,7 @@ class Accounts:
 
     def __init__(self, rootfs: Path) -> None:
         self._files = (rootfs / "etc/subuid", rootfs / "etc/passwd")
+        self._sessions = rootfs / "run/user"
         self._changed: tuple[int, ...] | None = None
         self._ranges: list[IdRange] = []
 
@@ -64,16 +65,17 @@ class Accounts:
         """Return the account that a user id belongs to. Call `refresh` before.
 
         Ids that /etc/subuid gives to root or to a service, such as LXD or dockremap, are of containers. So are
-        high ids that it does not have.
+        high ids that it does not have, except those of users who are logged in: domains (SSSD) have such ids.
         """
         if uid is None:
             return UNKNOWN
-        at = bisect_right(self._ranges, (uid, MAX_ID, MAX_ID)) - 1
-        is_subordinate = at >= 0 and uid < self._ranges[at].first + self._ranges[at].size
-        if is_subordinate and self._ranges[at].owner >= MIN_USER_ID:
-            uid = self._ranges[at].owner
-        elif is_subordinate or uid >= MIN_CONTAINER_ID:
-            base = self._ranges[at].first if is_subordinate else 0
+        ranges = self._ranges  # another thread may replace them
+        at = bisect_right(ranges, (uid, MAX_ID, MAX_ID)) - 1
+        is_subordinate = at >= 0 and uid < ranges[at].first + ranges[at].size
+        if is_subordinate and ranges[at].owner >= MIN_USER_ID:
+            uid = ranges[at].owner
+        elif is_subordinate or (uid >= MIN_CONTAINER_ID and not (self._sessions / str(uid)).exists()):
+            base = ranges[at].first if is_subordinate else 0
             first = base + (uid - base) // CONTAINER_IDS * CONTAINER_IDS
             return Account(f"containers with uid {first} and above")
         is_service = uid < MIN_USER_ID or uid in DYNAMIC_IDS
