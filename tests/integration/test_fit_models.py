@@ -262,11 +262,11 @@ def test_offloaded_optimizer_frees_nothing_on_a_gb10(daemons: Daemons, tmp_path:
 
 def test_weights_of_a_file_are_counted_by_the_daemon_too(daemons: Daemons, tmp_path: Path) -> None:
     """The daemon does not read the file: the command sends its figures."""
-    path = gguf(tmp_path / "model.gguf", LLAMA_KEYS, {"t": (12, [256, 64], 0)}, 9216)
+    path = gguf(tmp_path / "model.gguf", LLAMA_KEYS, {"t": (12, [256, 291], 0)}, 291 * 144)
 
     found = ask(daemons["gb10"], path)
 
-    assert found["parts"]["weights"] == 9216
+    assert found["parts"]["weights"] == 291 * 144
     assert found["greatest"]["context"] == 4096
 
 
