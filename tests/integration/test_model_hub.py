@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -231,11 +230,9 @@ def test_broken_hub_is_a_reason(change: object, words: str, hub: ModelHub, tmp_p
 
 def test_hub_that_does_not_end_is_left(hub: ModelHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "SECONDS", 0.2)
-    hub.slow.add("config.json")
-    began = time.monotonic()
+    hub.silent.add("config.json")
 
     assert "127.0.0.1 did not answer within 0.2 s" in refusal(hub, tmp_path)
-    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(

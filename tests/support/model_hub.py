@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,7 +28,9 @@ class ModelHub:
         self.has_sizes = True
         self.knows_ranges = True
         self.cut: set[str] = set()
-        self.slow: set[str] = set()
+        # Names that are answered when the hub stops.
+        self.silent: set[str] = set()
+        self._is_over = threading.Event()
         self.log: list[tuple[str, str, str, str]] = []
         self.hub = self._start("hub")
         self.storage = self._start("storage")
@@ -43,6 +44,7 @@ class ModelHub:
         return [path for _, path, _, _ in self.log]
 
     def stop(self) -> None:
+        self._is_over.set()
         for server in (self.hub, self.storage):
             server.shutdown()
             server.server_close()
@@ -93,8 +95,8 @@ class ModelHub:
     def _file(self, handler: BaseHTTPRequestHandler, name: str) -> None:
         data, size = self.files[name]
         wanted = handler.headers.get("Range", "").removeprefix("bytes=0-")
-        if name in self.slow:
-            time.sleep(0.3)
+        if name in self.silent:
+            self._is_over.wait()
         if wanted.isdigit() and self.knows_ranges:
             end = min(int(wanted) + 1, size)
             part = (data + bytes(max(0, end - len(data))))[:end]

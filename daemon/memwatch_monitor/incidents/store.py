@@ -52,7 +52,7 @@ def weigh(incident: Incident) -> int:
     """Return the bytes that were killed. What no user can cause alone weighs as much as the machine has."""
     if incident.kind in ("gpu_lost", "wedge", "unclean_end"):
         return incident.size_bytes or 0
-    return sum((one.held_bytes or 0) + sum(one.device_bytes.values()) for one in incident.victims)
+    return sum(one.known_bytes for one in incident.victims)
 
 
 def head_of(incident: Incident) -> Incident:

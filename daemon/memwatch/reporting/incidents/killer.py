@@ -64,8 +64,7 @@ class Death(Struct, frozen=True):
     @property
     def killed_bytes(self) -> int:
         """Memory of the victim, or the limit that it had reached; 0 if neither is known."""
-        held = (self.victim.held_bytes or 0) + sum(self.victim.device_bytes.values())
-        return held or self.limit_bytes or 0
+        return self.victim.known_bytes or self.limit_bytes or 0
 
     @property
     def is_of_limit(self) -> bool:

@@ -78,6 +78,11 @@ class Victim(Struct, frozen=True):
         default_factory=dict
     )
 
+    @property
+    def known_bytes(self) -> int:
+        """All of its memory that is known: a lower bound, by which victims are compared and that no page shows."""
+        return (self.held_bytes or 0) + sum(self.device_bytes.values())
+
 
 class Entry(Struct, frozen=True):
     """An entry of the timeline."""
