@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from memwatch.core.collectors import load_collectors
 from memwatch.core.model import Absent
 from memwatch.core.pressure.oom_kills import SCOPES, NewKills
-from memwatch.core.runtime.histogram import Histogram
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Snapshot
-from memwatch_monitor.feature import Feature, Tick
+from memwatch_monitor.feature import Feature, Histogram, Tick
 
 WINDOW_SECONDS = 60
 # Levels of targets that do not exist anymore, such as the limit of an ended container, are kept for this many.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -28,6 +29,7 @@ from memwatch_monitor.history.tiers import TIER_SPECS
 
 if TYPE_CHECKING:
     import asyncio
+
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -234,3 +236,25 @@ class Features:
             calls = [(one, getattr(one, hook)) for one in self._all if getattr(type(one), hook) is not default]
             self._calls[hook] = calls
         return calls
+
+
+class Histogram:
+    """Histogram with fixed buckets: counts of observations. One thread observes, any thread reads."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds`: the upper limits of the buckets, ascending. The last bucket has no limit."""
+        self.bounds: tuple[float, ...] = tuple(bounds)
+        self._counts = [0] * (len(self.bounds) + 1)
+        self.total: float = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> list[int]:
+        """Return the number of observations up to each limit, and of all."""
+        counts, so_far = list(self._counts), 0
+        for place, count in enumerate(counts):
+            so_far += count
+            counts[place] = so_far
+        return counts

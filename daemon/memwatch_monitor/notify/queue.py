@@ -10,7 +10,7 @@ from enum import Enum
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from memwatch.core.runtime.histogram import Histogram
+from memwatch_monitor.feature import Histogram
 
 MAX_WAITING = 1000
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from memwatch.core.clock import Clock, SystemClock
-from memwatch.core.runtime.histogram import Histogram
 from memwatch.core.runtime.worker import ThreadState, Worker
 from memwatch.core.units import duration
 from memwatch_monitor.alerts.notification import Notification
 from memwatch_monitor.alerts.rules import DEFAULT_EVENTS, EVENTS, KERNEL, KILLS, LEVELS
+from memwatch_monitor.feature import Histogram
 from memwatch_monitor.notify.channel import Channel, Reminder
 from memwatch_monitor.notify.http_post import PostResult
 from memwatch_monitor.notify.queue import Delivery, Kind, Message, Outcome, ReceiverQueue

@@ -16,11 +16,10 @@ from memwatch.core.engines.records import Engine
 from memwatch.core.model import OWN_CGROUP, ShareKind, Vitals
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
-from memwatch.core.runtime.histogram import Histogram
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import CollectorStatus, Kernel, Snapshot, Swap, Tegrastats, ZfsCache, Zram
 from memwatch_monitor.between_scrapes import BetweenScrapes
-from memwatch_monitor.feature import MonitorRules
+from memwatch_monitor.feature import Histogram, MonitorRules
 from memwatch_monitor.history.disk.writer import FilesStatus
 from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.notify.channel import Sender

@@ -14,9 +14,8 @@ from prometheus_client.core import (
 from prometheus_client.utils import floatToGoString
 
 from memwatch.core.model import Absent
-from memwatch.core.runtime.histogram import Histogram
 from memwatch.core.snapshot import Snapshot
-from memwatch_monitor.feature import Family
+from memwatch_monitor.feature import Family, Histogram
 
 PREFIX = "memwatch_"
 # OpenMetrics requires that the name of a family with a unit ends with it.

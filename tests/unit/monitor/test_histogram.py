@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memwatch.core.runtime.histogram import Histogram
+from memwatch_monitor.feature import Histogram
 
 
 def test_value_on_a_limit_belongs_to_its_bucket() -> None:
