@@ -14,12 +14,11 @@ from memwatch.core.drivers.error_words import describe_kind
 from memwatch.core.kernel_log import KNOWN, DriverError
 from memwatch.core.linux.cgroup_kills import MAX_GROUPS, NOT_RAM
 from memwatch.core.model import Absent, PoolKind, find_own_limit, holds_discrete_memory
-from memwatch.core.neighbour_status import NeighbourState
 from memwatch.core.pressure.oom_kills import NewKills
 from memwatch.core.processes.growth import SHORT_SECONDS, ProcessKey, key_of
 from memwatch.core.processes.unreturned import ReturnChanges
 from memwatch.core.reading.schedule import suspended_seconds, wall_jump_seconds
-from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Snapshot
+from memwatch.core.snapshot import CollectorStatus, Level, NeighbourState, Pressure, Snapshot
 from memwatch.reporting.render import words as wording
 from memwatch_monitor.feature import Feature, Tick
 from memwatch_monitor.loop import Monitor

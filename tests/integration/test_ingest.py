@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from memwatch.core.allocators import AllocatorReport
 from memwatch.core.budget import KINDS, ROOT, Account, Budget, users_part
 from memwatch.core.events import Event, EventLog
+from memwatch.core.model import AllocatorReport
 from memwatch.core.processes.allocator_reports import (
     EXPIRY_SECONDS,
     MAX_REPORTS,

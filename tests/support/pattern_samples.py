@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.allocators import AllocatorReport
 from memwatch.core.events import Event
 from memwatch.core.leases import Lease
 from memwatch.core.model import (
     Absent,
+    AllocatorReport,
     Architecture,
     Bytes,
     Content,

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from memwatch.core.budget import Budget
 from memwatch.core.clock import Clock, SystemClock
 from memwatch.core.model import Absent
-from memwatch.core.neighbour_status import NeighbourState, NeighbourStatus
 from memwatch.core.reading.machine import Additions
+from memwatch.core.snapshot import NeighbourState, NeighbourStatus
 from memwatch_monitor.feature import Feature
 from memwatch_monitor.neighbours.found import FoundMachine, FoundMachines
 from memwatch_monitor.neighbours.neighbour import Failure, Neighbour

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from memwatch.core.doc import Doc
 from memwatch.core.listing import left_out_texts
 from memwatch.core.model import Absent
-from memwatch.core.neighbour_status import NeighbourState
-from memwatch.core.snapshot import LEVEL_WORDS, LevelOrUnknown
+from memwatch.core.snapshot import LEVEL_WORDS, LevelOrUnknown, NeighbourState
 from memwatch_monitor.neighbours.book import MachineView
 from memwatch_monitor.neighbours.found import FoundMachine
 from memwatch_monitor.neighbours.tick import LastWords, Tick

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from memwatch.core.model import Absent
-from memwatch.core.neighbour_status import NeighbourState
+from memwatch.core.snapshot import NeighbourState
 from memwatch.reporting.render import words
 from memwatch_monitor.neighbours.tick import LastWords, Tick, decode_all, decode_tick, tell_last_words
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.core.neighbour_status import NeighbourStatus
+from memwatch.core.snapshot import NeighbourStatus
 from memwatch_web.metrics.families import neighbour_families
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from memwatch.core.model import Absent
-from memwatch.core.neighbour_status import NeighbourStatus
+from memwatch.core.snapshot import NeighbourStatus
 from memwatch_monitor.neighbours.book import HOLD_SECONDS, NeighbourBook
 from memwatch_monitor.neighbours.machines import list_machines
 from memwatch_monitor.neighbours.neighbour import HOUR_BYTES, RECENT_BYTES, Failure, Neighbour, TickRing

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.allocators import AllocatorReport
 from memwatch.core.linux.accounts import Accounts
+from memwatch.core.model import AllocatorReport
 from memwatch.core.processes.allocator_reports import (
     AllocatorReports,
     ReportRejectedError,

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.core.allocators import AllocatorReport
 from memwatch.core.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.core.leases import Lease
-from memwatch.core.model import Absent, Process
+from memwatch.core.model import Absent, AllocatorReport, Process
 from memwatch.core.reading.identity import Identity
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import CollectorStatus, Machine

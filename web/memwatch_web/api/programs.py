@@ -11,10 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memwatch.core.allocators import AllocatorReport
 from memwatch.core.doc import Doc
 from memwatch.core.leases import MAX_NAME_LENGTH, MAX_SECONDS, MIN_BYTES, MIN_SECONDS
-from memwatch.core.model import Absent, Device
+from memwatch.core.model import Absent, AllocatorReport, Device
 from memwatch.core.printable import printable
 from memwatch.core.processes.allocator_reports import MAX_REPORTS, ReportRejectedError, find_gpu
 from memwatch.reporting.render.json import lease_json, leases_json

@@ -12,8 +12,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar, get_args
 from msgspec import Struct, field
 
 from memwatch.core.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
-from memwatch.core.allocators import AllocatorReport
-from memwatch.core.model import Absent, Bytes, Process, Words, sum_figures
+from memwatch.core.model import Absent, AllocatorReport, Bytes, Process, Words, sum_figures
 from memwatch.core.owners import OwnerKind, OwnerTotal, find_home
 from memwatch.core.processes.growth import GrowthTracker, LeakSuspect, ProcessGrowth, key_of
 from memwatch.core.snapshot import Snapshot

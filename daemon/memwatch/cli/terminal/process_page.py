@@ -10,8 +10,7 @@ from memwatch.cli.terminal.frame import Body, Frame, View, finish, header_of, no
 from memwatch.cli.terminal.moment import labels_of
 from memwatch.cli.terminal.past import RECENT_SECONDS
 from memwatch.cli.terminal.style import Line, Span, pad, wrapped
-from memwatch.core.allocators import AllocatorReport
-from memwatch.core.model import Absent, Bytes, Process, Words
+from memwatch.core.model import Absent, AllocatorReport, Bytes, Process, Words
 from memwatch.reporting.render import words as wording
 
 LABEL, SIZE = 13, 12

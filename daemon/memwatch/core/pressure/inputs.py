@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 
 from memwatch.core.accounting.driver_errors import VENDORS, unassigned_errors
-from memwatch.core.allocators import AllocatorReport
 from memwatch.core.findings import Findings
 from memwatch.core.kernel_log import ABOUT_MEMORY, DriverError
 from memwatch.core.model import (
     Absent,
+    AllocatorReport,
     Architecture,
     Bytes,
     Device,

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.core.allocators import AllocatorReport
 from memwatch.core.budget import KINDS, Budget
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.files import read_once
 from memwatch.core.linux.pci import pci_numbers
 from memwatch.core.linux.process_files import parse_real_uid
-from memwatch.core.model import Device
+from memwatch.core.model import AllocatorReport, Device
 
 MAX_REPORTS = 16
 # Programs renew their reports every ten seconds.

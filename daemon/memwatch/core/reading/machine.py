@@ -10,14 +10,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.allocators import AllocatorReport
 from memwatch.core.clock import Clock, Moment, SystemClock
 from memwatch.core.collectors import COLLECTORS
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import NOT_PERMITTED, Roots
-from memwatch.core.model import Absent
-from memwatch.core.neighbour_status import NeighbourStatus
+from memwatch.core.model import Absent, AllocatorReport
 from memwatch.core.pressure.inputs import collect_inputs, ram_used_ratio
 from memwatch.core.pressure.judge import JudgeState, judge
 from memwatch.core.pressure.oom_kills import NewKills, OomKillCount, count_new_kills
@@ -27,7 +25,7 @@ from memwatch.core.reading.identity import Identity, read_identity
 from memwatch.core.reading.sampler import FIRST_SECONDS, Gatherer, Sampler
 from memwatch.core.reading.schedule import Pace, next_pace, suspended_seconds
 from memwatch.core.reading.self_usage import SelfUsageReader
-from memwatch.core.snapshot import CollectorStatus, Machine, Snapshot
+from memwatch.core.snapshot import CollectorStatus, Machine, NeighbourStatus, Snapshot
 
 # The fields that come from the findings unchanged.
 COPIED = tuple(
