@@ -18,7 +18,6 @@ from memwatch.core.budget import EVENT_STREAMS, Budgets
 from memwatch.core.clock import Clock
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import CollectorEntry, Host, ScanOptions
-from memwatch.core.config_state import ConfigState
 from memwatch.core.engines.records import ModelQuery, ModelSizes
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import KnownOwners
@@ -27,6 +26,7 @@ from memwatch.core.options import InvalidValueError
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.machine import DirectReading, MachineReader
 from memwatch.core.snapshot import Snapshot
+from memwatch.reporting.doctor.model import ConfigState
 from memwatch.reporting.recording.file_format import RecordingError
 from memwatch.reporting.render.summary import notice_lines, notices_of
 from memwatch_monitor.feature import MonitorRules

@@ -15,8 +15,14 @@ import pytest
 from memwatch.core.collectors.processes import Collector
 from memwatch.core.linux.files import ParseError, Roots
 from memwatch.core.linux.process_files import parse_statm, read_at
-from memwatch.core.linux.process_table import KERNEL_TURNS, LISTED_TURNS, NewProcessCheck, ProcessTable, ScanResult
-from memwatch.core.runtime.limits import descriptors_for_processes
+from memwatch.core.linux.process_table import (
+    KERNEL_TURNS,
+    LISTED_TURNS,
+    NewProcessCheck,
+    ProcessTable,
+    ScanResult,
+    descriptors_for_processes,
+)
 from support.budget import within
 from support.calibration import best_ratio
 from support.daemon_process import kept_files

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
-from memwatch.core.runtime.limits import descriptors_for_processes
+from memwatch.core.linux.process_table import descriptors_for_processes
 from memwatch_web.asgi.access import response_headers
 from memwatch_web.asgi.problems import problem_response
 from memwatchd.sockets import Peer

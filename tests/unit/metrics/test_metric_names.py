@@ -11,13 +11,13 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from memwatch.core.clock import SystemClock
-from memwatch.core.config_state import ConfigState
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import OWN_CGROUP, ShareKind, Vitals
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import CollectorStatus, Kernel, Snapshot, Swap, Tegrastats, ZfsCache, Zram
+from memwatch.reporting.doctor.model import ConfigState
 from memwatch_monitor.between_scrapes import BetweenScrapes
 from memwatch_monitor.feature import Histogram, MonitorRules
 from memwatch_monitor.history.disk.writer import FilesStatus

@@ -13,11 +13,11 @@ from prometheus_client.registry import Collector
 
 from memwatch.build_info import UNKNOWN
 from memwatch.core.budget import Budgets
-from memwatch.core.config_state import ConfigState
 from memwatch.core.model import Absent
 from memwatch.core.reading.identity import Identity
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import CollectorStatus, Snapshot
+from memwatch.reporting.doctor.model import ConfigState
 from memwatch_monitor.between_scrapes import BetweenScrapes, RecentExtremes
 from memwatch_monitor.feature import Features
 from memwatch_web.metrics.machine_families import (

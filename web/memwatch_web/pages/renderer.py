@@ -9,12 +9,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from memwatch.core.config_state import ConfigState
 from memwatch.core.events import Event
 from memwatch.core.model import Absent
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.snapshot import Pressure, Snapshot
+from memwatch.reporting.doctor.model import ConfigState
 from memwatch.reporting.history.disk.last_run import UncleanShutdown
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.engine_view import engine_of

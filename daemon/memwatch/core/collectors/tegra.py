@@ -17,8 +17,8 @@ from memwatch.core.drivers.tegra.nvmap import KERNEL_PID, parse_clients, parse_m
 from memwatch.core.drivers.tegra.records import NvMapReading, TegraReading, TegrastatsReading
 from memwatch.core.findings import Findings
 from memwatch.core.helper.codec import DecodeError
-from memwatch.core.linux.device_tree import device_tree
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, kept_file, read_once
+from memwatch.core.linux.gpu_presence import device_tree
 from memwatch.core.linux.line_program import LineProgram
 from memwatch.core.linux.pci import GpuPids
 from memwatch.core.model import Absent

@@ -1,12 +1,23 @@
-"""Checks for the hardware of collectors that need no module of a driver: a reading loads only what may be there."""
+"""Hardware that is visible without a driver's module: a reading loads only the collectors of what may be there."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from memwatch.core.linux.device_tree import device_tree
-from memwatch.core.linux.files import Roots, inode_of, names_in
+from memwatch.core.linux.files import Roots, inode_of, names_in, read_once
 from memwatch.core.linux.pci import NVIDIA, pci_vendors
+
+
+def device_tree(roots: Roots, name: str) -> bytes:
+    """Return a property of the root node. Empty if there is none, as on most x86 machines.
+
+    /proc/device-tree is an absolute link to /sys/firmware/devicetree/base. If the host's /proc is mounted in a
+    container, the link resolves to the container's own /sys, where Docker hides the folder firmware.
+    """
+    for folder in (roots.procfs / "device-tree", roots.sysfs / "firmware/devicetree/base"):
+        if content := read_once(folder / name):
+            return content
+    return b""
 
 
 def is_nvidia_here(roots: Roots) -> bool:

@@ -16,9 +16,9 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from memwatch.core.kernel_log import ProcessEnd
+from memwatch.core.linux.process_table import descriptors_for_processes
 from memwatch.core.linux.wakeups import Wake
 from memwatch.core.model import Absent, Process
-from memwatch.core.runtime.limits import descriptors_for_processes
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from memwatch.core.config_state import ConfigState
 from memwatch.core.engines.records import NOT_SENT
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import TOKEN_NOT_SENT
@@ -17,7 +16,7 @@ from memwatch.core.listing import LISTS, left_out_texts
 from memwatch.core.model import Absent, Architecture, Device
 from memwatch.core.snapshot import CollectorStatus, Snapshot
 from memwatch.core.units import size
-from memwatch.reporting.doctor.model import Check, Verdict
+from memwatch.reporting.doctor.model import Check, ConfigState, Verdict
 
 # Collectors that every machine needs: if one is unavailable, it is not listed as "not applicable".
 _EVERYWHERE = frozenset({"meminfo", "psi", "vmstat", "processes", "machine"})

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from memwatch.core.config_state import ConfigState
 from memwatch.core.linux.files import Roots, read_once
 from memwatch.core.listing import some_of
 from memwatch.core.snapshot import Snapshot
@@ -20,7 +19,7 @@ from memwatch.reporting.doctor.checks import (
     find_unseen_gpus,
     run_checks,
 )
-from memwatch.reporting.doctor.model import Check, Examination, Verdict
+from memwatch.reporting.doctor.model import Check, ConfigState, Examination, Verdict
 from memwatch.reporting.doctor.versions import find_known_issues, read_versions
 
 

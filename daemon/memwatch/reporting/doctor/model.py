@@ -1,4 +1,4 @@
-"""Results of an examination: one sentence per check, and a remedy if there is one."""
+"""Records of doctor: the state of the configuration, and checks of one sentence each, with a remedy if any."""
 
 from __future__ import annotations
 
@@ -36,3 +36,23 @@ class Examination(Struct, frozen=True):
     def worst(self) -> Annotated[Verdict, Doc("Worst verdict of all checks.")]:
         found = {check.verdict for check in self.checks}
         return next(verdict for verdict in reversed(Verdict) if verdict in found or verdict is Verdict.OK)
+
+
+class ConfigState(Struct, frozen=True):
+    """`problems`: a sentence for each setting that is not in force.
+
+    `is_loaded`: the latest start or reload took the configuration as it is. `loaded_unix`: when one did; None if it
+    has not happened since memwatchd started.
+    """
+
+    problems: tuple[str, ...] = ()
+    is_loaded: bool = True
+    loaded_unix: float | None = None
+
+    @property
+    def notice(self) -> str:
+        """Return the state as a part of a line, empty if everything is in force."""
+        if not self.problems:
+            return ""
+        problems = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        return f"configuration not in force: {problems}, see memwatch doctor"

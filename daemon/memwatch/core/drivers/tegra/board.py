@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Annotated, Literal, NamedTuple
 
 from memwatch.core.doc import Doc
-from memwatch.core.linux.device_tree import device_tree
 from memwatch.core.linux.files import Roots, read_once
+from memwatch.core.linux.gpu_presence import device_tree
 from memwatch.core.model import Absent, Words
 from memwatch.core.options import SwitchableOptions
 
