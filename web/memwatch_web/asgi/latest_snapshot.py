@@ -13,8 +13,7 @@ from memwatch.core.doc import Doc
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.json import JSON_TYPE, answer_bytes
 from memwatch_monitor.loop import Monitor
-from memwatch_web.asgi.problems import ProblemError
-from memwatch_web.asgi.response import BytesResponse
+from memwatch_web.asgi.problems import BytesResponse, ProblemError
 
 STALLED_INTERVALS = 3.0
 # At ten samples a second, a short pause of the machine is not a stalled daemon.

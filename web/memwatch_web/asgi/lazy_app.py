@@ -23,8 +23,7 @@ from memwatch.core.runtime.worker import FailureLog
 from memwatch.reporting.render.json import JSON_TYPE, answer_bytes
 from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.latest_snapshot import health_response, readiness_response
-from memwatch_web.asgi.problems import ProblemError, problem_response
-from memwatch_web.asgi.response import BytesResponse
+from memwatch_web.asgi.problems import BytesResponse, ProblemError, problem_response
 from memwatch_web.asgi.routes import HEALTHZ, METRICS, READYZ, is_of_api
 from memwatch_web.asgi.threads import NotCompletedError, NoThreadError, SingleFlight
 

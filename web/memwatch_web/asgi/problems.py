@@ -1,9 +1,9 @@
-"""Errors as RFC 9457 problem+json with an actionable detail, or as a page. Never a traceback."""
+"""Complete responses, and errors: RFC 9457 problem+json with an actionable detail, or a page. Never a traceback."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +12,43 @@ from msgspec import Struct
 from memwatch.core.printable import printable
 from memwatch.core.runtime.worker import FailureLog
 from memwatch.reporting.render.json import answer_bytes
-from memwatch_web.asgi.response import BytesResponse
 from memwatch_web.asgi.routes import LIVE, STATIC
 
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
-    from starlette.types import ASGIApp
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
+
+
+class BytesResponse:
+    """ASGI response that is complete. `headers` are those of the whole response; names are in lower case.
+
+    Starlette's loads 60 modules (1.4 MiB) that scrapes and health checks do not need.
+    """
+
+    def __init__(
+        self, body: bytes, media_type: str, status_code: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.body = body
+        self.status_code = status_code
+        own = {name.lower(): value for name, value in (headers or {}).items()}
+        self.headers: Mapping[str, str] = {**own, "content-length": str(len(body)), "content-type": media_type}
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": fields})
+        await send({"type": "http.response.body", "body": self.body})
+
+    def for_fastapi(self) -> Response:
+        """Return the same response as FastAPI takes it from a path operation function."""
+        from starlette.responses import Response
+
+        return Response(self.body, self.status_code, dict(self.headers))
+
 
 MEDIA_TYPE, PAGE_TYPE = "application/problem+json", "text/html; charset=utf-8"
 # Python values as the client wrote them in JSON.

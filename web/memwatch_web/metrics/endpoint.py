@@ -15,7 +15,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.access import ADMITTED, AccessControl, WebOptions
 from memwatch_web.asgi.latest_snapshot import RenderCache, current, takes_gzip
-from memwatch_web.asgi.response import BytesResponse
+from memwatch_web.asgi.problems import BytesResponse
 from memwatch_web.asgi.routes import METRICS
 
 if TYPE_CHECKING:
