@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memwatch_monitor.history.series import collect_figures
-from memwatch_monitor.render.composition import build_layers, find_sources, split, split_now
+from memwatch_web.pages.charts import build_layers, find_sources, split, split_now
 from support.sample_parts import GIB
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu
 

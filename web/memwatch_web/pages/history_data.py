@@ -17,7 +17,6 @@ from memwatch.reporting.render.summary import find_worst
 from memwatch.reporting.render.words import duration, timestamp
 from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history.tiers import Bucket
-from memwatch_monitor.render.composition import build_layers, find_sources, split, split_now
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.charts import (
     DASHES,
@@ -28,11 +27,15 @@ from memwatch_web.pages.charts import (
     LevelSpan,
     build_annotations,
     build_charts,
+    build_layers,
     build_older_annotations,
     find_gaps,
     find_level_spans,
     find_pool,
     find_restarts,
+    find_sources,
+    split,
+    split_now,
 )
 
 # Resolution of a chart of a thousand pixels: about three pixels for each point.
