@@ -19,9 +19,8 @@ from memwatch.core.collectors.engines import Collector, EngineAddress
 from memwatch.core.engines.records import NOT_SENT, Address, Engine
 from memwatch.core.http import GetError
 from memwatch.core.linux.key_owner import MAX_OWNERS, KeyOwner, KeyUse, KnownOwners
-from memwatch.core.linux.listener_owner import is_on_this_machine
 from memwatch.core.linux.process_files import Passwd
-from memwatch.core.linux.tcp_peer import Peer, TcpEnd, find_peer
+from memwatch.core.linux.tcp_peer import Peer, TcpEnd, find_peer, is_on_this_machine
 from memwatch.core.model import Absent
 from memwatch.reporting.doctor.checks import run_checks
 from memwatch.reporting.doctor.model import Verdict

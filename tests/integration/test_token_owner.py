@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.linux.daemon_connection import find_service_uid, why_refused
-from memwatch.core.linux.listener_owner import ELSEWHERE, HIDDEN, REMOTE
+from memwatch.core.linux.tcp_peer import ELSEWHERE, HIDDEN, REMOTE
 from memwatch.library.daemon_client import Daemon
 from support.client_process import memwatch
 from support.daemon_process import running_daemon

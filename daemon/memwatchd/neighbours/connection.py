@@ -11,7 +11,7 @@ from httptools import HttpParserError, HttpResponseParser
 
 from memwatch.core.http import GetError
 from memwatch.core.linux.key_owner import KeyOwner
-from memwatch.core.linux.listener_owner import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS
+from memwatch.core.linux.tcp_peer import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS
 from memwatch_monitor.neighbours.neighbour import Failure
 from memwatch_monitor.neighbours.tick import TickError
 from memwatchd.settings.endpoints import Peer

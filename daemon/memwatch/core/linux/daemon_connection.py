@@ -15,16 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from memwatch.core.http import GetError, authority, connect, connect_unix, resolve_name
-from memwatch.core.linux.listener_owner import (
+from memwatch.core.linux.tcp_peer import (
     ELSEWHERE,
     HIDDEN,
     REMOTE,
     Find,
     describe_owner,
+    find_peer,
     is_user,
     wait_for_owner,
 )
-from memwatch.core.linux.tcp_peer import find_peer
 from memwatch.core.runtime.daemon_address import ACCOUNT, SOCKET_FILE, USER, read_authorization
 
 PASSWD = Path("/etc/passwd")

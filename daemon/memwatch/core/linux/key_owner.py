@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from memwatch.core.http import Admit, GetError
-from memwatch.core.linux.listener_owner import (
+from memwatch.core.linux.process_files import Passwd
+from memwatch.core.linux.tcp_peer import (
     ELSEWHERE,
     HIDDEN,
     REMOTE,
@@ -19,11 +20,10 @@ from memwatch.core.linux.listener_owner import (
     Find,
     describe_owner,
     find_owner,
+    find_peer,
     is_user,
     wait_for_owner,
 )
-from memwatch.core.linux.process_files import Passwd
-from memwatch.core.linux.tcp_peer import find_peer
 
 log: logging.Logger = logging.getLogger(__name__)
 
