@@ -175,7 +175,6 @@ def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) 
         "memwatch.core.doc",
         "memwatch.core.linux.files",
         "memwatch.core.linux.pci",
-        "memwatch.core.linux.runtime_power",
         "memwatch.core.model",
         "memwatch.core.printable",
         "memwatch.core.runtime.backoff",

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from memwatch.core.linux.cgroups import in_container
 from memwatch.core.linux.files import Roots, names_in, read_once
-from memwatch.core.linux.pci import pci_numbers
-from memwatch.core.linux.runtime_power import is_awake
+from memwatch.core.linux.pci import is_awake, pci_numbers
 from memwatch.core.model import Device
 from memwatch.planning.arguments import refuse
 from memwatch.planning.sizes import InvalidInputError

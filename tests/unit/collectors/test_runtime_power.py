@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.core.linux.runtime_power import is_awake, may_suspend
+from memwatch.core.linux.pci import is_awake, may_suspend
 
 
 def device(folder: Path, **files: str) -> Path:

@@ -27,8 +27,7 @@ from memwatch.core.drivers.amd.smi_json import (
 from memwatch.core.findings import Findings
 from memwatch.core.helper.process import is_ready
 from memwatch.core.linux.files import Roots, SourceUnavailable, names_in
-from memwatch.core.linux.pci import AMD, pci_vendors, read_gpu
-from memwatch.core.linux.runtime_power import is_awake
+from memwatch.core.linux.pci import AMD, is_awake, pci_vendors, read_gpu
 from memwatch.core.model import Absent
 from memwatch.core.options import Accepts, Converter, SwitchableOptions, program_path
 from memwatch.core.runtime.programs import Program, find_program, safe_search_path

@@ -27,8 +27,7 @@ from memwatch.core.drivers.amd.sysfs import (
 )
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots, SourceUnavailable
-from memwatch.core.linux.pci import GpuPids
-from memwatch.core.linux.runtime_power import is_awake_status
+from memwatch.core.linux.pci import GpuPids, is_awake_status
 from memwatch.core.model import Absent, Bytes, Words
 
 # Intervals for hot-plugged cards, and for the memory of processes in the compute driver (KFD).

@@ -18,8 +18,7 @@ from memwatch.core.helper.codec import DecodeError, from_line
 from memwatch.core.helper.process import import_path, python_child
 from memwatch.core.helper.supervisor import Helper, HelperError
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.core.linux.pci import AMD, pci_vendors
-from memwatch.core.linux.runtime_power import may_suspend
+from memwatch.core.linux.pci import AMD, may_suspend, pci_vendors
 from memwatch.core.options import Bounds, Duration, SwitchableOptions, seconds
 
 CHILD = "memwatch.core.drivers.amd.smi_child"

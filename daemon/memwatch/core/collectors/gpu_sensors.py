@@ -13,7 +13,7 @@ from memwatch.core.drivers.amd.sysfs import parse_bad_pages, parse_errors, parse
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots, SourceUnavailable
 from memwatch.core.linux.hwmon import GpuSensors, find_sensors
-from memwatch.core.linux.runtime_power import is_awake, may_suspend
+from memwatch.core.linux.pci import is_awake, may_suspend
 from memwatch.core.model import Absent
 
 # Interval for added and removed GPUs.

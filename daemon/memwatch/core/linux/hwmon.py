@@ -13,7 +13,7 @@ from pathlib import Path
 
 from memwatch.core.linux.files import names_in, read_once
 from memwatch.core.linux.gpu_throttling import ThrottleReader
-from memwatch.core.linux.runtime_power import is_awake, may_suspend
+from memwatch.core.linux.pci import is_awake, may_suspend
 from memwatch.core.model import Absent, Vitals
 
 DRIVERS = frozenset({b"amdgpu", b"i915", b"xe"})

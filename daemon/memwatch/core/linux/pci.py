@@ -1,4 +1,8 @@
-"""GPUs on the PCI bus, and process ids of GPU users. Not a collector."""
+"""GPUs on the PCI bus, process ids of GPU users, and power management of devices. Not a collector.
+
+A device may be suspended while `power/control` is `auto`. `power/runtime_status` is `active`, `suspended`, or one
+of the two ways between them (https://docs.kernel.org/power/runtime_pm.html). Reading these files wakes no device.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,8 @@ NVIDIA, AMD, INTEL = "10de", "1002", "8086"
 _GPU_VENDORS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
 # Display controllers of server boards that carry a GPU maker's name: ATI Rage XL and ES1000.
 _BOARD_DISPLAYS = frozenset({(AMD, "4752"), (AMD, "515e")})
+# Values of `runtime_status`; a kernel without power management has none.
+_AWAKE = ("active", "unsupported")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
@@ -127,3 +133,29 @@ def pci_numbers(address: object) -> tuple[int, ...] | None:
     except ValueError:
         return None
     return numbers if len(numbers) == 4 else None
+
+
+def read_status(device: Path) -> str:
+    """Return the runtime status. A kernel without power management has no such file: its devices are `unsupported`.
+
+    An unreadable file is no evidence that a device is awake: the status is empty then.
+    """
+    file = device / "power/runtime_status"
+    data = read_once(file)
+    if data is None:
+        return "" if os.path.exists(file) else "unsupported"
+    return data.decode("ascii", "replace").strip()
+
+
+def is_awake_status(status: object) -> bool:
+    return status in _AWAKE
+
+
+def is_awake(device: Path) -> bool:
+    """Return True if no call can wake the device, as it is awake. A device that is just resuming is not, yet."""
+    return is_awake_status(read_status(device))
+
+
+def may_suspend(device: Path) -> bool:
+    """Return False only for `on`, which keeps a device awake."""
+    return (read_once(device / "power/control") or b"").strip() != b"on"

@@ -16,7 +16,7 @@ from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.linux.cgroups import parse_cgroup, parse_mountinfo
 from memwatch.core.linux.files import Roots, names_in, read_once
 from memwatch.core.linux.listeners import MAX_DESCRIPTORS
-from memwatch.core.linux.runtime_power import is_awake
+from memwatch.core.linux.pci import is_awake
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.runtime.regular_file import read_regular
 from memwatch.reporting.report.redaction import TextRedactor, cgroup_path, redact_file, redact_path

@@ -30,8 +30,7 @@ from memwatch.core.drivers.amd.sysfs import (
     parse_text,
 )
 from memwatch.core.linux.files import Roots
-from memwatch.core.linux.pci import is_pci_address
-from memwatch.core.linux.runtime_power import is_awake_status, may_suspend
+from memwatch.core.linux.pci import is_awake_status, is_pci_address, may_suspend
 from memwatch.core.model import Absent, Bytes, Words
 from memwatch.core.printable import decode
 

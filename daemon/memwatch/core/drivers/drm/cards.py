@@ -13,8 +13,7 @@ from pathlib import Path
 
 from memwatch.core.drivers.drm.records import DrmCard, DrmRegion
 from memwatch.core.linux.files import Roots, read_once
-from memwatch.core.linux.pci import is_pci_address
-from memwatch.core.linux.runtime_power import is_awake
+from memwatch.core.linux.pci import is_awake, is_pci_address
 from memwatch.core.model import Absent, Bytes, Words
 from memwatch.core.printable import decode, printable
 

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from memwatch.core.drivers.nvml.gpu import StaticInfo
 from memwatch.core.drivers.nvml.records import Asleep, GpuReading
 from memwatch.core.linux.files import Roots, names_in, read_once
-from memwatch.core.linux.pci import pci_numbers
-from memwatch.core.linux.runtime_power import is_awake_status, may_suspend, read_status
+from memwatch.core.linux.pci import is_awake_status, may_suspend, pci_numbers, read_status
 from memwatch.core.model import Absent, Vitals
 
 Address = tuple[int, ...]
