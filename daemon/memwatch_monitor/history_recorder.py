@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 
 from memwatch.core.model import Absent
 from memwatch.core.pressure.oom_kills import OomKillCount, RamShortage
-from memwatch.reporting.history.disk.last_run import UncleanShutdown
+from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.history.notable_ticks import NotableTicks, NotableTickSelector, build_notable_tick
 from memwatch_monitor.alert_states import Alerts
 from memwatch_monitor.between_scrapes import BetweenScrapes, series_of
 from memwatch_monitor.feature import Family, FamilyKind, Feature, Tick
-from memwatch_monitor.history.disk.writer import FilesStatus, HistoryWriter
 from memwatch_monitor.history.holders import HolderHistory
 from memwatch_monitor.history.series import OOM_KILLS, RAM_RATIO, AllSeries, Interval, collect_figures
 from memwatch_monitor.history.tiers import History
+from memwatch_monitor.history.writer import FilesStatus, HistoryWriter
 from memwatch_monitor.loop import Monitor
 from memwatch_monitor.publisher import SAME_INTERVAL
 

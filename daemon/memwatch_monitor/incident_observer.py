@@ -17,7 +17,7 @@ from memwatch.core.linux.accounts import Accounts
 from memwatch.core.model import Process, holds_discrete_memory
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.reading.machine import Additions
-from memwatch.reporting.history.disk.last_run import UncleanShutdown
+from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.incidents.readings import word
 from memwatch.reporting.incidents.records import Incident, Suspect
 from memwatch_monitor.feature import Family, Feature, Tick

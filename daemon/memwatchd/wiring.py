@@ -30,7 +30,7 @@ from memwatch.reporting.doctor.model import ConfigState
 from memwatch.reporting.recording.file_format import RecordingError
 from memwatch.reporting.render.summary import notice_lines, notices_of
 from memwatch_monitor.feature import MonitorRules
-from memwatch_monitor.history.disk.writer import HistoryWriter
+from memwatch_monitor.history.writer import HistoryWriter
 from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.incidents.store import IncidentStore

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from subjects import pss_mib, rss_mib
 
 from memwatch.reporting.history.tier import Aggregates, RowBlock, TierSpec
-from memwatch_monitor.history.disk.records import ROWS, PayloadReader, pack_entry
-from memwatch_monitor.history.disk.ring_file import TIERS, open_ring_set
-from memwatch_monitor.history.disk.writer import Files
+from memwatch_monitor.history.records import ROWS, PayloadReader, pack_entry
+from memwatch_monitor.history.ring_file import TIERS, open_ring_set
 from memwatch_monitor.history.tiers import TIER_SPECS
+from memwatch_monitor.history.writer import Files
 from support.sleeping_processes import sleepers
 
 DISK_BYTES = 64 << 20

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from memwatch.reporting.history.tier import Aggregate
-from memwatch_monitor.history.disk.records import pack_entry
-from memwatch_monitor.history.disk.ring_file import BLOCK, RingFile, Stamp, blocks_for
-from memwatch_monitor.history.disk.writer import BATCH_ROWS, FLUSH_SECONDS
+from memwatch_monitor.history.records import pack_entry
+from memwatch_monitor.history.ring_file import BLOCK, RingFile, Stamp, blocks_for
 from memwatch_monitor.history.tiers import History
+from memwatch_monitor.history.writer import BATCH_ROWS, FLUSH_SECONDS
 
 SIZE = 20 << 20
 SLOTS = SIZE // BLOCK

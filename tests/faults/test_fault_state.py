@@ -14,7 +14,7 @@ import pytest
 from fault_oracle import back_in_time
 from msgspec import Struct
 
-from memwatch_monitor.history.disk.ring_file import PARTS
+from memwatch_monitor.history.ring_file import PARTS
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import RunningDaemon, running_daemon
 from support.waiting import MAX_WAIT_SECONDS

@@ -10,9 +10,10 @@ from tempfile import TemporaryDirectory
 from memwatch.core.events import EventLog
 from memwatch.core.helper.codec import DecodeError
 from memwatch.reporting.history.notable_ticks import NotableTicks
-from memwatch_monitor.history.disk.records import MAX_ROWS, pack_rows, unpack_entry, unpack_rows
-from memwatch_monitor.history.disk.restore import restore
-from memwatch_monitor.history.disk.ring_file import (
+from memwatch_monitor.history.holders import HolderHistory, parse_name
+from memwatch_monitor.history.records import MAX_ROWS, pack_rows, unpack_entry, unpack_rows
+from memwatch_monitor.history.restore import restore
+from memwatch_monitor.history.ring_file import (
     BLOCK,
     CRC,
     HEAD,
@@ -23,7 +24,6 @@ from memwatch_monitor.history.disk.ring_file import (
     open_ring_set,
     prepare,
 )
-from memwatch_monitor.history.holders import HolderHistory, parse_name
 from memwatch_monitor.history.tiers import History
 
 MAX_BYTES = 3 * BLOCK

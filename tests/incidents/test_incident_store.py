@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memwatch_monitor.history.disk.ring_file import RingFile, Stamp, boot_bytes
+from memwatch_monitor.history.ring_file import RingFile, Stamp, boot_bytes
 from memwatch_monitor.incidents.store import FILE, INCIDENT, IncidentStore
 from support.fakes import FakeClock
 

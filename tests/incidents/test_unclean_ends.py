@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.pstore import find_crash_records
-from memwatch.reporting.history.disk.last_run import Sample as LastSample
-from memwatch.reporting.history.disk.last_run import UncleanShutdown
+from memwatch.reporting.history.last_run import Sample as LastSample
+from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.history.notable_ticks import Holder, PoolUse, TargetPressure, Tick
 from memwatch_monitor.incidents.unclean import build_unclean, close_cut_off, explain_end
 from support.sample_incident import GIB, INCIDENT

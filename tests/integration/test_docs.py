@@ -16,7 +16,7 @@ from memwatch.reporting.recording import file_format
 from memwatch.reporting.render import json
 from memwatch.reporting.report import contents
 from memwatch_build import debian_version, next_version
-from memwatch_monitor.history.disk import ring_file
+from memwatch_monitor.history import ring_file
 from memwatch_monitor.notify import sqlite_store
 from scripts.reference.__main__ import FOLDER, PAGES
 from scripts.reference.commands import WIDTH

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.budget import ROOT
-from memwatch_monitor.history.disk import writer
-from memwatch_monitor.history.disk.restore import MAX_UNWRITTEN
+from memwatch_monitor.history import writer
+from memwatch_monitor.history.restore import MAX_UNWRITTEN
 from support.alert_machine import AlertMachine
 from support.daemon_process import RunningDaemon, running_daemon
 from support.fakes import GIB

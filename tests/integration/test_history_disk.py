@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from memwatch.core.snapshot import Kernel
 from memwatch.reporting.history.notable_ticks import unpack
-from memwatch_monitor.history.disk.ring_file import MAX_RUNS, PARTS
+from memwatch_monitor.history.ring_file import MAX_RUNS, PARTS
 from support.fakes import GIB
 from support.monitors import history
 from support.paths import TESTS

@@ -17,8 +17,8 @@ from memwatch.core.kernel_log import KernelLog, OomKill
 from memwatch.core.snapshot import Kernel
 from memwatch_monitor.alerts.notification import Notification
 from memwatch_monitor.between_scrapes import BetweenScrapes
-from memwatch_monitor.history.disk.records import EVENTS, unpack_events
-from memwatch_monitor.history.disk.ring_file import blocks_for
+from memwatch_monitor.history.records import EVENTS, unpack_events
+from memwatch_monitor.history.ring_file import blocks_for
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import running_daemon
 from support.fakes import GIB

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from memwatch.core.events import Event
 from memwatch.core.helper.codec import to_line
 from memwatch.reporting.history.notable_ticks import Tick, pack
-from memwatch_monitor.history.disk.records import EVENTS, TICK, EventBatch
+from memwatch_monitor.history.records import EVENTS, TICK, EventBatch
 from support.daemon_process import running_daemon
 from support.fakes import GIB
 from support.monitors import history

@@ -24,9 +24,9 @@ from memwatch.core.findings import Findings
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch_monitor.feature import MonitorRules
-from memwatch_monitor.history.disk.records import TICK, PayloadReader
-from memwatch_monitor.history.disk.ring_file import open_ring_set
-from memwatch_monitor.history.disk.writer import HistoryWriter
+from memwatch_monitor.history.records import TICK, PayloadReader
+from memwatch_monitor.history.ring_file import open_ring_set
+from memwatch_monitor.history.writer import HistoryWriter
 from support.fakes import GIB, FakeCollector, ram
 from support.monitors import create_monitor, history
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from memwatch.reporting.history.notable_ticks import MAX_TICKS, build_tick, pack
-from memwatch_monitor.history.disk.records import ROWS, STARTED, STOPPED, TICK, pack_entry
-from memwatch_monitor.history.disk.ring_file import TIERS, Stamp
-from memwatch_monitor.history.disk.writer import Files
+from memwatch_monitor.history.records import ROWS, STARTED, STOPPED, TICK, pack_entry
+from memwatch_monitor.history.ring_file import TIERS, Stamp
 from memwatch_monitor.history.series import collect_figures
+from memwatch_monitor.history.writer import Files
 from support.sample_history import full_history, jumping
 from support.sample_snapshots import mig_server
 

@@ -8,11 +8,11 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from memwatch.core.snapshot import Snapshot
-from memwatch_monitor.history.disk.records import ROWS, STARTED, STOPPED, pack_entry
-from memwatch_monitor.history.disk.ring_file import TIERS, Stamp, boot_bytes
-from memwatch_monitor.history.disk.writer import Files
+from memwatch_monitor.history.records import ROWS, STARTED, STOPPED, pack_entry
+from memwatch_monitor.history.ring_file import TIERS, Stamp, boot_bytes
 from memwatch_monitor.history.series import collect_figures
 from memwatch_monitor.history.tiers import History
+from memwatch_monitor.history.writer import Files
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 

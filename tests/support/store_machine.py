@@ -14,7 +14,7 @@ from memwatch.core.model import Process
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch_monitor.feature import MonitorRules
-from memwatch_monitor.history.disk.writer import HistoryWriter
+from memwatch_monitor.history.writer import HistoryWriter
 from memwatch_monitor.loop import Monitor
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import create_monitor, history

@@ -1,1 +1,1 @@
-"""History in memory and on disk."""
+"""History in memory, and in files: a power loss, a full disk or a flipped bit can only lose records."""

@@ -22,7 +22,7 @@ from memwatch.core.helper.codec import DecodeError, from_line, to_line
 from memwatch.core.linux.accounts import Accounts
 from memwatch.reporting.incidents.records import Incident
 from memwatch_monitor.alerts.rules import KERNEL
-from memwatch_monitor.history.disk.ring_file import RingContents, Stamp, boot_bytes, file_time, open_ring
+from memwatch_monitor.history.ring_file import RingContents, Stamp, boot_bytes, file_time, open_ring
 
 # A part of the file: those that others would overwrite there are written again.
 MAX_BYTES = 384 << 10

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from memwatch.core.snapshot import Level
 from memwatch.core.units import duration, size
-from memwatch.reporting.history.disk.last_run import UncleanShutdown
+from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.incidents.cause import Finding, find_cause
 from memwatch.reporting.incidents.readings import read_ticks
 from memwatch.reporting.incidents.records import Entry, Incident, Killer

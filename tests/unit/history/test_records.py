@@ -8,8 +8,8 @@ import pytest
 
 from memwatch.core.events import Event
 from memwatch.core.helper.codec import DecodeError, to_line
-from memwatch_monitor.history.disk.records import MAX_SEQ, EventBatch, pack_events, unpack_events
-from memwatch_monitor.history.disk.ring_file import BLOCK, HEAD_BYTES, LAST_UNIX
+from memwatch_monitor.history.records import MAX_SEQ, EventBatch, pack_events, unpack_events
+from memwatch_monitor.history.ring_file import BLOCK, HEAD_BYTES, LAST_UNIX
 
 FIRST = 1_000_000
 

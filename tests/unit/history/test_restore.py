@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.events import EventLog
-from memwatch.reporting.history.disk.last_run import UncleanShutdown
+from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.history.notable_ticks import NotableTicks, Tick, pack
 from memwatch.reporting.history.tier import Aggregates, RowBlock
-from memwatch_monitor.history.disk.records import ROWS, STARTED, STOPPED, TICK, pack_entry
-from memwatch_monitor.history.disk.restore import restore
-from memwatch_monitor.history.disk.ring_file import BLOCK, WHOLE, Stamp, open_ring_set, prepare
 from memwatch_monitor.history.holders import HolderHistory
+from memwatch_monitor.history.records import ROWS, STARTED, STOPPED, TICK, pack_entry
+from memwatch_monitor.history.restore import restore
+from memwatch_monitor.history.ring_file import BLOCK, WHOLE, Stamp, open_ring_set, prepare
 from memwatch_monitor.history.tiers import History
 
 USED = "pool.ram.used_bytes"

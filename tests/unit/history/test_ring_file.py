@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch_monitor.history.disk.ring_file import (
+from memwatch_monitor.history.ring_file import (
     BLOCK,
     MAX_RECORDS,
     REPAIRED,

@@ -20,7 +20,7 @@ from memwatch.core.snapshot import CollectorStatus, Kernel, Snapshot, Swap, Tegr
 from memwatch.reporting.doctor.model import ConfigState
 from memwatch_monitor.between_scrapes import BetweenScrapes
 from memwatch_monitor.feature import Histogram, MonitorRules
-from memwatch_monitor.history.disk.writer import FilesStatus
+from memwatch_monitor.history.writer import FilesStatus
 from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.notify.channel import Sender
 from memwatch_monitor.notify.manager import NotificationManager

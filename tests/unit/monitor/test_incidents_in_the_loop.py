@@ -13,7 +13,7 @@ from memwatch.core.events import EventLog
 from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.model import Process
 from memwatch.core.processes.growth import GrowthTracker, LeakRules
-from memwatch.reporting.history.disk.last_run import UncleanShutdown
+from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.incidents.records import Incident
 from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.incidents.store import IncidentStore, pack

@@ -17,7 +17,7 @@ from memwatch.cli.terminal.state import State
 from memwatch.cli.terminal.style import plain
 from memwatch.core.snapshot import LEVEL_WORDS, Level, Snapshot
 from memwatch.core.snapshot_json import snapshot_from
-from memwatch.reporting.history.disk.last_run import build_unclean_shutdown
+from memwatch.reporting.history.last_run import build_unclean_shutdown
 from memwatch.reporting.history.notable_ticks import build_tick
 from memwatch.reporting.render import words
 from memwatch.reporting.render.json import snapshot_json, to_bytes

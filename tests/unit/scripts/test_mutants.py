@@ -186,7 +186,7 @@ def test_modules_with_input_and_output_are_not_changed() -> None:
 
     assert {"daemon/memwatch/core/pressure/judge.py", "daemon/memwatch/planning/fit.py"} <= found
     assert "daemon/memwatch/library/wait.py" not in found
-    assert "daemon/memwatch_monitor/history/disk/ring_file.py" not in found
+    assert "daemon/memwatch_monitor/history/ring_file.py" not in found
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.snapshot import Pressure, Snapshot
 from memwatch.reporting.doctor.model import ConfigState
-from memwatch.reporting.history.disk.last_run import UncleanShutdown
+from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.engine_view import engine_of
 from memwatch.reporting.render.json import to_bytes
@@ -29,9 +29,9 @@ from memwatch.reporting.render.summary import (
     target_labels,
 )
 from memwatch_monitor.alerts.rules import DEFAULT_EVENTS
-from memwatch_monitor.history.disk.writer import HistoryWriter
 from memwatch_monitor.history.holders import FOOTPRINTS, parse_name
 from memwatch_monitor.history.series import AllSeries
+from memwatch_monitor.history.writer import HistoryWriter
 from memwatch_monitor.neighbours.machines import Machine
 from memwatch_monitor.neighbours.tick import Tick
 from memwatch_monitor.notify.status import AlertView

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from memwatch.reporting.history.disk.last_run import Sample, UncleanShutdown
+from memwatch.reporting.history.last_run import Sample, UncleanShutdown
 from memwatch.reporting.history.notable_ticks import Tick
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.incidents.records import Sample as IncidentSample

@@ -22,7 +22,7 @@ from memwatch.core.snapshot import LEVEL_WORDS, CollectorStatus, LevelWord, Node
 from memwatch.core.snapshot_json import CONTENTS
 from memwatch.core.wire import ABSENT, Form, Json, Shape, Wire
 from memwatch.reporting.doctor.model import Examination
-from memwatch.reporting.history.disk.last_run import Sample, UncleanShutdown
+from memwatch.reporting.history.last_run import Sample, UncleanShutdown
 from memwatch.reporting.history.notable_ticks import Holder, PoolUse, TargetPressure, Tick
 
 SCHEMA = 1

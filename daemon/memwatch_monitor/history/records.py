@@ -19,8 +19,8 @@ from memwatch.core.events import Event
 from memwatch.core.helper.codec import DecodeError, from_line, to_line
 from memwatch.reporting.history.notable_ticks import Tick, unpack
 from memwatch.reporting.history.tier import Aggregates, RowBlock
-from memwatch_monitor.history.disk.ring_file import LAST_UNIX, Record, RingSet
 from memwatch_monitor.history.holders import parse_name
+from memwatch_monitor.history.ring_file import LAST_UNIX, Record, RingSet
 
 LENGTHS = struct.Struct("<II")
 MAX_UNPACKED_BYTES = 16 << 20

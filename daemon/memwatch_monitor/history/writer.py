@@ -20,9 +20,10 @@ from msgspec import Struct
 from memwatch.core.clock import Clock
 from memwatch.core.events import Event, EventLog
 from memwatch.core.snapshot import Level, Snapshot
-from memwatch.reporting.history.disk.last_run import UncleanShutdown
+from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.history.notable_ticks import NotableTick, NotableTicks, build_tick, pack
-from memwatch_monitor.history.disk.records import (
+from memwatch_monitor.history.holders import HolderHistory
+from memwatch_monitor.history.records import (
     EVENTS,
     FILES,
     HOLDER_ROWS,
@@ -34,8 +35,8 @@ from memwatch_monitor.history.disk.records import (
     pack_events,
     pack_holders,
 )
-from memwatch_monitor.history.disk.restore import MAX_UNWRITTEN, number_from_clock, pack_number, restore
-from memwatch_monitor.history.disk.ring_file import (
+from memwatch_monitor.history.restore import MAX_UNWRITTEN, number_from_clock, pack_number, restore
+from memwatch_monitor.history.ring_file import (
     BLOCK,
     MAX_RUNS,
     TIERS,
@@ -46,7 +47,6 @@ from memwatch_monitor.history.disk.ring_file import (
     open_ring_set,
     prepare,
 )
-from memwatch_monitor.history.holders import HolderHistory
 from memwatch_monitor.history.tiers import History
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.events import EventLog
-from memwatch.reporting.history.disk.last_run import (
+from memwatch.reporting.history.last_run import (
     LAST_SECONDS,
     UncleanShutdown,
     build_samples,
@@ -17,7 +17,8 @@ from memwatch.reporting.history.disk.last_run import (
 )
 from memwatch.reporting.history.notable_ticks import NotableTick, NotableTicks, Tick
 from memwatch.reporting.history.tier import RowBlock, build_aggregate
-from memwatch_monitor.history.disk.records import (
+from memwatch_monitor.history.holders import HolderHistory
+from memwatch_monitor.history.records import (
     EVENTS,
     FILES,
     HOLDER_ROWS,
@@ -29,8 +30,7 @@ from memwatch_monitor.history.disk.records import (
     PayloadReader,
     unpack_titles,
 )
-from memwatch_monitor.history.disk.ring_file import TIERS, UNKNOWN_BOOT, Record, RingSet, Stamp
-from memwatch_monitor.history.holders import HolderHistory
+from memwatch_monitor.history.ring_file import TIERS, UNKNOWN_BOOT, Record, RingSet, Stamp
 from memwatch_monitor.history.tiers import History
 
 # Numbers of events across runs: no number names two events, also after an unclean shutdown. Invariant: every number

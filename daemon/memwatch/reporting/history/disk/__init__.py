@@ -1,1 +1,0 @@
-"""Files that an earlier run left on the disk."""
