@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from memwatch.core.processes.allocator_reports import parse_start_ticks
+from memwatch.core.linux.process_files import read_start_ticks
 from support.daemon_process import RunningDaemon
 from support.waiting import MAX_WAIT_SECONDS
 
@@ -24,6 +24,6 @@ def post(daemon: RunningDaemon, path: str, body: Any) -> tuple[int, Any]:
 
 
 def own_ticks() -> int:
-    ticks = parse_start_ticks(Path("/proc/self/stat").read_bytes())
+    ticks = read_start_ticks(Path("/proc/self"))
     assert ticks is not None
     return ticks

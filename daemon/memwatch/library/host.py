@@ -19,7 +19,6 @@ from memwatch.core.linux.cgroups import in_container
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, read_once, without_padding
 from memwatch.core.linux.meminfo import GPU_POOL, Meminfo, check, compute_available, gpu_pool_kib
 from memwatch.core.model import OWN_LIMIT, Absent, Bytes, Pool, PoolKind, Quality, Share, ShareKind
-from memwatch.core.processes.allocator_reports import parse_start_ticks
 from memwatch.library.daemon_client import daemon, read_roots
 from memwatch.library.program_safety import importing
 
@@ -199,13 +198,6 @@ def rss_bytes() -> Bytes:
     except OSError:
         return Absent.NOT_AVAILABLE
     return int(found[1]) * PAGE_BYTES if found else Absent.NOT_AVAILABLE
-
-
-def own_start_ticks() -> int | None:
-    try:
-        return parse_start_ticks(Path("/proc/self/stat").read_bytes())
-    except OSError:
-        return None
 
 
 host: Host = Host(*read_roots(os.environ)[:2])

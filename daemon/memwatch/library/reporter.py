@@ -7,12 +7,13 @@ import os
 import threading
 import time
 from collections import deque
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from memwatch.core.linux.process_files import read_start_ticks
 from memwatch.core.model import Absent
 from memwatch.library.daemon_client import Daemon, Json, read_url
 from memwatch.library.frameworks import pools, read_stats
-from memwatch.library.host import own_start_ticks
 from memwatch.library.machine_record import Machine
 from memwatch.library.memory_pool import MemoryPool
 from memwatch.library.program_safety import importing, never_raise
@@ -85,7 +86,7 @@ class Reporter:
     @never_raise(None)
     def _report(self, found: list[MemoryPool]) -> None:
         self._reported_at = time.monotonic()
-        start = own_start_ticks()
+        start = read_start_ticks(Path("/proc/self"))
         if found and start is not None:
             claims = [build_report(pool, self._find_identity(pool.device)) for pool in found]
             self._to.post("/api/v1/reports", {"pid": os.getpid(), "start_ticks": start, "claims": claims})

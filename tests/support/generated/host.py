@@ -12,7 +12,7 @@ from memwatch.core.collectors.numa import parse_node
 from memwatch.core.collectors.zram import parse_mm_stat
 from memwatch.core.findings import Findings
 from memwatch.core.linux.cgroup_limits import CgroupLimit, limiting_cgroup
-from memwatch.core.linux.container_kind import LXCFS
+from memwatch.core.linux.cgroups import LXCFS
 from memwatch.core.linux.files import ParseError
 from memwatch.core.linux.meminfo import check
 from memwatch.core.model import CGROUP_NOTE, Absent, Process, Quality, Share, ShareKind

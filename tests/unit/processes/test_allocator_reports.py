@@ -15,7 +15,6 @@ from memwatch.core.processes.allocator_reports import (
     AllocatorReports,
     ReportRejectedError,
     find_gpu,
-    parse_start_ticks,
 )
 from support.fakes import GIB
 from support.gpu_cards import cards
@@ -114,22 +113,6 @@ def test_owner_is_the_user_who_started_the_process(procfs: Path) -> None:
     reports = AllocatorReports(procfs)
 
     assert (reports.owner_uid(7), reports.owner_uid(999)) == (1007, None)
-
-
-@pytest.mark.parametrize(
-    ("line", "ticks"),
-    [
-        (stat(7), STARTED),
-        (stat(7, ") 1 2 3 (x"), STARTED),
-        (stat(7, ticks=10**18), 10**18),
-        (stat(7, ticks=10**20), None),
-        (b"7 (python3) S 1 2", None),
-        (b"", None),
-    ],
-)
-def test_start_is_read_after_the_name(line: bytes, ticks: int | None) -> None:
-    """Names may have brackets."""
-    assert parse_start_ticks(line) == ticks
 
 
 @pytest.mark.parametrize(

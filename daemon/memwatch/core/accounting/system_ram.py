@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from memwatch.core.findings import Findings
-from memwatch.core.linux.container_kind import LXCFS
+from memwatch.core.linux.cgroups import LXCFS
 from memwatch.core.model import (
     CGROUP_NOTE,
     Absent,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from memwatch.core.collectors.base import BaseCollector, Host
 from memwatch.core.findings import Findings
-from memwatch.core.linux.container_kind import LXCFS, is_container_limited
+from memwatch.core.linux.cgroups import LXCFS, is_container_limited
 from memwatch.core.linux.files import KeptFile, ParseError, Roots, kept_file, names_in, read_once
 from memwatch.core.linux.meminfo import (
     BALLOON,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.findings import Findings, stale_node
-from memwatch.core.linux.container_kind import is_container_limited
+from memwatch.core.linux.cgroups import is_container_limited
 from memwatch.core.linux.files import KeptFile, ParseError, Roots, SourceUnavailable, read_once
 from memwatch.core.linux.meminfo import ANONYMOUS, FILE_PAGES, Checked, check
 from memwatch.core.model import Absent, Content, Quality

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from memwatch.core.linux.cgroups import OwnerNames, owner_folders, parse_cgroup, parse_owners
-from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.files import ParseError, read_once
 from memwatch.core.model import Absent, Words
 from memwatch.core.printable import decode, printable
 from memwatch.core.runtime.regular_file import read_regular
@@ -70,6 +70,15 @@ def parse_stat(data: bytes) -> Stat | None:
         return Stat(rss, number, start, name, parent, group)
     except ValueError:
         raise ParseError(f"stat: {data[:80]!r} is not a valid line of /proc/<pid>/stat") from None
+
+
+def read_start_ticks(folder: Path) -> int | None:
+    """Return the start time of a process in clock ticks, None if there is none of user space."""
+    try:
+        stat = parse_stat(read_once(folder / "stat") or b"")
+    except ParseError:
+        return None
+    return stat.start_ticks if stat else None
 
 
 def parse_statm(data: bytes) -> int:

@@ -12,14 +12,12 @@ from memwatch.core.budget import KINDS, Budget
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.files import read_once
 from memwatch.core.linux.pci import pci_numbers
-from memwatch.core.linux.process_files import parse_real_uid
+from memwatch.core.linux.process_files import parse_real_uid, read_start_ticks
 from memwatch.core.model import AllocatorReport, Device
 
 MAX_REPORTS = 16
 # Programs renew their reports every ten seconds.
 EXPIRY_SECONDS = 35.0
-# Index of starttime (field 22, in clock ticks since boot) among the fields of /proc/<pid>/stat after the name.
-START_FIELD = 19
 
 
 class ReportRejectedError(ValueError):
@@ -79,7 +77,7 @@ class AllocatorReports:
             self._budget.release(pid)
 
     def _start_ticks(self, pid: int) -> int | None:
-        return parse_start_ticks(read_once(self.procfs / str(pid) / "stat") or b"")
+        return read_start_ticks(self.procfs / str(pid))
 
 
 def find_gpu(identity: str | None, devices: Iterable[Device]) -> str | None:
@@ -92,10 +90,3 @@ def find_gpu(identity: str | None, devices: Iterable[Device]) -> str | None:
             if name.startswith("mig_") and identity in uuids.split(", "):
                 return f"{device.id}.mig{name.removeprefix('mig_')}"
     return None
-
-
-def parse_start_ticks(stat: bytes) -> int | None:
-    """Return the start time in clock ticks from /proc/<pid>/stat. The name may contain brackets."""
-    fields = stat.rpartition(b")")[2].split()
-    word = fields[START_FIELD] if len(fields) > START_FIELD else b""
-    return int(word) if word.isdigit() and len(word) < 20 else None
