@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict, replace
 
 from memwatch.core.model import Absent, Bytes
-from memwatch.library.cupy_peaks import cupy_peaks
 from memwatch.library.host import host
 from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats, count_fallbacks, greater
-from memwatch.library.program_safety import never_raise
+from memwatch.library.program_safety import importing, never_raise
 from memwatch.planning.arguments import check_members, describe
 from memwatch.planning.sizes import InvalidInputError
+
+if TYPE_CHECKING:
+    from memwatch.library.cupy_peaks import CupyPeaks
 
 # Allocators of Apple's frameworks: MLX, and PyTorch on Metal (MPS). Both allocate from System RAM.
 
@@ -200,6 +202,13 @@ class TorchPool(CachingPool):
         self._api.empty_cache()
 
 
+def load_cupy_peaks() -> CupyPeaks:
+    with importing:
+        from memwatch.library.cupy_peaks import cupy_peaks  # needed only with CuPy
+
+    return cupy_peaks
+
+
 class CupyPool(CachingPool):
     """CuPy's default memory pool on one GPU."""
 
@@ -220,17 +229,17 @@ class CupyPool(CachingPool):
 
     def counters(self) -> PoolStats:
         """Return the statistics, with the peaks while a block has a hook."""
-        found, peak = self.stats(), cupy_peaks.find(self._index)
+        found, peak = self.stats(), load_cupy_peaks().find(self._index)
         if peak is None:
             return found
         return replace(found, peak_bytes=peak.used_bytes, peak_reserved_bytes=peak.reserved_bytes)
 
     def reset_peak(self) -> bool:
         pool = self._cupy.get_default_memory_pool()
-        return cupy_peaks.reset(self._index, int(pool.used_bytes()), int(pool.total_bytes()))
+        return load_cupy_peaks().reset(self._index, int(pool.used_bytes()), int(pool.total_bytes()))
 
     def is_peak_certain(self) -> bool:
-        peak = cupy_peaks.find(self._index)
+        peak = load_cupy_peaks().find(self._index)
         return peak is None or peak.is_exact
 
     def total(self) -> Bytes:

@@ -22,7 +22,6 @@ from memwatch.core.linux.files import Roots, read_once
 from memwatch.core.model import Absent, Bytes, Device, Pool, Share, find_system_ram
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
-from memwatch.core.snapshot_json import RECORDS, with_both_headrooms
 from memwatch.library.daemon_client import Json, read_roots
 from memwatch.library.device_selection import find_target
 from memwatch.library.program_safety import importing
@@ -44,6 +43,9 @@ def decode_shares(found: Json) -> tuple[Share, ...]:
 
 
 def decode_devices(found: Json) -> tuple[Device, ...]:
+    with importing:
+        from memwatch.core.snapshot_json import with_both_headrooms
+
     return _decode(tuple[Device, ...], found, "Device", with_both_headrooms)
 
 
@@ -56,6 +58,9 @@ def decode_backends(found: Json) -> Backends:
 
 
 def _decode(kind: type[R], found: Any, name: str, prepare: Callable[[Any], Any] | None = None) -> R:  # noqa: ANN401
+    with importing:
+        from memwatch.core.snapshot_json import RECORDS  # needed only with a daemon
+
     try:
         return cast(R, RECORDS.decode(kind, prepare(found) if prepare else found))
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
