@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_in_input, are_valid
-from memwatch.core.drivers.tegra.board import parse_compatible, parse_release
+from memwatch.core.collectors.tegra import parse_release
 from memwatch.core.drivers.tegra.records import Load
 from memwatch.core.drivers.tegra.tegrastats import parse_line
 from memwatch.core.helper.codec import DecodeError
+from memwatch.core.linux.gpu_presence import parse_compatible
 from memwatch.core.model import Absent
 
 

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memwatch.core.drivers.tegra.board import Release, parse_compatible, parse_release
+from memwatch.core.collectors.tegra import Release, parse_release
 from memwatch.core.drivers.tegra.nvmap import NvMapTable, parse_clients, parse_meminfo
 from memwatch.core.drivers.tegra.records import Area, Load, NvMapClient, TegrastatsReading
 from memwatch.core.drivers.tegra.tegrastats import parse_line
 from memwatch.core.helper.codec import DecodeError
+from memwatch.core.linux.gpu_presence import parse_compatible
 from memwatch.core.model import Absent
 from simulators.tegra_lines import LINES, Sample
 from support.budget import within

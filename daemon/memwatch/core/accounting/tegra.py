@@ -16,11 +16,11 @@ from memwatch.core.accounting import nvidia_gpu
 from memwatch.core.accounting.device_memory import DeviceMemory, without_figures
 from memwatch.core.accounting.nvidia_architecture import ArchitectureDecision, decide_architecture, is_integrated
 from memwatch.core.drivers.nvml.records import GpuReading, NvmlReading
-from memwatch.core.drivers.tegra.board import SOME_TEGRA
 from memwatch.core.drivers.tegra.nvmap import KERNEL_PID
 from memwatch.core.drivers.tegra.records import NvMapClient, NvMapReading, TegraReading
 from memwatch.core.drivers.tegra.tegrastats import find_rail, read_vitals
 from memwatch.core.findings import Findings
+from memwatch.core.linux.gpu_presence import SOME_TEGRA
 from memwatch.core.model import (
     Absent,
     Architecture,

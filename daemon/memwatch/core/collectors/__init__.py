@@ -10,9 +10,8 @@ from typing import Literal
 from msgspec import Struct
 
 from memwatch.core.collectors.base import BaseCollector, CollectorEntry, Host
-from memwatch.core.drivers.tegra.board import may_be_tegra
 from memwatch.core.linux.files import Roots
-from memwatch.core.linux.gpu_presence import may_have_drm, may_have_nvidia
+from memwatch.core.linux.gpu_presence import may_be_tegra, may_have_drm, may_have_nvidia
 
 
 class Listed(Struct, frozen=True):

@@ -10,12 +10,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from memwatch.core.collectors.base import BaseCollector
-from memwatch.core.drivers.tegra.board import find_sign
 from memwatch.core.findings import Findings
 from memwatch.core.linux.cgroup_mounts import charges_gpu, find_unified_tree
 from memwatch.core.linux.cgroups import describe_container, in_container, sees_all_processes
 from memwatch.core.linux.files import Roots, SourceUnavailable, names_in, read_once
-from memwatch.core.linux.gpu_presence import device_tree
+from memwatch.core.linux.gpu_presence import device_tree, find_sign
 from memwatch.core.linux.pci import PciGpu, is_unread, read_gpu
 from memwatch.core.model import Absent, Words
 from memwatch.core.printable import decode, printable

@@ -4,28 +4,60 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from memwatch.core.collectors.base import BaseCollector, Collector, Host
 from memwatch.core.doc import Doc
-from memwatch.core.drivers.tegra.board import AUTO, SOME_TEGRA, TegraOptions, detect_soc, find_sign, parse_release
 from memwatch.core.drivers.tegra.nvmap import KERNEL_PID, parse_clients, parse_meminfo
 from memwatch.core.drivers.tegra.records import NvMapReading, TegraReading, TegrastatsReading
 from memwatch.core.findings import Findings
 from memwatch.core.helper.codec import DecodeError
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, kept_file, read_once
-from memwatch.core.linux.gpu_presence import device_tree
+from memwatch.core.linux.gpu_presence import AUTO, SOME_TEGRA, detect_soc, device_tree, find_sign
 from memwatch.core.linux.line_program import LineProgram
 from memwatch.core.linux.pci import GpuPids
-from memwatch.core.model import Absent
+from memwatch.core.model import Absent, Words
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, SwitchableOptions, program_path, seconds
 from memwatch.core.printable import decode
 from memwatch.core.runtime.backoff import Backoff
 from memwatch.core.runtime.programs import Program, find_program
+
+_RELEASE = re.compile(rb"^# R(\d{1,4}) \(release\), REVISION: (\d{1,4}(?:\.\d{1,4}){0,3}),", re.MULTILINE)
+
+JETPACK_BY_L4T = {"32": "4", "34": "5", "35": "5", "36": "6", "38": "7", "39": "7.2"}
+
+
+class Release(NamedTuple):
+    """The release of Jetson Linux, such as "36.4.3", and the JetPack version that contains it."""
+
+    l4t: Words
+    jetpack: Words
+
+
+def parse_release(data: bytes | None) -> Release:
+    """Parse /etc/nv_tegra_release. Its BOARD is not used: it may be "generic" where the device tree is precise."""
+    found = _RELEASE.search(data or b"")
+    if found is None:
+        return Release(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
+    major, revision = found[1].decode(), found[2].decode()
+    return Release(f"{major}.{revision}", JETPACK_BY_L4T.get(major, Absent.NOT_AVAILABLE))
+
+
+class TegraOptions(SwitchableOptions, frozen=True, kw_only=True):
+    """Options of every collector that reads a Tegra."""
+
+    board: Annotated[
+        Literal["auto", "tegra210", "tegra186", "tegra194", "tegra234", "tegra264"],
+        Doc(
+            'The chip: "tegra210" (Nano, TX1), "tegra186" (TX2), "tegra194" (Xavier), "tegra234" (Orin) or '
+            '"tegra264" (Thor), for containers that do not see the device tree; "auto" reads it there.'
+        ),
+    ] = "auto"
 
 
 class BoardCollector(BaseCollector):

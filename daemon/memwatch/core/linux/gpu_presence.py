@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
+from contextlib import suppress
 from pathlib import Path
 
 from memwatch.core.linux.files import Roots, inode_of, names_in, read_once
 from memwatch.core.linux.pci import NVIDIA, pci_vendors
+
+# The value of the setting `board` with which the chip is detected.
+AUTO = "auto"
+# A Tegra whose chip is not known: a container without the device tree.
+SOME_TEGRA = "tegra"
+RELEASE = "etc/nv_tegra_release"
+_DEVICES = ("nvmap", "nvhost-")
+_SOC = re.compile(rb"nvidia,(tegra\d{2,4})")
 
 
 def device_tree(roots: Roots, name: str) -> bytes:
@@ -18,6 +29,42 @@ def device_tree(roots: Roots, name: str) -> bytes:
         if content := read_once(folder / name):
             return content
     return b""
+
+
+def parse_compatible(data: bytes) -> str | None:
+    """Return the chip, such as "tegra234": the last token that is only a chip's name. Boards precede it."""
+    chips = [found[1] for token in data.split(b"\0") if (found := _SOC.fullmatch(token))]
+    return chips[-1].decode() if chips else None
+
+
+def detect_soc(roots: Roots, board: str) -> str | None:
+    """Return the chip from the settings, else from the device tree. None if the machine is not a Tegra.
+
+    Docker hides the device tree (/proc/device-tree and /sys/firmware): there the chip may stay unknown.
+    """
+    if board != AUTO:
+        return board
+    return parse_compatible(device_tree(roots, "compatible")) or (SOME_TEGRA if find_sign(roots) else None)
+
+
+def may_be_tegra(roots: Roots) -> bool:
+    return detect_soc(roots, AUTO) is not None
+
+
+def find_sign(roots: Roots) -> str | None:
+    """Return an observation that shows a Tegra without its device tree, as a sentence; None if there is none.
+
+    NvMapMemUsed is a line of its kernel's meminfo up to Orin. The container runtime mounts the release file and the
+    device files (ultralytics#18449).
+    """
+    if b"\nNvMapMemUsed:" in (read_once(roots.procfs / "meminfo") or b""):
+        return "/proc/meminfo has the line NvMapMemUsed, which only a Tegra's kernel has"
+    if os.path.isfile(roots.rootfs / RELEASE):
+        return f"/{RELEASE} exists, the release file of Jetson Linux"
+    with suppress(OSError):
+        names = [name for name in sorted(os.listdir(roots.rootfs / "dev")) if name.startswith(_DEVICES)]
+        return f"/dev/{names[0]} exists, a device file of a Tegra's drivers" if names else None
+    return None
 
 
 def is_nvidia_here(roots: Roots) -> bool:
