@@ -102,5 +102,6 @@ def create_pages(daemon: Daemon) -> Pages:
         firing=lambda: count_firing(monitor),
         config=lambda: daemon.config.state,
         current=lambda: monitor.latest,
+        url=lambda: alerting.sender().url,
         has_neighbours=lambda: bool(book) or bool(book.not_joined()),
     )

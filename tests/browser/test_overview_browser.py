@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from playwright.sync_api import Locator, Page, expect
 
 from memwatch.core.snapshot import Level, Snapshot
+from memwatch_web.pages.picture import FORMS, THEMES, PictureQuery, build_picture
+from memwatch_web.pages.renderer import Pages
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from memwatchd.settings.schema import DEMOS
@@ -19,6 +21,7 @@ from support.daemon_process import running_daemon
 from support.live_page import showing, visiting, wait_for_ticks
 from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB
+from support.sample_past import END, past_of
 from support.sample_site import Site
 from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server
 
@@ -280,3 +283,34 @@ def test_back_undoes_a_zoom(browser: SharedBrowser) -> None:
         page.wait_for_url(before)
         expect(page.locator("#past-range-1h")).to_have_attribute("aria-current", "true")
         expect(page.locator("#past-reset")).to_have_count(0)
+
+
+# Pairs of texts of a picture of which one lies on the other by more than a pixel, and texts beyond its edge.
+COLLISIONS = """() => {
+  const texts = [...document.querySelectorAll("svg > text")].filter((one) => one.textContent.trim());
+  const boxes = texts.map((one) => [one.textContent, one.getBBox(), document.querySelector("svg").viewBox.baseVal]);
+  const wrong = [];
+  boxes.forEach(([words, box, view], number) => {
+    if (box.x < 0 || box.x + box.width > view.width || box.y + box.height > view.height) wrong.push(words);
+    for (const [others, other] of boxes.slice(number + 1)) {
+      const wide = Math.min(box.x + box.width, other.x + other.width) - Math.max(box.x, other.x);
+      const high = Math.min(box.y + box.height, other.y + other.height) - Math.max(box.y, other.y);
+      if (wide > 1 && high > 4) wrong.push(`${words} / ${others}`);
+    }
+  });
+  return wrong;
+}"""
+
+
+@pytest.mark.parametrize("size", FORMS)
+@pytest.mark.parametrize("demo", DEMOS)
+def test_words_of_a_picture_lie_apart(visited_page: Page, demo: str, size: str) -> None:
+    """At the fullest moment of each demo, with the fonts of the browser."""
+    frames = read_frames(path_of(demo))
+    fullest = max(frames, key=lambda one: sum(p.used_bytes for p in one.pools if isinstance(p.used_bytes, int)))
+    shown = replace(fullest, unix=END)
+    card = build_picture(Pages(), shown, past_of(shown), PictureQuery(None, FORMS[size], THEMES["dark"]))
+
+    visited_page.set_content(Pages().card(card).decode())
+
+    assert visited_page.evaluate(COLLISIONS) == []

@@ -128,6 +128,22 @@ def test_overview_has_a_picture_for_browsers_without_javascript(daemon: RunningD
     assert unknown.status == 422
 
 
+def test_picture_of_now_and_of_an_earlier_time(daemon: RunningDaemon) -> None:
+    """A file that needs no other; its address is in the head of the overview only if others can reach the pages."""
+    then = int(daemon.snapshot()["unix"]) - 200
+    now, before, future = (
+        daemon.get(path) for path in ("/picture.svg", f"/picture.svg?at={then}", f"/picture.svg?at={then + 9000}")
+    )
+
+    assert [one.status for one in (now, before, future)] == [200, 200, 422]
+    assert now.headers["content-type"] == "image/svg+xml"
+    assert "CUDA Pool" in now.text
+    assert "⊂ System RAM" in before.text
+    assert now.text != before.text
+    assert 'property="og:title"' in daemon.get("/").text
+    assert "og:image" not in daemon.get("/").text
+
+
 def test_csv_matches_json(daemon: RunningDaemon) -> None:
     """The same rows in a named file, with RFC 3339 times and units in the header."""
     links = hrefs(daemon.get(f"/history?{fixed_window(daemon)}").text)

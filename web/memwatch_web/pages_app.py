@@ -30,7 +30,7 @@ from memwatch_web.asgi.problems import ErrorAnswer, ProblemError, refuse_repeate
 from memwatch_web.asgi.routes import FIT_PAGE, LIVE, Route
 from memwatch_web.asgi.sse import Gzip, Identity, SharedDeflate, sse
 from memwatch_web.asgi.static_files import VARY, Compression, accepts_gzip
-from memwatch_web.pages import fit_page, history_page, process_page
+from memwatch_web.pages import fit_page, history_page, picture, process_page
 from memwatch_web.pages.process_page import parse_pid, stream_process
 from memwatch_web.pages.processes import ListQueryError, ListView, parse_view
 from memwatch_web.pages.renderer import PROCESS, MachinePage, PageServices
@@ -204,6 +204,7 @@ PAGES = (
     Route("GET",    "/history",                     history_page.history,         "text/html"),
     Route("GET",    "/history/data",                history_page.history_data,    "application/json"),
     Route("GET",    "/history/picture",             history_page.history_picture, "image/svg+xml"),
+    Route("GET",    "/picture.svg",                 picture.picture,              "image/svg+xml"),
     Route("GET",    "/processes",                   processes,                    "text/html"),
     Route("GET",    "/processes/{pid}",             process_page.process,         "text/html"),
     Route("GET",    "/machines",                    page("machines"),             "text/html"),

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.events import Event
-from memwatch.core.model import Absent, Pool
+from memwatch.core.model import Absent, Pool, Share
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.history.tier import TierSpec
 from memwatch.reporting.render.summary import find_worst
@@ -344,24 +344,8 @@ def find_seconds_to_full(target: str, snapshot: Snapshot) -> float | None:
 
 def build_stack(pool: Pool, found: WindowData, snapshot: Snapshot) -> Json:
     """Return the composition of a pool in MiB: layers from the bottom, at the times of the curve of use."""
-    sources = find_sources(pool, snapshot.shares)
-    available, free, rest, *devices = (
-        by_time(found.buckets.get(name, ()))
-        for name in (sources.available, sources.free, sources.unattributed, *sources.devices)
-    )
-    used = found.buckets[sources.used]
-    columns = [
-        split(
-            pool,
-            one.average,
-            available.get(one.boottime),
-            free.get(one.boottime),
-            rest.get(one.boottime),
-            [held.get(one.boottime) for held in devices],
-        )
-        for one in used
-    ]
-    layers = build_layers(pool, sources)
+    columns = list_columns(pool, found.buckets, snapshot.shares)
+    layers = build_layers(pool, find_sources(pool, snapshot.shares))
     return {
         "layers": [
             {
@@ -374,6 +358,28 @@ def build_stack(pool: Pool, found: WindowData, snapshot: Snapshot) -> Json:
             for number, layer in enumerate(layers)
         ],
     }
+
+
+def list_columns(
+    pool: Pool, buckets: Mapping[str, Sequence[Bucket]], shares: Sequence[Share]
+) -> list[tuple[float | None, ...]]:
+    """Return the sizes of the layers of a pool at the times of its use. `buckets` are by series."""
+    sources = find_sources(pool, shares)
+    available, free, rest, *devices = (
+        by_time(buckets.get(name, ()))
+        for name in (sources.available, sources.free, sources.unattributed, *sources.devices)
+    )
+    return [
+        split(
+            pool,
+            one.average,
+            available.get(one.boottime),
+            free.get(one.boottime),
+            rest.get(one.boottime),
+            [held.get(one.boottime) for held in devices],
+        )
+        for one in buckets.get(sources.used, ())
+    ]
 
 
 def by_time(buckets: Sequence[Bucket]) -> dict[float, float | None]:

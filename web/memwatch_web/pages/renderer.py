@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from memwatch.core.events import Event
-from memwatch.core.model import Absent
+from memwatch.core.model import Absent, Thresholds
 from memwatch.core.pressure.rules import PressureRules
-from memwatch.core.processes.growth import GrowthTracker
+from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth
 from memwatch.core.snapshot import Pressure, Snapshot
 from memwatch.reporting.doctor.model import ConfigState
 from memwatch.reporting.history.last_run import UncleanShutdown
@@ -145,7 +145,7 @@ class Pages:
     `title`.
 
     `rules`, `events` (newest first), `firing` (number of firing alerts) and `current` (the latest snapshot) are
-    called at each rendering. `growth`: process growth from the monitor.
+    called at each rendering. `growth`: process growth from the monitor. `url`: address of the pages for others.
     """
 
     names = tuple(PATHS)
@@ -163,6 +163,7 @@ class Pages:
         has_neighbours: Callable[[], bool] = lambda: False,
         config: Callable[[], ConfigState] = ConfigState,
         current: Callable[[], Snapshot | None] = lambda: None,
+        url: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._rules, self._events, self._alerting, self._firing = rules, events, alerting, firing
         self._history_writer, self._history = history_writer, history
@@ -175,6 +176,7 @@ class Pages:
             "firing": firing,
             "has_neighbours": has_neighbours,
             "state": lambda: build_state(current()),
+            "url": url,
         }
 
     def path(self, name: str) -> str:
@@ -248,6 +250,19 @@ class Pages:
     def picture(self, view: ChartView) -> bytes:
         """Render one chart as an SVG file."""
         return self._render("picture.svg", {"view": view})
+
+    def card(self, card: object) -> bytes:
+        """Render the picture of a machine at one moment (`memwatch_web.pages.picture.Card`) as an SVG file."""
+        return self._render("card.svg", {"card": card})
+
+    def thresholds(self, snapshot: Snapshot) -> dict[str, Thresholds]:
+        """Return the thresholds of every pool and share."""
+        rules = self._rules()
+        return {target: rules.thresholds_for(target) for target in snapshot.labels}
+
+    def growth(self, snapshot: Snapshot) -> tuple[ProcessGrowth, ...]:
+        """Return what processes have grown by in the last ten minutes."""
+        return tuple(list_growth(snapshot, self._growth))
 
     def docs(self, simulated: bool = False) -> bytes:
         """Render the API reference."""
@@ -329,15 +344,15 @@ class Pages:
 
     def _overview(self, snapshot: Snapshot, rules: PressureRules) -> dict[str, Any]:
         pressure: dict[str, Pressure] = {verdict.target: verdict for verdict in snapshot.pressure}
-        thresholds = {target: rules.thresholds_for(target) for target in snapshot.labels}
+        thresholds = self.thresholds(snapshot)
         gpus, others = split_gpus(build_maps(snapshot, thresholds))
         maps = (*others, *build_limit_maps(snapshot, thresholds))
-        series, grown = self._history(), list_growth(snapshot, self._growth)
+        series, grown = self._history(), self.growth(snapshot)
         above, below = ((), maps) if gpus else arrange(maps)
         return {
             "pressure": pressure,
             "worst": find_worst(snapshot),
-            "status": self._status(snapshot),
+            "status": self.status(snapshot),
             "cells": build_cells(gpus, pressure, snapshot.devices),
             "above": above,
             "below": below,
@@ -348,7 +363,8 @@ class Pages:
             "advice": advise_engines(snapshot),
         }
 
-    def _status(self, snapshot: Snapshot) -> StatusLine:
+    def status(self, snapshot: Snapshot) -> StatusLine:
+        """Return the status line of the latest snapshot."""
         start = self._growth.boottime - GROWTH_SECONDS
         grown = self._growth.since(start, snapshot.unix - GROWTH_SECONDS)
         return build_status_line(snapshot, self._events(), grown)

@@ -1,0 +1,254 @@
+"""The picture of a machine at one moment: every length is its bytes, every word is whole and beside no other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import combinations
+from xml.etree import ElementTree
+
+import pytest
+from msgspec.structs import replace
+from starlette.datastructures import QueryParams
+
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Snapshot
+from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
+from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.pages.landscape import (
+    Box,
+    Drawing,
+    Growing,
+    Layer,
+    Past,
+    Rectangle,
+    Text,
+    build_nodes,
+    draw_maps,
+    draw_past,
+    shorten,
+    spread,
+    width_of,
+)
+from memwatch_web.pages.picture import FORMS, THEMES, Card, build_picture, parse_query
+from memwatch_web.pages.renderer import Pages
+from support.sample_mig import eight_by_seven
+from support.sample_parts import GIB
+from support.sample_past import END, past_of
+from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, hostile_names
+
+PAGES = Pages()
+FONT = 13.75
+PLACE = Rectangle(34.0, 183.0, 1131.0, 370.0)
+
+
+def card_of(snapshot: Snapshot, query: str = "") -> Card:
+    now = replace(snapshot, unix=END)
+    return build_picture(PAGES, now, past_of(now), parse_query(QueryParams(query), now))
+
+
+def drawing_of(snapshot: Snapshot, growing: Growing | None = None) -> Drawing:
+    maps = (*build_maps(snapshot, {}), *build_limit_maps(snapshot, {}))
+    return draw_maps(maps, {}, PLACE, FONT, growing)
+
+
+def extent(text: Text) -> tuple[float, float, float, float]:
+    """Return left, top, right and bottom of words, in their widest usual font."""
+    width = width_of(text.plain + text.behind, FONT) + width_of(text.strong, FONT, strong=True)
+    left = text.x - {"start": 0.0, "middle": width / 2, "end": width}[text.anchor]
+    return left, text.y - 0.75 * FONT, left + width, text.y + 0.2 * FONT
+
+
+def overlaps(texts: Iterable[Text]) -> list[tuple[str, str]]:
+    found = []
+    for one, other in combinations(texts, 2):
+        (left, top, right, bottom), (left2, top2, right2, bottom2) = extent(one), extent(other)
+        if left < right2 - 1 and left2 < right - 1 and top < bottom2 - 1 and top2 < bottom - 1:
+            found.append((one.plain + one.strong, other.plain + other.strong))
+    return found
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, "eight_by_seven"])
+@pytest.mark.parametrize("size", FORMS)
+def test_picture_of_every_sample_is_an_svg_file_with_its_host_and_level(name: str, size: str) -> None:
+    """A file of its own: no script, no style element, nothing from elsewhere."""
+    snapshot = eight_by_seven() if name == "eight_by_seven" else SAMPLES[name]()
+    for theme in THEMES:
+        svg = PAGES.card(card_of(snapshot, f"size={size}&theme={theme}")).decode()
+
+        root = ElementTree.fromstring(svg)
+        assert (root.get("width"), root.get("height")) == tuple(size.split("x"))
+        assert snapshot.host[:8] in "".join(root.itertext()) + root.get("aria-label", "")
+        assert not re.search(r"<script|<style|<image|href=|None|nan|Absent", svg)
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, "eight_by_seven"])
+def test_every_length_is_its_bytes_at_one_scale(name: str) -> None:
+    """Towers share one factor; a pool that lies on its side has a whole part of it, which its words state."""
+    snapshot = eight_by_seven() if name == "eight_by_seven" else SAMPLES[name]()
+    drawing = drawing_of(snapshot)
+    towers = [one for one in drawing.boxes if one.size_bytes and not _lies(one, drawing)]
+    if not towers:
+        assert not any(isinstance(pool.used_bytes, int) for pool in snapshot.pools)
+        return
+
+    largest = max(towers, key=lambda one: one.height)
+    factor = largest.height / largest.size_bytes
+
+    assert all(abs(one.height - one.size_bytes * factor) < 1.0 for one in towers)
+
+
+def _lies(one: Box, drawing: Drawing) -> bool:
+    return any("the GPUs' scale" in text.behind and text.y < one.y < text.y + 3 * FONT for text in drawing.texts)
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, "eight_by_seven"])
+def test_parts_lie_in_their_whole_and_add_up_to_it(name: str) -> None:
+    snapshot = eight_by_seven() if name == "eight_by_seven" else SAMPLES[name]()
+    for one in build_maps(snapshot, {}):
+        nodes = build_nodes(one)
+        assert not nodes or sum(node.size_bytes for node in nodes) == pytest.approx(one.whole.size_bytes, abs=2)
+        whole = (*nodes, *(inner for node in nodes for inner in node.inside))
+        for node in (found for found in whole if found.inside):
+            assert sum(inner.size_bytes for inner in node.inside) == pytest.approx(node.size_bytes, abs=2)
+            assert min(inner.start for inner in node.inside) >= node.start - 1e-6
+            assert max(inner.start + inner.part for inner in node.inside) <= node.start + node.part + 1e-6
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, "eight_by_seven"])
+@pytest.mark.parametrize("size", FORMS)
+def test_no_words_lie_on_other_words_or_beyond_the_picture(name: str, size: str) -> None:
+    snapshot = eight_by_seven() if name == "eight_by_seven" else SAMPLES[name]()
+    card = card_of(snapshot, f"size={size}")
+    scale = card.form.font / FONT
+    texts = [replace(one, x=one.x / scale, y=one.y / scale) for one in card.drawing.texts]
+
+    assert overlaps(texts) == []
+    for one in texts:
+        left, top, right, bottom = extent(one)
+        assert left >= 0, one
+        assert right <= card.form.width / scale + 1, one
+        assert top >= 0, one
+        assert bottom <= card.form.height / scale, one
+
+
+def test_unified_machine_shows_the_share_in_its_pool_and_the_holder_in_the_share() -> None:
+    """Containment goes to the right: CUDA Pool, its process, and what it is used for."""
+    boxes = drawing_of(critical_gb10()).boxes
+    share = next(one for one in boxes if one.title.startswith("CUDA Pool"))
+    inside = [one for one in boxes if one.depth == 1 and share.y - 1 <= one.y < share.y + share.height]
+
+    assert share.depth == 0
+    assert [one.title.partition(":")[0] for one in inside] == ["vllm", "python3"]
+    assert all(one.x > share.x for one in inside)
+
+
+def test_growth_has_the_colour_of_the_level_to_scale_and_in_its_pool_only() -> None:
+    """What a process held before keeps the colour of its kind."""
+    snapshot = critical_gb10()
+    (ram,) = (one for one in build_maps(snapshot, {}) if one.whole.id == snapshot.pools[0].id)
+    holder = max((one for one in ram.segments if one.process), key=lambda one: one.size_bytes)
+    assert holder.process is not None
+    grown = holder.size_bytes // 4
+
+    drawing = drawing_of(snapshot, Growing(ram.whole.id, holder.process.pid, "critical", grown, 60.0))
+    elsewhere = drawing_of(snapshot, Growing("another pool", holder.process.pid, "critical", grown, 60.0))
+
+    coloured = [one for one in drawing.boxes if one.kind == "level-critical"]
+    assert [one.size_bytes for one in coloured] == [pytest.approx(grown, abs=2)]
+    assert not [one for one in elsewhere.boxes if one.kind.startswith("level")]
+
+
+def test_pool_on_its_side_states_a_whole_part_of_the_scale() -> None:
+    """System RAM of 2 TiB beside GPUs of 80 GiB would not fit beside them at their scale."""
+    snapshot = eight_by_seven()
+    drawing = drawing_of(snapshot)
+    (said,) = (one for one in drawing.texts if "the GPUs' scale" in one.behind)
+    whole, part = snapshot.pools, re.search(r"at 1/(\d+) of", said.behind)
+    tower = next(one for one in drawing.boxes if not _lies(one, drawing) and one.size_bytes)
+    lying = [one for one in drawing.boxes if _lies(one, drawing)]
+    size = next(one.size_bytes for one in whole if one.kind.value == "system_ram")
+
+    width = sum(one.width for one in lying)
+    factor = tower.height / tower.size_bytes / (int(part[1]) if part else 1)
+
+    assert sum(one.size_bytes for one in lying) == size
+    assert width == pytest.approx(size * factor, abs=1.0)
+
+
+def test_gap_in_the_past_is_a_gap() -> None:
+    """Without figures there is no area, and no level."""
+    layers = (Layer("anonymous", (8.0, 8.0, None, 4.0, 4.0)), Layer("page_cache", (4.0, 4.0, None, 4.0, 4.0)))
+    past = Past((0.0, 1.0, 2.0, 3.0, 4.0), 0.0, 4.0, layers)
+
+    drawing = draw_past(past, 16, Rectangle(0, 0, 40, 160), 5)
+
+    held = [one for one in drawing.areas if one.kind == "anonymous"]
+    assert [sorted({x for x, _ in one.points}) for one in held] == [[0.0, 10.0], [30.0, 40.0]]
+    assert min(y for _, y in held[0].points) == 80.0
+    assert min(y for _, y in held[1].points) == 120.0
+
+
+def test_earlier_time_shows_what_the_history_has() -> None:
+    """Layers and level of that time; no process, whose size in a pool is not kept."""
+    card = card_of(critical_gb10(), f"at={END - 300}")
+
+    assert card.heading.moment.startswith("21 Nov 2026") or "UTC" in card.heading.moment
+    assert card.heading.grower == ""
+    assert not [one for one in card.drawing.boxes if "PID" in one.title]
+    assert sum(one.size_bytes for one in card.drawing.boxes if one.depth == 0) > GIB
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "said"),
+    [
+        ("at=1", 404, "the history has nothing of 1970-01-01 00:00:01 UTC"),
+        (f"at={END + 3600}", 422, "in the future"),
+        ("at=yesterday", 422, "give Unix seconds or a time"),
+        ("at=-5", 422, "before 1970"),
+        ("size=1x1", 422, "use one of 1200x630, 600x315"),
+        ("theme=pink", 422, "use one of light, dark"),
+        ("theme=dark&theme=light", 422, "given 2 times"),
+    ],
+)
+def test_impossible_requests_are_refused_with_what_is_possible(query: str, status: int, said: str) -> None:
+    with pytest.raises(ProblemError) as refused:
+        card_of(critical_gb10(), query)
+
+    assert refused.value.status_code == status
+    assert said in str(refused.value.detail)
+
+
+def test_machine_without_figures_says_so() -> None:
+    snapshot = replace(discrete_gpu(), pressure=(), processes=())
+    nothing = Absent.NOT_AVAILABLE
+    pools = tuple(
+        replace(one, used_bytes=nothing, available_bytes=nothing, unattributed_bytes=nothing, contents=())
+        for one in snapshot.pools
+    )
+
+    card = card_of(replace(snapshot, pools=pools))
+
+    assert card.heading.headline == "No memory data"
+    assert card.heading.level == "unknown"
+    assert not card.drawing.boxes
+
+
+def test_hostile_names_are_cut_and_escaped() -> None:
+    card = card_of(hostile_names())
+
+    svg = PAGES.card(card).decode()
+
+    ElementTree.fromstring(svg)
+    assert width_of(card.heading.host, 20.0) <= 1200
+
+
+@pytest.mark.parametrize("text", ["", "a", "System RAM", "中文字" * 20, "W" * 300])
+def test_shortened_text_fits(text: str) -> None:
+    assert width_of(shorten(text, 90.0, 13.0), 13.0) <= 90.0 or shorten(text, 90.0, 13.0) == "…"
+
+
+def test_places_are_moved_apart_as_little_as_needed() -> None:
+    assert spread([10.0, 12.0, 60.0], 10.0, 0.0, 100.0) == [10.0, 20.0, 60.0]
+    assert spread([95.0, 99.0], 10.0, 0.0, 100.0) == [90.0, 100.0]
+    assert spread([], 10.0, 0.0, 100.0) == []

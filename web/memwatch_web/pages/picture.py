@@ -1,0 +1,457 @@
+"""GET /picture.svg: a machine's memory at one moment as a picture for a report, a chat or a preview of a link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+
+from msgspec import Struct
+from msgspec.structs import replace
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from memwatch.core.events import Event
+from memwatch.core.model import Absent, Content, Pool, Share, Thresholds
+from memwatch.core.processes.growth import ProcessGrowth
+from memwatch.core.snapshot import LEVEL_WORDS, Level, Pressure, Snapshot
+from memwatch.reporting.render import words
+from memwatch.reporting.render.memory_map import GPU_MEMORY, HELD_BY_DEVICES, build_limit_maps, build_maps
+from memwatch_monitor.history.tiers import Bucket
+from memwatch_monitor.render.composition import build_layers, find_sources
+from memwatch_monitor.render.status_line import KILLED, StatusLine, Use, build_status_line
+from memwatch_web.api.history_parameters import instant
+from memwatch_web.asgi.problems import ProblemError, refuse_repeated
+from memwatch_web.pages.charts import find_level_spans
+from memwatch_web.pages.history_data import (
+    RANGES,
+    HistoryInput,
+    TimeWindow,
+    build_window,
+    find_seconds_to_full,
+    list_columns,
+)
+from memwatch_web.pages.history_page import PAGE_SECONDS, SERIES_OF_A_POOL, build_input
+from memwatch_web.pages.landscape import Drawing, Growing, Layer, Past, Rectangle, draw_maps, shorten, width_of
+from memwatch_web.pages.overview import MIN_HISTORY_SECONDS, value_at
+from memwatch_web.pages.renderer import Pages, PageServices
+
+POINTS = 120
+# Kinds of boxes of the layers that the history keeps, as in the map of now.
+LAYER_KINDS = {
+    "gpu": "devices",
+    "processes": "anonymous",
+    "unattributed": "unattributed",
+    "reclaimable": "page_cache",
+}
+
+
+class Ink(Struct, frozen=True):
+    """Colours of a theme by their use, those of design's palette. `on_bright`: words on weights and on levels."""
+
+    page: str
+    text: str
+    muted: str
+    frame: str
+    edge: str
+    gpu_family: str
+    gpu: str
+    weights: str
+    cache_used: str
+    cache_reserved: str
+    process_family: str
+    process: str
+    shared: str
+    kernel: str
+    rest: str
+    ground: str
+    hatch: str
+    low: str
+    medium: str
+    high: str
+    critical: str
+    critical_area: str
+    on_area: str = "#fff"
+    on_bright: str = "#14100a"
+
+    def area(self, kind: str) -> str:
+        """Return the colour of bytes of a kind, or of a level."""
+        if kind == "page_cache":
+            return "url(#cache)"
+        if kind == "engine-kv_reserved":
+            return "url(#reserved)"
+        return str(getattr(self, AREAS.get(kind, "rest")))
+
+    def line(self, kind: str) -> str:
+        return str(getattr(self, {"used": "edge"}.get(kind, kind if kind in LEVEL_WORDS else "frame")))
+
+    def word(self, kind: str) -> str:
+        """Return the colour of words on bytes of a kind, beside them, or about a level."""
+        if kind in (*LEVEL_WORDS, "muted"):
+            return str(getattr(self, kind))
+        if kind in ("page_cache", "engine-kv_reserved", "") or AREAS.get(kind) == "ground":
+            return self.text
+        return self.on_bright if kind in BRIGHT else self.on_area
+
+
+# The use of a colour, by the kind of bytes. The words are those of memory maps.
+AREAS = {
+    "devices": "gpu",
+    "devices-family": "gpu_family",
+    "anonymous": "process",
+    "anonymous-family": "process_family",
+    "used": "process",
+    "used-family": "process_family",
+    "shared_memory": "shared",
+    "huge_pages": "shared",
+    "kernel": "kernel",
+    "reserved": "kernel",
+    "free": "ground",
+    "available": "ground",
+    "slice": "ground",
+    "slice-family": "ground",
+    "engine-weights": "weights",
+    "engine-draft": "weights",
+    "engine-kv_used": "cache_used",
+    "engine-kv_cache": "cache_used",
+    "level-low": "low",
+    "level-medium": "medium",
+    "level-high": "high",
+    "level-critical": "critical_area",
+    "level-critical-family": "critical_area",
+}
+BRIGHT = frozenset(kind for kind, use in AREAS.items() if use in ("weights", "cache_used", "medium", "high"))
+THEMES: Mapping[str, Ink] = {
+    "light": Ink(
+        page="#ffffff", text="#1b2430", muted="#586374", frame="#7d8998", edge="#1b2430", gpu_family="#2c4d06",
+        gpu="#4a7d00", weights="#bfe08a", cache_used="#93c84a", cache_reserved="#e9f5d3", process_family="#1d3f80",
+        process="#2f62bd", shared="#14808c", kernel="#44526a", rest="#6b7684", ground="#f7f8fa", hatch="#8ea2c6",
+        low="#17734a", medium="#e5b32e", high="#e8803a", critical="#b3202c", critical_area="#b3202c",
+    ),
+    "dark": Ink(
+        page="#0e1116", text="#e6eaf0", muted="#98a4b5", frame="#7d8998", edge="#ffffff", gpu_family="#2a4a06",
+        gpu="#4d8200", weights="#b4da78", cache_used="#86bd39", cache_reserved="#1d2b0e", process_family="#233f78",
+        process="#3f6fcc", shared="#237c88", kernel="#5c6d85", rest="#6d7479", ground="#11161d", hatch="#3d5176",
+        low="#5cc796", medium="#e5b93f", high="#ff9c5c", critical="#ff7d84", critical_area="#c23b46",
+    ),
+}  # fmt: skip
+
+
+class Form(Struct, frozen=True):
+    """Size of a picture and of its smallest font, and whether it has room for the past.
+
+    `above` and `below`: room for words, and `footer`: the size of those at the bottom, in the size of the font.
+    """
+
+    width: int
+    height: int
+    font: float
+    above: float
+    below: float
+    footer: float
+    has_past: bool
+
+
+FORMS: Mapping[str, Form] = {
+    "1200x630": Form(1200, 630, 13.75, above=13.3, below=5.6, footer=1.45, has_past=True),
+    "600x315": Form(600, 315, 11.0, above=10.6, below=3.8, footer=1.0, has_past=False),
+}
+
+
+# Sizes of titles and of the headline, in that of the smallest font.
+TITLE, HEADLINE = 1.45, 3.6
+
+
+class Heading(Struct, frozen=True):
+    """Words around the landscape, cut to fit. `level`: of the worst pool, or unknown."""
+
+    level: str
+    label: str
+    host: str
+    headline: str
+    grower: str
+    figures: str
+    relation: str
+    moment: str
+
+
+class Card(Struct, frozen=True):
+    """The picture: its form and colours, words around it, the landscape."""
+
+    form: Form
+    ink: Ink
+    heading: Heading
+    drawing: Drawing
+
+
+class PictureQuery(Struct, frozen=True):
+    """A parsed query. `at`: an earlier time in Unix seconds, None for now."""
+
+    at: float | None
+    form: Form
+    ink: Ink
+
+
+async def picture(services: PageServices, request: Request) -> Response:
+    """Return the picture of the latest sample, or of the time `at` as far as the history has it."""
+    snapshot, past = services.current(), build_input(services.monitor)
+    wanted = parse_query(request.query_params, snapshot)
+
+    def work() -> bytes:
+        return services.pages.card(build_picture(services.pages, snapshot, past, wanted))
+
+    window = choose_window(past, snapshot.unix if wanted.at is None else wanted.at)
+    start, end = window.start - past.to_wall, window.end - past.to_wall
+    series = SERIES_OF_A_POOL * len(snapshot.pools)
+    seconds = PAGE_SECONDS + past.history.estimate_seconds(series, start, end, window.points)
+    body = await services.query(("picture.svg", str(request.query_params), snapshot.seq), seconds, work)
+    return Response(body, media_type="image/svg+xml")
+
+
+def parse_query(query: QueryParams, snapshot: Snapshot) -> PictureQuery:
+    """Parse `at`, `size` and `theme`. Raises ProblemError."""
+    refuse_repeated(query)
+    form = FORMS[_choose("size", query.get("size") or next(iter(FORMS)), FORMS)]
+    ink = THEMES[_choose("theme", query.get("theme") or next(iter(THEMES)), THEMES)]
+    at, now, grain = instant("at", query.get("at") or None, snapshot.unix), snapshot.unix, snapshot.interval_seconds
+    if at > now + max(1.0, grain):
+        raise ProblemError(422, f"at is {words.moment(at)}, which is in the future: it is {words.moment(now)}.")
+    return PictureQuery(None if now - at < max(1.0, grain) else at, form, ink)
+
+
+def build_picture(pages: Pages, snapshot: Snapshot, past: HistoryInput, wanted: PictureQuery) -> Card:
+    """Return the picture. Raises ProblemError if the history has nothing of that time."""
+    at, form = wanted.at, wanted.form
+    window = choose_window(past, snapshot.unix if at is None else at)
+    found = query_past(snapshot, past, window)
+    if at is None:
+        shown, status, grown = snapshot, pages.status(snapshot), pages.growth(snapshot)
+    else:
+        shown, grown = rewind(snapshot, found, past, at), ()
+        status = build_status_line(shown, [event for event in past.events if event.unix <= at])
+    pasts = build_pasts(shown, found, window, past.events, snapshot.unix) if form.has_past else {}
+    growing = build_growing(status, grown)
+    return build_card(shown, status, pages.thresholds(shown), pasts, growing, form, wanted.ink)
+
+
+def _choose(name: str, given: str, offered: Mapping[str, object]) -> str:
+    if given not in offered:
+        raise ProblemError(422, f"{name} is {given[:80]!r}: use one of {', '.join(offered)}.")
+    return given
+
+
+def choose_window(past: HistoryInput, end: float) -> TimeWindow:
+    """Return the ten minutes before a time."""
+    found = build_window(RANGES[0], max(0.0, end - RANGES[0].seconds), max(1.0, end), end, past.tiers)
+    return replace(found, points=POINTS, grain_seconds=max(found.grain_seconds, found.seconds / POINTS))
+
+
+def query_past(snapshot: Snapshot, past: HistoryInput, window: TimeWindow) -> dict[str, PoolPast]:
+    """Return the past of every pool, by its id."""
+    found = {}
+    for pool in snapshot.pools:
+        names = find_sources(pool, snapshot.shares).names
+        buckets = {name: past.buckets(name, window) for name in names}
+        levels = past.buckets(f"pressure.{pool.id}.level", window)
+        times = tuple(one.boottime for one in buckets[names[0]])
+        found[pool.id] = PoolPast(times, tuple(list_columns(pool, buckets, snapshot.shares)), tuple(levels))
+    return found
+
+
+class PoolPast(Struct, frozen=True):
+    """Sizes of the layers of a pool at these times in Unix seconds, and its levels."""
+
+    times: tuple[float, ...]
+    columns: tuple[tuple[float | None, ...], ...]
+    levels: tuple[Bucket, ...]
+
+    @property
+    def last(self) -> tuple[float, ...]:
+        """Return the sizes at the last time that has them, or nothing."""
+        known = (column for column in reversed(self.columns) if None not in column)
+        return tuple(size or 0.0 for size in next(known, ()))
+
+
+def build_pasts(
+    snapshot: Snapshot, found: Mapping[str, PoolPast], window: TimeWindow, events: Sequence[Event], latest: float
+) -> dict[str, Past]:
+    """Return the past of each pool in the words of the landscape."""
+    pasts = {}
+    for pool in snapshot.pools:
+        its, layers = found[pool.id], build_layers(pool, find_sources(pool, snapshot.shares))
+        spans = find_level_spans(its.levels, window.grain_seconds)
+        known = [time for time, column in zip(its.times, its.columns, strict=True) if None not in column]
+        pasts[pool.id] = Past(
+            its.times,
+            max(window.start, min(known, default=window.start)),
+            window.end,
+            tuple(
+                Layer(LAYER_KINDS[layer.holder], tuple(column[number] for column in its.columns))
+                for number, layer in enumerate(layers)
+            ),
+            tuple((span.start, span.end, span.level.word) for span in spans),
+            None if (left := find_seconds_to_full(pool.id, snapshot)) is None else snapshot.unix + left,
+            tuple(_list_kills(events, pool.id, window)),
+            "now" if snapshot.unix >= latest else words.clock(snapshot.unix)[:8],
+        )
+    return pasts
+
+
+def _list_kills(events: Sequence[Event], pool: str, window: TimeWindow) -> Iterator[tuple[float, str]]:
+    """Yield the OOM kills of a pool, oldest first."""
+    for event in reversed(events):
+        if event.kind == "oom_kill" and event.target == pool and window.start < event.unix <= window.end:
+            killed = KILLED.match(event.text)
+            name = killed["name"] if killed else None
+            yield event.unix, f"OOM kill: {name}" if name else "OOM kill"
+
+
+def rewind(snapshot: Snapshot, found: Mapping[str, PoolPast], past: HistoryInput, at: float) -> Snapshot:
+    """Return the state at an earlier time: pools with the layers that the history keeps, and levels by use.
+
+    Holders of that time are not kept with their sizes in each pool, so the kinds of holders are all there is.
+    Raises ProblemError if the history has no pool of that time.
+    """
+    pools = tuple(_rewind_pool(pool, found[pool.id].last) for pool in snapshot.pools)
+    if not any(isinstance(pool.used_bytes, int) for pool in pools):
+        raise ProblemError(404, f"the history has nothing of {words.moment(at)}: /history shows what is kept.")
+    shares = tuple(_rewind_share(share, past, at) for share in snapshot.shares)
+    pressure = tuple(
+        _rewind_pressure(one, pool, found[pool.id])
+        for pool in pools
+        for one in snapshot.pressure
+        if one.target == pool.id and isinstance(pool.used_bytes, int)
+    )
+    return replace(
+        snapshot,
+        unix=at,
+        pools=pools,
+        shares=shares,
+        pressure=pressure,
+        processes=(),
+        engines=(),
+        leases=(),
+        silences=(),
+    )
+
+
+def _rewind_pool(pool: Pool, layers: Sequence[float]) -> Pool:
+    if not layers:
+        nothing = Absent.NOT_AVAILABLE
+        return replace(pool, used_bytes=nothing, available_bytes=nothing, free_bytes=nothing, contents=())
+    *held, cache = (round(size) for size in layers)
+    used = min(sum(held), pool.size_bytes)
+    cache = min(cache, pool.size_bytes - used)
+    kinds = ("devices", "used", "unattributed") if len(held) == 3 else ("used", "unattributed")
+    sizes = [min(size, used) for size in held]
+    sizes[-2] += used - sum(sizes)
+    parts = (*zip(kinds, sizes, strict=True), ("page_cache", cache), ("free", pool.size_bytes - used - cache))
+    return replace(
+        pool,
+        used_bytes=used,
+        available_bytes=pool.size_bytes - used,
+        free_bytes=pool.size_bytes - used - cache,
+        unattributed_bytes=Absent.NOT_AVAILABLE,
+        reserved_bytes=Absent.NOT_AVAILABLE,
+        overlap=False,
+        contents=tuple(Content(kind, size) for kind, size in parts if size),
+    )
+
+
+def _rewind_share(share: Share, past: HistoryInput, at: float) -> Share:
+    used = value_at(past.history.machine, f"share.{share.id}.used_bytes", at - past.to_wall - MIN_HISTORY_SECONDS)
+    return replace(share, used_bytes=Absent.NOT_AVAILABLE if used is None else round(used))
+
+
+def _rewind_pressure(now: Pressure, pool: Pool, found: PoolPast) -> Pressure:
+    ratio = pool.used_bytes / pool.size_bytes if isinstance(pool.used_bytes, int) else 0.0
+    level = next((Level(int(one.maximum)) for one in reversed(found.levels) if one.maximum is not None), Level.LOW)
+    return Pressure(now.target, level, level, ratio, kind=now.kind)
+
+
+def build_card(
+    snapshot: Snapshot,
+    status: StatusLine,
+    thresholds: Mapping[str, Thresholds],
+    pasts: Mapping[str, Past],
+    growing: Growing | None,
+    form: Form,
+    ink: Ink,
+) -> Card:
+    """Return the picture of a state. `pasts`: of pools by their id, drawn where the form has room."""
+    maps = (*build_maps(snapshot, thresholds), *build_limit_maps(snapshot, thresholds))
+    font = form.font
+    top, bottom = form.above * font, form.height - form.below * font
+    place = Rectangle(2.5 * font, top, form.width - 5 * font, bottom - top)
+    heading = build_heading(snapshot, status, form, snapshot.simulated)
+    return Card(form, ink, heading, draw_maps(maps, pasts, place, font, growing))
+
+
+def build_growing(status: StatusLine, grown: Iterable[ProcessGrowth]) -> Growing | None:
+    """Return what the fastest growing process has grown by, at a level above OK."""
+    if status.grower is None or status.target is None or status.level in ("low", "unknown"):
+        return None
+    pid = status.grower.process.pid
+    for one in grown:
+        if one.process.pid == pid:
+            return Growing(status.target, pid, status.level, one.grown_bytes, one.to_boottime - one.from_boottime)
+    return None
+
+
+def build_heading(snapshot: Snapshot, status: StatusLine, form: Form, is_simulated: bool) -> Heading:
+    """Return the words around the landscape, each cut to the room that those beside it leave."""
+    small, title, room = form.font * TITLE, form.font * HEADLINE, form.width - 5 * form.font
+    level = "OK" if status.level == "low" else status.level.upper()
+    label = f"{level} {status.label or 'Memory'}"
+    machine = snapshot.machine.name
+    host = snapshot.host if isinstance(machine, Absent) else f"{snapshot.host} · {machine}"
+    used, headline = next(iter(status.uses), None), status.headline
+    if headline == "OK" and used is not None and isinstance(used.ratio, float):
+        headline = f"{words.ratio(used.ratio)} used"
+    headline = shorten(headline, room, title, strong=True)
+    beside = room - width_of(headline, title, strong=True) - 3 * form.font
+    when = datetime.fromtimestamp(snapshot.unix, timezone.utc)
+    form_of_time = "%d %b %Y, %H:%M:%S UTC" if form.has_past else "%d %b %H:%M UTC"
+    also = ["simulated"] if is_simulated else []
+    moment = " · ".join([when.strftime(form_of_time), *also, *(["memwatch"] if form.has_past else [])])
+    foot = form.font * form.footer
+    return Heading(
+        level=status.level,
+        label=shorten(label, room, small, strong=True),
+        host=shorten(host, room - width_of(f"{label} ", small, strong=True) - 2 * small, small),
+        headline=headline,
+        grower=shorten(_describe_grower(status), beside, form.font * 2, strong=True),
+        figures=next((one for one in _describe_use(used) if width_of(one, small) <= beside), ""),
+        relation=shorten(describe_relation(snapshot), room - width_of(f"{moment}  ", foot), foot, strong=True),
+        moment=moment,
+    )
+
+
+def _describe_grower(status: StatusLine) -> str:
+    if status.grower is None:
+        return ""
+    return f"{status.grower.process.title} +{words.size(int(status.grower.bytes_per_second))}/s"
+
+
+def _describe_use(used: Use | None) -> Iterator[str]:
+    """Yield what is used and left, in fewer and fewer words."""
+    if used is None or isinstance(used.used_bytes, Absent) or isinstance(used.size_bytes, Absent):
+        return
+    part = f"{words.size_within(used.used_bytes, used.size_bytes)} of {words.size(used.size_bytes)}"
+    yield f"{part} {used.label} · {words.size(max(0, used.size_bytes - used.used_bytes))} left"
+    yield f"{part} used"
+    yield part
+
+
+def describe_relation(snapshot: Snapshot) -> str:
+    """Say what is inside what, "CUDA Pool 64.0 GiB ⊂ System RAM 121.7 GiB", else what stands beside each other."""
+    labels = {pool.id: pool for pool in snapshot.pools}
+    for share in snapshot.shares:
+        pool = labels.get(share.within)
+        if pool is None or pool.kind in GPU_MEMORY or isinstance(share.used_bytes, Absent):
+            continue
+        if share.kind in HELD_BY_DEVICES:
+            return f"{share.label} {words.size(share.used_bytes)} ⊂ {pool.label} {words.size(pool.size_bytes)}"
+    if len(snapshot.pools) > 3:
+        return f"{len(snapshot.pools)} pools beside each other, at one scale"
+    return " beside ".join(f"{pool.label} {words.size(pool.size_bytes)}" for pool in snapshot.pools)
