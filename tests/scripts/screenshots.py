@@ -104,6 +104,10 @@ def take_for_readme(browser: Browser) -> None:
     with demo("dgx-spark", "critical", speed=5) as daemon:
         keep(browser, daemon, "critical", 1280, 990, "dark")
         keep(browser, daemon, "phone", 390, 844, "light")
+    with demo("dgx-spark", "critical", speed=5) as daemon:
+        target = ROOT / "docs" / "picture-dark.svg"
+        target.write_text(daemon.get("/picture.svg?theme=dark").text)
+        print(target, target.stat().st_size)
     with three_machines() as daemon:
         keep(browser, daemon, "machines", 1280, 720, "light", "/machines")
 

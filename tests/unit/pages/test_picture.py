@@ -71,7 +71,7 @@ def overlaps(texts: Iterable[Text]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("name", [*SAMPLES, "eight_by_seven"])
 @pytest.mark.parametrize("size", FORMS)
 def test_picture_of_every_sample_is_an_svg_file_with_its_host_and_level(name: str, size: str) -> None:
-    """A file of its own: no script, no style element, nothing from elsewhere."""
+    """The file needs no other: no script, no style element, nothing from elsewhere."""
     snapshot = eight_by_seven() if name == "eight_by_seven" else SAMPLES[name]()
     for theme in THEMES:
         svg = PAGES.card(card_of(snapshot, f"size={size}&theme={theme}")).decode()
@@ -144,7 +144,7 @@ def test_unified_machine_shows_the_share_in_its_pool_and_the_holder_in_the_share
 
 
 def test_growth_has_the_colour_of_the_level_to_scale_and_in_its_pool_only() -> None:
-    """What a process held before keeps the colour of its kind."""
+    """The bytes that a process held before keep the colour of their kind."""
     snapshot = critical_gb10()
     (ram,) = (one for one in build_maps(snapshot, {}) if one.whole.id == snapshot.pools[0].id)
     holder = max((one for one in ram.segments if one.process), key=lambda one: one.size_bytes)
