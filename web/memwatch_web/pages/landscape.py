@@ -94,7 +94,7 @@ class Text(Struct, frozen=True):
 
 
 class Drawing(Struct, frozen=True):
-    """Areas, boxes, lines and texts, drawn in this order. Boxes come from the ground up, a parent before its parts."""
+    """Areas, boxes, lines and texts, drawn in this order. Boxes: from the ground up, a whole before its parts."""
 
     areas: tuple[Line, ...] = ()
     boxes: tuple[Box, ...] = ()
