@@ -134,6 +134,20 @@ def test_account_has_an_eighth_of_the_clients_and_root_is_served(tmp_path: Path)
             assert is_notified(later, 20.0) == b"ram high\n"
 
 
+def test_root_is_never_refused_and_its_clients_stay_bounded(tmp_path: Path) -> None:
+    """Beyond the limit root's own oldest connection is closed. A client of another user stays."""
+    with daemon_with_sockets(tmp_path, "[budgets]\npressure_clients = 8\n") as (_, machine), ExitStack() as opened:
+        path = tmp_path / "run/pressure-ram-high.sock"
+        other = opened.enter_context(connect_as(54322, path))
+        of_root = [opened.enter_context(connect_as(0, path)) for _ in range(11)]
+        machine.use(0.9)
+        if CAN_SWITCH:
+            assert [one.recv(100) for one in of_root[:3]] == [b""] * 3
+            assert [is_notified(one, 20.0) for one in (other, *of_root[3:])] == [b"ram high\n"] * 9
+        else:  # the user of the tests has one of eight
+            assert is_notified(other, 20.0) == b"ram high\n"
+
+
 def test_unread_notifications_are_not_queued(tmp_path: Path) -> None:
     """A client that never reads costs memwatchd nothing: its socket's buffer is full, and others are notified."""
     with daemon_with_sockets(tmp_path) as (_, machine), ExitStack() as opened:

@@ -1,8 +1,9 @@
 """Budgets: how many things of one kind an account may hold, and which one goes when there are too many.
 
 An account has at most a share of a kind, all users together have three quarters, and the rest is kept for system
-accounts and operators. Root takes no place of others and is never refused. When something must go, the account with
-the most gives its smallest. `KINDS` has all limits: the section [budgets] of the settings is made of it.
+accounts and operators. Root takes no place of others and is never refused: it has as many places as all others
+together, and beyond them its own smallest goes. When something must go, the account with the most gives its
+smallest. `KINDS` has all limits: the section [budgets] of the settings is made of it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from typing import Literal, NamedTuple
 
 # Part of a kind that users have together. The rest is for system accounts and operators.
 USERS = 3 / 4
-# Refusals count as recent for this long. Of more than MAX_REFUSALS the last ones do.
-RECENT_SECONDS, MAX_REFUSALS = 3600.0, 10_000
+# Refusals count as recent for this long, by the minute. Accounts beyond MAX_NAMES in a minute are added up.
+RECENT_SECONDS, STEP_SECONDS, MAX_NAMES = 3600.0, 60.0, 100
+OTHER_ACCOUNTS = "other accounts"
+# A thing that asks again is counted once. Of more than this, the first ones are counted again.
+MAX_KNOWN = 1000
 
 Key = Hashable
 
@@ -32,10 +36,22 @@ class Rank(IntEnum):
 
 
 class Account(NamedTuple):
-    """A user with the subordinate ids, a container with a user namespace, or a peer's address."""
+    """A user with the subordinate ids, a container with a user namespace, or a peer's address.
+
+    The name identifies it: one user has the same places over TCP and as an operator over the socket file.
+    """
 
     name: str
     rank: Rank = Rank.USER
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Account) and self.name == other.name
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def as_operator(self) -> Account:
         """Return the account with the rights of an operator."""
@@ -182,10 +198,9 @@ def users_part(most: int) -> int:
 
 def decide(held: Mapping[Key, Held], new: Held, kind: Kind, most: int) -> Verdict:
     """Decide about a new thing. Pure. `held`: in the order of their beginning; among equals the oldest goes."""
-    rank, own = new.account.rank, [key for key, one in held.items() if one.account == new.account]
+    rank, own = new.account.rank, [key for key, one in held.items() if one.account.name == new.account.name]
     if rank is Rank.ROOT:
-        is_full = kind.replaces != "none" and len(own) >= most
-        return Verdict(True, _smallest(held, own) if is_full else None)
+        return Verdict(True, _smallest(held, own) if len(own) >= most else None)
     if len(own) >= share_of(kind, most, new.account):
         return _replace(held, own, new, kind)
     users = [key for key, one in held.items() if one.account.rank is Rank.USER]
@@ -197,18 +212,22 @@ def decide(held: Mapping[Key, Held], new: Held, kind: Kind, most: int) -> Verdic
     else:
         return Verdict(True)
     if kind.gives:
-        name, count = Counter(held[key].account for key in crowd).most_common(1)[0]
+        name, count = Counter(held[key].account.name for key in crowd).most_common(1)[0]
         if count >= len(own) + 2:  # with one more, two accounts would take it from each other in turn
-            return Verdict(True, _smallest(held, [key for key in crowd if held[key].account == name]))
+            return Verdict(True, _smallest(held, [key for key in crowd if held[key].account.name == name]))
     return _replace(held, own if own and kind.replaces == "any" else crowd, new, kind)
 
 
 def next_to_go(held: Mapping[Key, Held]) -> Key:
-    """Return the thing that goes first: of the lowest rank the smallest of the account with the most."""
-    lowest = min(one.account.rank for one in held.values())
-    ranked = [key for key, one in held.items() if one.account.rank is lowest]
-    account, _ = Counter(held[key].account for key in ranked).most_common(1)[0]
-    return _smallest(held, [key for key in ranked if held[key].account == account])
+    """Return the thing that goes first: the smallest of the account with the most, among equals of the lowest rank.
+
+    Accounts with fewer things than others lose none, so root's records without a kill displace no kill.
+    """
+    counts = Counter(one.account.name for one in held.values())
+    most = max(counts.values())
+    last = [key for key, one in held.items() if counts[one.account.name] == most]
+    lowest = min(held[key].account.rank for key in last)
+    return _smallest(held, [key for key in last if held[key].account.rank is lowest])
 
 
 def _replace(held: Mapping[Key, Held], crowd: Collection[Key], new: Held, kind: Kind) -> Verdict:
@@ -225,7 +244,7 @@ def _smallest(held: Mapping[Key, Held], keys: Iterable[Key]) -> Key:
 class Budget:
     """The things of one kind that are held, by key, and the number of those refused. Thread-safe.
 
-    `refused`: since the start, those that had to go included.
+    `refused`: since the start, those that had to go included. A thing that asks again is counted once an hour.
     """
 
     def __init__(
@@ -235,7 +254,9 @@ class Budget:
         self.most: int = kind.most if most is None else most
         self.refused: int = 0
         self._held: dict[Key, Held] = {}
-        self._recent: deque[tuple[float, str]] = deque(maxlen=MAX_REFUSALS)
+        self._recent: deque[tuple[float, Counter[str]]] = deque()
+        self._recent_count = 0
+        self._known: dict[tuple[Key, Account], float] = {}
         self._monotonic = monotonic
         self._lock = threading.Lock()
 
@@ -251,7 +272,7 @@ class Budget:
     def count(self, account: Account) -> int:
         """Return how many things an account holds."""
         with self._lock:
-            return sum(one.account == account for one in self._held.values())
+            return sum(one.account.name == account.name for one in self._held.values())
 
     def share(self, account: Account) -> int:
         """Return how many things an account may hold."""
@@ -273,18 +294,18 @@ class Budget:
             if verdict.gone is not None:
                 gone = self._held.pop(verdict.gone)
                 if not self.kind.rotates or gone != new:
-                    self._count(gone.account)
+                    self._count(verdict.gone, gone.account)
             if verdict.is_admitted:
                 self._held[key] = new
             else:
-                self._count(account)
+                self._count(key, account)
             return verdict
 
     def drop_next(self) -> Key:
         """Remove the thing that goes first, and return its key."""
         with self._lock:
             key = next_to_go(self._held)
-            self._count(self._held.pop(key).account)
+            self._count(key, self._held.pop(key).account)
             return key
 
     def resize(self, key: Key, size: int) -> None:
@@ -302,22 +323,29 @@ class Budget:
         with self._lock:
             self._held.clear()
 
-    def refuse(self, account: Account) -> None:
+    def refuse(self, key: Key, account: Account) -> None:
         """Count a refusal that was decided before."""
         with self._lock:
-            self._count(account)
+            self._count(key, account)
 
     def reset_counts(self) -> None:
         """Forget all refusals."""
         with self._lock:
-            self.refused = 0
+            self.refused = self._recent_count = 0
             self._recent.clear()
+            self._known.clear()
 
     def recent(self) -> Counter[str]:
         """Return the refusals of the last hour by the name of the account."""
         with self._lock:
             self._forget()
-            return Counter(name for _, name in self._recent)
+            return sum((names for _, names in self._recent), Counter())
+
+    def count_recent(self) -> int:
+        """Return the number of refusals of the last hour. Each tick asks for it."""
+        with self._lock:
+            self._forget()
+            return self._recent_count
 
     def describe(self, account: Account) -> str:
         """Return a sentence about the refusal of an account."""
@@ -326,15 +354,29 @@ class Budget:
             return f"{account.name} has {own} of {most} {self.kind.about}, its share"
         return f"{self.held} of {most} {self.kind.about} are in use, as many as all users may have"
 
-    def _count(self, account: Account) -> None:
+    def _count(self, key: Key, account: Account) -> None:
+        now = self._forget()
+        if (key, account) in self._known:
+            return
+        self._known[key, account] = now
+        if len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
         self.refused += 1
-        self._forget()
-        self._recent.append((self._monotonic(), account.name))
+        self._recent_count += 1
+        if not self._recent or now - self._recent[-1][0] >= STEP_SECONDS:
+            self._recent.append((now, Counter()))
+        names = self._recent[-1][1]
+        is_listed = account.name in names or len(names) < MAX_NAMES
+        names[account.name if is_listed else OTHER_ACCOUNTS] += 1
 
-    def _forget(self) -> None:
-        oldest = self._monotonic() - RECENT_SECONDS
-        while self._recent and self._recent[0][0] < oldest:
-            self._recent.popleft()
+    def _forget(self) -> float:
+        """Forget what is older than an hour. Return the time."""
+        now = self._monotonic()
+        while self._recent and self._recent[0][0] < now - RECENT_SECONDS:
+            self._recent_count -= sum(self._recent.popleft()[1].values())
+        while self._known and next(iter(self._known.values())) < now - RECENT_SECONDS:
+            del self._known[next(iter(self._known))]
+        return now
 
 
 class Budgets:
@@ -351,7 +393,7 @@ class Budgets:
 
     def left_out(self) -> dict[str, int]:
         """Return the number of refusals of the last hour by kind. Model servers are listed by what is so now."""
-        counts = {name: sum(one.recent().values()) for name, one in self.by_kind.items() if name != "engines"}
+        counts = {name: one.count_recent() for name, one in self.by_kind.items() if name != "engines"}
         return {name: count for name, count in counts.items() if count}
 
     def use(self, limits: Mapping[str, int]) -> None:

@@ -409,7 +409,8 @@ class Gatherer:
         if not self.budget.admits(account, size):
             place = place_of(trigger.cgroup, account)
             if death is None or self._further.add(seen.boottime, place, death):
-                self.budget.refuse(account)
+                # A level that lasts asks at each tick: the budget counts a known key once.
+                self.budget.refuse(key if death is None else (key, seen.boottime), account)
             return False
         gone = self.budget.admit(key, account, size).gone
         if isinstance(gone, str) and gone in self.open:

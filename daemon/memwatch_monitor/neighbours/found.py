@@ -68,7 +68,7 @@ class FoundMachines:
                 self._unlisted.discard(hash(key))
             elif not was_unlisted and len(self._unlisted) < MAX_COUNTED:
                 self._unlisted.add(hash(key))
-                self._budget.refuse(account)
+                self._budget.refuse(key, account)
 
     def remove(self, source: str, service: str) -> None:
         with self._lock:

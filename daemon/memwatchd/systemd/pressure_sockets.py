@@ -250,9 +250,12 @@ class PressureSockets:
             self._keep(client)
 
     def _has_place(self, client: Client) -> bool:
-        """Count a client. Close the connection of one whose account has its share."""
+        """Count a client. Close the connection of one whose account has its share, of root that of its oldest."""
         account = self._accounts.of_now(client.peer.uid)
-        if self._budget.admit(client.number, account).is_admitted:
+        verdict = self._budget.admit(client.number, account)
+        for gone in [one for one in self._clients.values() if one.number == verdict.gone]:
+            self._drop(gone)
+        if verdict.is_admitted:
             return True
         client.connection.close()
         if self._failures.admits(f"limit of {account.name}"):

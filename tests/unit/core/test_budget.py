@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from memwatch.core.budget import (
     KINDS,
+    MAX_NAMES,
     RECENT_SECONDS,
     ROOT,
     Account,
@@ -110,11 +112,68 @@ def test_newest_entry_of_a_log_replaces_the_oldest_of_its_account() -> None:
     assert list(budget) == ["of ana", 16, 17, 18, 19]
 
 
-def test_lowest_rank_goes_first() -> None:
+def test_smallest_of_the_account_with_the_most_goes_first_and_then_the_lowest_rank() -> None:
     budget = Budget(LOG)
     for key, account, size in (("a", ANA, 9), ("e", EVE, 1), ("f", EVE, 5), ("m", MAIL, 0), ("r", ROOT, 0)):
         budget.admit(key, account, size)
-    assert [budget.drop_next() for _ in range(5)] == ["e", "a", "f", "m", "r"]
+    assert [budget.drop_next() for _ in range(5)] == ["e", "f", "a", "m", "r"]
+
+
+def test_many_small_things_of_root_displace_no_other_account() -> None:
+    """Where bytes are short, as in the file of incidents, root's records without a kill go."""
+    budget = Budget(LOG)
+    budget.admit("kill of ana", ANA, 1 << 20)
+    for number in range(16):
+        budget.admit(number, ROOT, 0)
+    assert "kill of ana" not in [budget.drop_next() for _ in range(15)]
+
+
+def test_account_is_the_same_over_tcp_and_as_operator_over_the_socket_file() -> None:
+    budget = Budget(PLACES)
+    flood(budget, EVE, 12)
+    assert budget.count(EVE.as_operator()) == 12
+    assert not budget.admit("more", EVE.as_operator()).is_admitted
+    assert budget.recent() == Counter({EVE.name: 1})
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.name)
+def test_root_grows_to_a_bound_and_gives_its_own_smallest(kind: Kind) -> None:
+    budget = Budget(kind)
+    budget.admit("of ana", ANA)
+    flood(budget, ROOT, 4 * kind.most)
+    assert budget.count(ROOT) == kind.most
+    assert budget.held == kind.most + 1
+
+
+def test_thing_that_asks_at_each_tick_is_counted_once_an_hour() -> None:
+    now = 0.0
+    budget = Budget(SLOTS, monotonic=lambda: now)
+    flood(budget, EVE, 4)
+    for tick in range(100):
+        now = float(tick)
+        budget.admit("same", EVE)
+    assert (budget.refused, budget.count_recent()) == (1, 1)
+    now += RECENT_SECONDS + 1
+    budget.admit("same", EVE)
+    assert (budget.refused, budget.count_recent()) == (2, 1)
+
+
+def test_refusals_of_a_flood_cost_no_tick_its_time() -> None:
+    """The number of the last hour is kept, not computed: of a hundred thousand refusals as of one."""
+    now = 0.0
+    budgets = Budgets(lambda: now)
+    for budget in budgets.by_kind.values():
+        for number in range(4000):
+            now = number / 2
+            budget.refuse(number, Account(f"192.0.2.{number % 1000}"))
+    began = time.perf_counter()
+    for _ in range(100):
+        counts = budgets.left_out()
+    took = (time.perf_counter() - began) / 100
+
+    assert counts["leases"] == 4000
+    assert all(len(names) <= MAX_NAMES + 1 for _, names in budgets["leases"]._recent)
+    assert took < 0.0005
 
 
 def test_refusals_are_recent_for_an_hour() -> None:

@@ -268,7 +268,7 @@ class EngineSlots:
             self._followed = {one.key for one in share_slots(servers, self._followed, self._budget.most)}
             for one in servers:
                 if one.key not in self._followed | self._refused:
-                    self._budget.refuse(one.account)
+                    self._budget.refuse(one.key, one.account)
         self._refused = known - self._followed
         self._known = known
         return [one for one in servers if one.key in self._followed]
