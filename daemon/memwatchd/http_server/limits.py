@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import socket
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
@@ -13,34 +12,20 @@ from msgspec import Struct
 
 from memwatch.core.linux.process_table import descriptors_for_processes
 from memwatch_web.asgi.access import response_headers
+from memwatch_web.asgi.caller import LOOPBACK, name_address
 from memwatch_web.asgi.problems import problem_response
 from memwatchd.sockets import Peer
 
 # Clients that share the limits: one network address, or one local user.
 
-# All addresses of the loopback network: a local user can connect from any of them.
-LOOPBACK = "loopback"
-IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
 Fields = Sequence[tuple[bytes, bytes]]
 
 
 def name_client(host: str | None, peer: Peer | None) -> str:
-    """Return the client of a connection: IPv4 address, IPv6 /64, loopback, or the user of a Unix socket.
-
-    A /64 is what one host or household gets from its network. It can use every address in it.
-    """
+    """Return the client of a connection: the user of a Unix socket, or that of its address."""
     if peer is not None:
         return f"uid {peer.uid}"
-    if host is None or host.startswith("127."):
-        return LOOPBACK
-    if ":" not in host:
-        return host
-    packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
-    if packed.startswith(IPV4_IN_IPV6):
-        return name_client(socket.inet_ntop(socket.AF_INET, packed[12:]), None)
-    if packed == b"\x00" * 15 + b"\x01":
-        return LOOPBACK
-    return socket.inet_ntop(socket.AF_INET6, packed[:8] + bytes(8)) + "/64"
+    return LOOPBACK if host is None else name_address(host)
 
 
 # Below this number no client is limited further: with `ulimit -n 64` all of them together have 8 connections.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from memwatch.core.budget import EVENT_STREAMS, ROOT, Account, Budget
+from memwatch.core.budget import EVENT_STREAMS, ROOT, Account, Budget, Rank
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.broker import Broker, Stream
+from memwatch_web.asgi.caller import CallerLookup
 from memwatch_web.asgi.sse import EventStream, Identity
+from memwatch_web.asgi.threads import QueueFullError
 
 
 async def find_account(scope: Any) -> Account:
@@ -118,7 +121,7 @@ def test_streams_of_users_leave_a_quarter_to_operators_and_none_is_refused_to_ro
     assert opened(broker, "g") == [None]
     assert broker.join("loopback", Account("uid 1000").as_operator())
     assert all(broker.join("loopback", ROOT) for _ in range(20))
-    assert broker.streams == 27
+    assert broker.streams == 7 + 8  # of root's own the oldest ended
 
 
 def test_refused_stream_is_a_problem_with_a_pause() -> None:
@@ -138,3 +141,106 @@ def test_refused_stream_is_a_problem_with_a_pause() -> None:
     assert sent[0]["status"] == 503
     assert (b"retry-after", b"30") in sent[0]["headers"]
     assert b"a has 3 of 4 open pages and other event streams, its share: close some" in sent[1]["body"]
+
+
+def test_client_that_leaves_during_the_lookup_holds_no_place() -> None:
+    """Its account is looked up in a thread that may be busy. A flood of such clients would fill the streams."""
+    has_asked = asyncio.Event()
+
+    async def find_slowly(_scope: Any) -> Account:
+        has_asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError("not reached")
+
+    async def send(_message: Any) -> None:
+        raise AssertionError("nothing is sent to a client that has left")
+
+    async def receive() -> Any:
+        await has_asked.wait()
+        return {"type": "http.disconnect"}
+
+    broker = Broker(lambda: None, budget(4))
+    stream = EventStream(broker, Identity(lambda _: b""), find_slowly)
+    asyncio.run(asyncio.wait_for(stream({"type": "http"}, receive, send), 5))
+    assert (broker.streams, broker.budget.held) == (0, 0)
+
+
+def test_stream_whose_account_cannot_be_looked_up_soon_gets_503_and_no_place_of_another() -> None:
+    sent: list[Any] = []
+
+    async def is_busy(_scope: Any) -> Account:
+        raise QueueFullError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    broker = Broker(lambda: None, budget(4))
+    asyncio.run(EventStream(broker, Identity(lambda _: b""), is_busy)({"type": "http"}, receive, send))
+    assert sent[0]["status"] == 503
+    assert (b"retry-after", b"1") in sent[0]["headers"]
+    assert broker.budget.held == 0
+
+
+def test_lookup_that_is_cancelled_as_the_daemon_stops_is_answered() -> None:
+    """Without an answer the server writes a traceback."""
+    sent: list[Any] = []
+
+    async def is_cancelled(_scope: Any) -> Account:
+        broker.close()
+        raise asyncio.CancelledError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    broker = Broker(lambda: None, budget(4))
+    asyncio.run(EventStream(broker, Identity(lambda _: b""), is_cancelled)({"type": "http"}, receive, send))
+    assert sent[0]["status"] == 503
+
+
+HERE = {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 6360), "memwatch.cli": "loopback"}
+
+
+def account_of(uid: int | None, *headers: tuple[bytes, bytes], **scope: Any) -> Account:
+    lookup = CallerLookup(lambda *_: uid)
+    return asyncio.run(lookup.account({"headers": list(headers), **HERE, **scope}))
+
+
+@pytest.mark.parametrize(
+    ("headers", "name"),
+    [
+        ([(b"x-forwarded-for", b"203.0.113.7")], "203.0.113.7"),
+        ([(b"x-forwarded-for", b"198.51.100.1, 203.0.113.7")], "203.0.113.7"),  # the first one is the client's word
+        ([(b"x-real-ip", b"203.0.113.7")], "203.0.113.7"),
+        ([(b"x-forwarded-for", b"2001:db8:1:2:3::4")], "2001:db8:1:2::/64"),
+        ([(b"x-forwarded-for", b"nonsense")], "clients of uid 33"),
+        ([(b"via", b"1.1 proxy")], "clients of uid 33"),
+    ],
+)
+def test_clients_of_a_proxy_that_is_a_service_are_counted_by_the_address_it_saw(
+    headers: list[tuple[bytes, bytes]], name: str
+) -> None:
+    account = account_of(33, *headers)
+    assert (account.name, account.rank) == (name, Rank.USER)
+
+
+def test_clients_of_a_proxy_of_root_have_no_place_of_root() -> None:
+    account = account_of(0, (b"x-forwarded-for", b"203.0.113.7"))
+    assert (account.name, account.rank) == ("203.0.113.7", Rank.USER)
+    assert account_of(0, (b"via", b"1.1 proxy")).rank is Rank.USER
+
+
+def test_user_who_claims_to_be_a_proxy_stays_one_account() -> None:
+    names = {account_of(4321, (b"x-forwarded-for", f"203.0.113.{n}".encode())).name for n in range(9)}
+    assert names == {"uid 4321"}
+
+
+def test_user_over_the_socket_file_and_over_tcp_is_one_account() -> None:
+    over_file = account_of(None, **{"memwatch.peer": SimpleNamespace(uid=4321)})
+    assert over_file == account_of(4321)
+    assert (over_file.rank, account_of(4321).rank) == (Rank.SYSTEM, Rank.USER)

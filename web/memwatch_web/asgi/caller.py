@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import os
-from collections.abc import Callable, Collection, Sequence
+import socket
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from memwatch.core.budget import Account
+from memwatch.core.budget import Account, Rank
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.tcp_peer import TcpEnd, find_peer_uid
-from memwatch_web.asgi.threads import BoundedThread, QueueFullError
+from memwatch_web.asgi.threads import BoundedThread
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -31,8 +32,12 @@ USER = "memwatch.who"
 # Scope key: the Caller of a request that changes something.
 CALLER = "memwatch.caller"
 ROOT = 0
-# Clients of many pages come back at once after a restart. Beyond it, streams are counted by their address.
+# Clients of many pages come back at once after a restart. A stream beyond it gets 503 with Retry-After: with an
+# account that others share, one user would take their places.
 MAX_STREAM_LOOKUPS = 16
+# All addresses of the loopback network: a local user can connect from any of them.
+LOOPBACK = "loopback"
+IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
 # Headers of a reverse proxy on this machine: the client is then another process or machine.
 FORWARDED = frozenset(
     {
@@ -90,21 +95,17 @@ class CallerLookup:
     async def account(self, scope: Scope) -> Account:
         """Return the account of a client that reads: its user on this machine, else its network address.
 
-        Behind a proxy, and if too many clients come at once, it is that of the connection.
+        Behind a proxy of this machine it is the address that the proxy names, if the proxy runs as root or as a
+        service: any user can send the header. Raises QueueFullError.
         """
-        of_connection = Account(scope.get(CLIENT, ""))
+        peer = scope.get(PEER)
+        uid = peer.uid if peer else await self._local_uid(scope, self._stream_thread)
+        account = Account(scope.get(CLIENT, "")) if uid is None else self._accounts.of_now(uid)
         if has_forwarding_header([name for name, _ in scope["headers"]]):
-            return of_connection
-        if peer := scope.get(PEER):  # the file is the operators' door
-            return self._accounts.of_now(peer.uid).as_operator()
-        try:
-            uid = await self._local_uid(scope, self._stream_thread)
-        except (QueueFullError, asyncio.CancelledError):  # cancelled when the daemon stops, which ends the stream
-            return of_connection
-        if uid is None:
-            return of_connection
-        account = self._accounts.of_now(uid)
-        return account.as_operator() if uid in self._operators else account
+            address = read_forwarded_address(scope["headers"]) if account.rank > Rank.USER else None
+            return Account(address or f"clients of {account.name}") if account.rank > Rank.USER else account
+        # The socket file is the operators' door.
+        return account.as_operator() if peer or uid in self._operators else account
 
     async def uid(self, scope: Scope) -> int | None:
         """Return the user id of a local TCP client from the kernel. Raises QueueFullError.
@@ -131,6 +132,36 @@ class CallerLookup:
 def has_forwarding_header(names: Collection[bytes]) -> bool:
     """Return True if a proxy has marked the request. Names are in lower case."""
     return not FORWARDED.isdisjoint(names) or any(name.startswith(FORWARDED_PREFIX) for name in names)
+
+
+def read_forwarded_address(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the client that a proxy has named: the last address, which is the one that it saw itself."""
+    found = None
+    for name, value in headers:
+        if name in (b"x-forwarded-for", b"x-real-ip"):
+            last = value.decode("latin-1").rpartition(",")[2].strip()
+            with suppress(ValueError):
+                found = name_address(str(ipaddress.ip_address(last)))
+            if name == b"x-forwarded-for" and found:
+                return found
+    return found
+
+
+def name_address(host: str) -> str:
+    """Return the client at an address: the IPv4 address, the IPv6 /64, or loopback.
+
+    A /64 is what one host or household gets from its network. It can use every address in it.
+    """
+    if host.startswith("127."):
+        return LOOPBACK
+    if ":" not in host:
+        return host
+    packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+    if packed.startswith(IPV4_IN_IPV6):
+        return name_address(socket.inet_ntop(socket.AF_INET, packed[12:]))
+    if packed == b"\x00" * 15 + b"\x01":
+        return LOOPBACK
+    return socket.inet_ntop(socket.AF_INET6, packed[:8] + bytes(8)) + "/64"
 
 
 def caller_of(scope: Scope) -> Caller:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,10 +18,13 @@ from memwatch_web.asgi.broker import Broker, Stream
 from memwatch_web.asgi.caller import CLIENT, HEAD_ONLY
 from memwatch_web.asgi.latest_snapshot import RenderCache
 from memwatch_web.asgi.problems import problem_response
+from memwatch_web.asgi.response import BytesResponse
+from memwatch_web.asgi.threads import QueueFullError
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 30
+# A place of an account, and one of the lookups of accounts, which take some milliseconds each.
+RETRY_SECONDS, SOON_SECONDS = 30, 1
 FindAccount = Callable[[Scope], Awaitable[Account]]
 
 HEADERS = [
@@ -157,7 +161,7 @@ def deflate(text: bytes, before: bytes = b"") -> bytes:
 class EventStream(Response):
     """ASGI response: one chunk for each new snapshot, until the client or the server closes.
 
-    503 if the account of the client has its share.
+    503 if the account of the client has its share, or too many accounts are being looked up.
     """
 
     def __init__(
@@ -170,7 +174,24 @@ class EventStream(Response):
         self._simulated = simulated
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        account = await self._find_account(scope)
+        # From here on a client that has left costs no lookup and holds no place.
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._leave_with_client, receive, group.cancel_scope)
+            await self._serve(scope, receive, send)
+            group.cancel_scope.cancel()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            account = await self._find_account(scope)
+        except QueueFullError:
+            sentence = "many pages are being opened at once; try again"
+            await self._refuse(sentence, SOON_SECONDS)(scope, receive, send)
+            return
+        except asyncio.CancelledError:
+            if not self._broker.closed:  # the client has left
+                raise
+            await self._refuse("memwatchd is stopping", RETRY_SECONDS)(scope, receive, send)
+            return
         if HEAD_ONLY in scope and self._broker.budget.admits(account):
             await self._send_head(send)
             await send({"type": "http.response.body", "body": b""})
@@ -178,16 +199,15 @@ class EventStream(Response):
         stream = None if HEAD_ONLY in scope else self._broker.join(scope.get(CLIENT, ""), account)
         if stream is None:
             sentence = f"{self._broker.budget.describe(account)}: close some, or raise max_streams."
-            headers = {"Retry-After": str(RETRY_SECONDS)}
-            await problem_response(503, sentence, headers, self._simulated)(scope, receive, send)
+            await self._refuse(sentence, RETRY_SECONDS)(scope, receive, send)
             return
         try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._leave_with_client, receive, group.cancel_scope)
-                await self._send_all(send, stream)
-                group.cancel_scope.cancel()
+            await self._send_all(send, stream)
         finally:
             self._broker.leave(stream)
+
+    def _refuse(self, sentence: str, retry_seconds: int) -> BytesResponse:
+        return problem_response(503, sentence, {"Retry-After": str(retry_seconds)}, self._simulated)
 
     async def _send_head(self, send: Send) -> None:
         coding = self._encoder.coding
