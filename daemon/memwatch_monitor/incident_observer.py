@@ -32,6 +32,12 @@ HOUR_SECONDS = 3600.0
 # A victim may be listed no more when its kill is noticed. Sizes are read every ten seconds.
 GONE_SECONDS = 25.0
 MAX_GROWN, MAX_ANNOUNCED = 8, 16
+# Kinds of things that the list of incidents lacks.
+LEFT_OUT = (
+    ("incidents", "are not followed"),
+    ("incidents_kept", "were dropped"),
+    ("last_words", "ended, and were dropped before they were explained,"),
+)
 RESTARTED = "the recording ended before the incident was over"
 STOPPED = "memwatchd was stopped before the incident was over"
 
@@ -90,13 +96,13 @@ class IncidentObserver(Feature):
         self._announced.append(kill)
 
     def _create_gatherer(self) -> Gatherer:
-        return Gatherer(self._grown, self._budgets["incidents"], self._account_of)
+        return Gatherer(self._grown, self._budgets["incidents"], self._account_of, self._budgets["last_words"])
 
     def left_out(self) -> list[str]:
         """Return sentences about incidents that are not in the list."""
         return [
             f"{count} more of {name} {reason} within the last hour"
-            for kind, reason in (("incidents", "are not followed"), ("incidents_kept", "were dropped"))
+            for kind, reason in LEFT_OUT
             for name, count in self._budgets[kind].recent().most_common()
         ]
 

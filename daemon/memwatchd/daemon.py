@@ -102,7 +102,7 @@ class Daemon:
         clock = SystemClock()
         listed = wiring.list_enabled_collectors(self.settings, self.key_owners.known, self.budgets)
         sampler = Sampler(listed, clock)
-        ends = ProcessEnds() if roots.procfs == Roots().procfs else None
+        ends = ProcessEnds(accounts=self.accounts) if roots.procfs == Roots().procfs else None
         own = OwnPressure(os.environ, trim_heap)
         watches = PsiTrigger(roots.procfs / "pressure/memory"), MemoryEvents(roots), own, *([ends] if ends else ())
         wakeups = Wakeups(watches, sampler.watches, sampler.hurry)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.core.budget import Budgets
+from memwatch.core.budget import KINDS, Budget, Budgets
 from memwatch.core.events import MARK, Event
 from memwatch.core.kernel_log import ProcessEnd, ServiceKill
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.cgroup_kills import CgroupKill
-from memwatch.core.model import Process
+from memwatch.core.model import Process, Quality, Share, ShareKind
 from memwatch.core.pressure.oom_kills import NewKills
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.incidents.records import Incident, Suspect
@@ -308,9 +308,56 @@ def test_kill_waits_four_seconds_for_the_line_that_explains_it(seconds: float, c
     assert len(gatherer.take_quiet_kills()) == count
 
 
+def end_of(pid: int, user: str, size: int = GIB) -> Process:
+    return Process(pid, UNIX - 100, f"p{pid}", size, size, "rss", user)
+
+
+def test_ends_of_many_processes_of_a_user_hide_no_end_of_another() -> None:
+    """A user kills 60 of its own while the service of another dies: both are reported, the rest is counted."""
+    budget = Budget(KINDS["last_words"])
+    gatherer = Gatherer(last_words=budget)
+    of_user = tuple(end_of(pid, str(100_000 + pid), 2 * GIB) for pid in range(200, 260))
+    listed = (*of_user, end_of(7, "1002"))
+    gatherer.add(Observation(0.0, machine(0.0, processes=listed)))
+    ends = tuple(ProcessEnd(one.pid, UNIX + 1.0, signal.SIGKILL) for one in (listed[-1], *of_user))
+    gatherer.add(Observation(1.0, machine(1.0), ends=ends))
+    tick(gatherer, 5.0)
+
+    assert any("(PID 7)" in one for one in gatherer.take_quiet_kills())
+    gatherer.close_all(None, "stopped")
+    assert budget.held == 0
+
+
+def test_kills_in_many_jobs_of_a_user_have_one_share() -> None:
+    """Jobs of Slurm on cgroup v2 name no user: that of their processes counts."""
+    gatherer = Gatherer()
+    job = "/system.slice/slurmstepd.scope/job_{}/step_0/user/task_0"
+    processes = tuple(
+        replace(end_of(number, "1001"), job=str(number), unit="slurmstepd.scope") for number in range(1, 101)
+    )
+    gatherer.add(Observation(0.0, machine(0.0, processes=processes)))
+    kills = NewKills(of_cgroups=tuple(group_kill(job.format(number), GIB) for number in range(1, 101)))
+    gatherer.add(Observation(1.0, machine(1.0, processes=processes), kills))
+    kill_at_limits(gatherer, 2.0, group_kill(SERVICE, 32 << 20))
+
+    labels = [one.label for one in gatherer.open.values()]
+    assert (len(labels), "db.service" in labels) == (13, True)
+    assert set(gatherer.budget.recent()) == {"uid 1001"}
+
+
+def test_level_without_a_place_is_counted_once_and_not_at_each_tick() -> None:
+    gatherer = Gatherer()
+    limits = [f"gpu_limit{number}" for number in range(13)]
+    shares = tuple(Share(one, ShareKind.GPU_LIMIT, one, "ram", 0, "test", Quality.MEASURED, GIB) for one in limits)
+    for second in range(20):
+        snapshot = replace(machine(float(second), limits), shares=shares)
+        gatherer.add(Observation(float(second), snapshot))
+    assert (len(gatherer.open), gatherer.budget.refused) == (12, 1)
+
+
 @pytest.mark.parametrize(("killed", "told"), [(49, 49), (50, 50), (51, 50)])
 def test_fifty_kills_wait_at_once(killed: int, told: int) -> None:
-    """Of more, as at the end of a large job, the last ones are reported."""
+    """Half of 100, of one account. Of more, as at the end of a large job, the first ones are reported."""
     gatherer = Gatherer()
     end_all(gatherer, killed)
 
@@ -318,7 +365,7 @@ def test_fifty_kills_wait_at_once(killed: int, told: int) -> None:
 
     found = gatherer.take_quiet_kills()
     assert len(found) == told
-    assert f"(PID {99 + killed})" in found[-1]
+    assert f"(PID {99 + told})" in found[-1]
 
 
 @pytest.mark.parametrize(("more", "is_noted"), [(-1, False), (0, True), (1, True)])

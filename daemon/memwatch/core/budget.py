@@ -14,7 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 # Part of a kind that users have together. The rest is for system accounts and operators.
 USERS = 3 / 4
@@ -25,6 +25,7 @@ OTHER_ACCOUNTS = "other accounts"
 MAX_KNOWN = 1000
 
 Key = Hashable
+K = TypeVar("K", bound=Hashable)
 
 
 class Rank(IntEnum):
@@ -131,6 +132,14 @@ KINDS: Mapping[str, Kind] = {
             replaces="any",
         ),
         Kind(
+            "last_words",
+            100,
+            1 / 2,
+            "ends of processes that are kept until a log line or a counter explains them",
+            "ends of processes were dropped unexplained within the last hour: one account had too many",
+            replaces="smaller",
+        ),
+        Kind(
             "marks",
             500,
             USERS,
@@ -218,7 +227,7 @@ def decide(held: Mapping[Key, Held], new: Held, kind: Kind, most: int) -> Verdic
     return _replace(held, own if own and kind.replaces == "any" else crowd, new, kind)
 
 
-def next_to_go(held: Mapping[Key, Held]) -> Key:
+def next_to_go(held: Mapping[K, Held]) -> K:
     """Return the thing that goes first: the smallest of the account with the most, among equals of the lowest rank.
 
     Accounts with fewer things than others lose none, so root's records without a kill displace no kill.
@@ -230,6 +239,16 @@ def next_to_go(held: Mapping[Key, Held]) -> Key:
     return _smallest(held, [key for key in last if held[key].account.rank is lowest])
 
 
+def share_out(things: Mapping[K, Held], most: int, first: int = 1) -> list[K]:
+    """Return at most that many things: the largest of each account in turn, `first` of one in each turn."""
+    numbers: Counter[str] = Counter()
+    order = []
+    for key, one in sorted(things.items(), key=lambda item: -item[1].size):
+        order.append((numbers[one.account.name] // first, -one.account.rank if first == 1 else 0, -one.size, key))
+        numbers[one.account.name] += 1
+    return [key for *_, key in sorted(order, key=lambda one: one[:3])[:most]]
+
+
 def _replace(held: Mapping[Key, Held], crowd: Collection[Key], new: Held, kind: Kind) -> Verdict:
     if kind.replaces == "none":
         return REFUSED
@@ -237,7 +256,7 @@ def _replace(held: Mapping[Key, Held], crowd: Collection[Key], new: Held, kind: 
     return Verdict(True, smallest) if kind.replaces == "any" or held[smallest].size < new.size else REFUSED
 
 
-def _smallest(held: Mapping[Key, Held], keys: Iterable[Key]) -> Key:
+def _smallest(held: Mapping[K, Held], keys: Iterable[K]) -> K:
     return min(keys, key=lambda key: held[key].size)
 
 

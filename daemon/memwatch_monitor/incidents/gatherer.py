@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.budget import KINDS, ROOT, Account, Budget, Rank
+from memwatch.core.budget import KINDS, ROOT, UNKNOWN, Account, Budget, Rank
 from memwatch.core.events import Event
 from memwatch.core.kernel_log import ProcessEnd, ServiceKill, shorten_cgroup
 from memwatch.core.linux.accounts import Accounts
@@ -93,7 +93,7 @@ TEARDOWN_SECONDS = 5.0
 MIN_KILLED_BYTES = 256 << 20
 # Cgroups at their limits that are not named: old kernels log none, and of one second sixteen are kept.
 OTHER_CGROUPS = "cgroups"
-MAX_EVENTS, MAX_ROUTINE, MAX_PENDING = 100, 50, 50
+MAX_EVENTS, MAX_ROUTINE = 100, 50
 # Incidents of one unit are one if it begins again within this time: the kubelet restarts a pod after up to 5 min.
 REPEAT_SECONDS, MAX_REPEATING = 3600.0, 200
 # Kills that no incident follows are reported together, by the slice or the owner of their cgroups.
@@ -101,7 +101,7 @@ FURTHER_SECONDS, MAX_FURTHER = 60.0, 1000
 # Account of the limits of a device, which are no pools.
 LIMITS = Account("limits on GPU memory", Rank.SYSTEM)
 OTHERS = Account(OTHER_CGROUPS, Rank.SYSTEM)
-AccountOf = Callable[[str], Account]
+AccountOf = Callable[[str, "str | None"], Account]
 
 
 class Pending(Struct, frozen=True):
@@ -110,6 +110,57 @@ class Pending(Struct, frozen=True):
     boottime: float
     death: Death
     holding: Holding | None = None
+
+
+class LastWords:
+    """Ends of processes, oldest first: those without a killer, and those that a line explains.
+
+    An account has a share of both: one that kills many processes of its own hides the end of no other's.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._number = 0
+        self._waiting: dict[int, Pending] = {}
+        self._explained: dict[int, Pending] = {}
+
+    def wait(self, one: Pending, account: Account) -> None:
+        self._add(self._waiting, one, account)
+
+    def explain(self, boottime: float, death: Death, account: Account) -> None:
+        self._add(self._explained, Pending(boottime, death), account)
+
+    def waiting(self) -> list[Pending]:
+        return list(self._waiting.values())
+
+    def take_waiting(self, until: float) -> list[Pending]:
+        """Remove and return those that wait since then or longer."""
+        return self._take(self._waiting, until)
+
+    def explained(self, since: float) -> list[Death]:
+        """Return the deaths that were explained since that time, and forget those before."""
+        self._take(self._explained, since)
+        return [one.death for one in self._explained.values()]
+
+    def clear(self) -> None:
+        self._waiting.clear()
+        self._explained.clear()
+        self._budget.clear()
+
+    def _add(self, kept: dict[int, Pending], one: Pending, account: Account) -> None:
+        self._number += 1
+        verdict = self._budget.admit(self._number, account, one.death.victim.known_bytes)
+        if isinstance(verdict.gone, int):
+            self._waiting.pop(verdict.gone, None)
+            self._explained.pop(verdict.gone, None)
+        if verdict.is_admitted:
+            kept[self._number] = one
+
+    def _take(self, kept: dict[int, Pending], until: float) -> list[Pending]:
+        numbers = [number for number, one in kept.items() if one.boottime <= until]
+        for number in numbers:
+            self._budget.release(number)
+        return [kept.pop(number) for number in numbers]
 
 
 class FurtherKills:
@@ -152,7 +203,8 @@ class Repeat(NamedTuple):
 class Gatherer:
     """Gatherer of incidents. `long` returns the growth in System RAM over the last hour. Call from one thread.
 
-    `budget`: the incidents that are followed, of which each account has a share. `account_of` a cgroup.
+    `budget`: the incidents that are followed, of which each account has a share. `account_of` a cgroup
+    and the user of its largest process.
     """
 
     def __init__(
@@ -160,6 +212,7 @@ class Gatherer:
         long: Callable[[Observation], Sequence[Suspect]] = lambda _: (),
         budget: Budget | None = None,
         account_of: AccountOf | None = None,
+        last_words: Budget | None = None,
     ) -> None:
         self.open: dict[str, OpenIncident] = {}
         self.budget: Budget = budget if budget is not None else Budget(KINDS["incidents"])
@@ -172,8 +225,7 @@ class Gatherer:
         self._devices: tuple[Device, ...] = ()
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._routine: deque[Event] = deque(maxlen=MAX_ROUTINE)
-        self._pending: deque[Pending] = deque(maxlen=MAX_PENDING)
-        self._explained: deque[tuple[float, Death]] = deque(maxlen=MAX_PENDING)
+        self._last_words = LastWords(last_words if last_words is not None else Budget(KINDS["last_words"]))
         self._told: set[str] = set()
         self._own_killed_at: float = float("-inf")
         self._quiet_kills: list[str] = []
@@ -212,6 +264,7 @@ class Gatherer:
             ended.append(build_incident(one, now))
         self.open.clear()
         self.budget.clear()
+        self._last_words.clear()
         return ended
 
     def _triggers(self, before: Frame | None, frame: Frame, seen: Observation) -> Iterator[Trigger]:
@@ -262,13 +315,17 @@ class Gatherer:
             target = OWN_CGROUP if is_own and not seen.kills.unnamed_of_machine else find_ram(snapshot)
             yield Trigger("kill", target, count)
         else:  # an event; so is the line of a service manager about it
-            self._explained.append((seen.boottime, count))
+            self._last_words.explain(seen.boottime, count, OTHERS)
 
     def _group_kill(self, kill: CgroupKill, seen: Observation) -> Iterator[Trigger]:
         """Yield the kills at the limit of a cgroup. Processes in it that just ended by SIGKILL are the victims."""
         is_own = kill.is_own and bool(_own_limits(seen))
         target, cgroup = (OWN_CGROUP, "") if is_own else (kill.cgroup or OTHER_CGROUPS, kill.cgroup)
-        ended = [one.death for one in self._pending if one.holding and killer.is_member(one.holding, kill.cgroup)]
+        ended = [
+            one.death
+            for one in self._last_words.waiting()
+            if one.holding and killer.is_member(one.holding, kill.cgroup)
+        ]
         known = [death.victim for death in ended if death.source == "end"][: kill.count]
         for victim in known:
             yield Trigger("kill", target, killer.from_cgroup(kill, seen.snapshot.unix, victim), cgroup=cgroup)
@@ -283,7 +340,7 @@ class Gatherer:
             self._note_quiet_kill(death, False, seen)
             return
         if kill.source in ("oom_report", "unit_end"):
-            self._pending.append(Pending(seen.boottime, death, holding))
+            self._last_words.wait(Pending(seen.boottime, death, holding), self._account_of_end(death, holding))
             return
         cgroup = kill.place if kill.source == "runtime_oom" else ""
         yield Trigger("kill", cgroup or find_ram(seen.snapshot), death, cgroup=cgroup)
@@ -297,15 +354,13 @@ class Gatherer:
             one.add_end(end, holding)
         if end.was_killed:
             death = killer.with_device_memory(killer.from_end(end, holding), self._find_device_memory(end.pid))
-            self._pending.append(Pending(seen.boottime, death, holding))
+            self._last_words.wait(Pending(seen.boottime, death, holding), self._account_of_end(death, holding))
 
     def _expired(self, seen: Observation) -> Iterator[Trigger]:
         """Yield the deaths that no line has explained in time."""
-        while self._pending and seen.boottime - self._pending[0].boottime >= GRACE_SECONDS:
-            one = self._pending.popleft()
-            if any(
-                self._covers(death, one) for at, death in self._explained if one.boottime - at < 2 * QUIET_SECONDS
-            ):
+        for one in self._last_words.take_waiting(seen.boottime - GRACE_SECONDS):
+            explained = self._last_words.explained(one.boottime - 2 * QUIET_SECONDS)
+            if any(self._covers(death, one) for death in explained):
                 continue
             was_short, held = self._was_short(one.boottime), one.death.victim.held_bytes or 0
             if one.death.source == "oom_report" or (was_short and held >= MIN_KILLED_BYTES):
@@ -321,7 +376,7 @@ class Gatherer:
         victim, on_gpus = death.victim, sum(death.victim.device_bytes.values())
         if victim.held_bytes is not None and victim.held_bytes + on_gpus < MIN_KILLED_BYTES:
             return
-        self._explained.append((seen.boottime, death))
+        self._last_words.explain(seen.boottime, death, self._account_of_end(death))
         self._quiet_kills.append(describe_quiet_kill(death, was_short, seen.snapshot))
 
     def _covers(self, death: Death, one: Pending) -> bool:
@@ -352,7 +407,7 @@ class Gatherer:
             is_new |= one.add_death(seen.boottime, trigger.death)
             self.budget.resize(key, one.killed_bytes)
             if trigger.death.killer.kind != "unknown":
-                self._explained.append((seen.boottime, trigger.death))
+                self._last_words.explain(seen.boottime, trigger.death, self._find_account(trigger, seen.snapshot))
         return key if is_new or trigger.detail or trigger.gap_seconds else None
 
     def _find_unexplained(self, trigger: Trigger) -> OpenIncident | None:
@@ -421,11 +476,21 @@ class Gatherer:
     def _find_account(self, trigger: Trigger, snapshot: Snapshot) -> Account:
         """Return who causes an incident: any user can in a cgroup, what concerns a pool is the machine's."""
         if trigger.cgroup:
-            return self._account_of(trigger.cgroup)
+            member = self._find_member(trigger.cgroup)
+            return self._account_of(trigger.cgroup, member.user if member else None)
         if trigger.target == OTHER_CGROUPS:
             return OTHERS
         is_limit = any(share.id == trigger.target for share in snapshot.shares) and trigger.target != OWN_CGROUP
         return LIMITS if is_limit else ROOT
+
+    def _account_of_end(self, death: Death, holding: Holding | None = None) -> Account:
+        """Return the account of a process that ended: of its user, else of its unit."""
+        found = holding or self._find(death.victim.pid)
+        if found is not None and found.user is not None:
+            return self._account_of("", found.user)
+        unit = death.victim.unit or death.place
+        is_service = unit.endswith(".service") and not unit.startswith("user@")
+        return Account(unit, Rank.SYSTEM) if is_service else UNKNOWN
 
     def _find_repeat(self, trigger: Trigger, boottime: float) -> Repeat | None:
         """Return the last incident of the same pod or cgroup, if it has ended within the last hour."""

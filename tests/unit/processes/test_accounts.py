@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.budget import ROOT, UNKNOWN, Account, Rank
-from memwatch.core.linux.accounts import Accounts
+from memwatch.core.linux.accounts import MAX_OWNERS, Accounts
 
 ANA, BEN = Account("uid 1000"), Account("uid 1001")
-POD = "pod 0f2a9f0e-1c2d-4a5b-8c7d-112233445566"
+UNKNOWN_PODS = Account("pods of unknown users")
 POD_FOLDER = (
     "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0f2a9f0e_1c2d_4a5b_8c7d_112233445566.slice"
 )
@@ -52,7 +52,7 @@ def accounts(tmp_path: Path) -> Accounts:
     ],
 )
 def test_subordinate_ids_belong_to_their_account(accounts: Accounts, uid: int | None, account: Account) -> None:
-    assert accounts.of_now(uid) == account
+    assert tuple(accounts.of_now(uid)) == tuple(account)
 
 
 def test_user_of_a_domain_who_is_logged_in_is_an_account(tmp_path: Path, accounts: Accounts) -> None:
@@ -60,7 +60,7 @@ def test_user_of_a_domain_who_is_logged_in_is_an_account(tmp_path: Path, account
     (tmp_path / "run/user/2000100007").mkdir(parents=True)
     accounts.refresh()
 
-    assert accounts.of(2_000_100_007) == Account("uid 2000100007")
+    assert tuple(accounts.of(2_000_100_007)) == ("uid 2000100007", Rank.USER)
     assert accounts.of(2_000_100_008) == Account("containers with uid 2000093184 and above")
 
 
@@ -82,11 +82,53 @@ def test_changed_file_is_read_again(tmp_path: Path, accounts: Accounts) -> None:
         ("/slurm/uid_1000/job_7", ANA),
         ("/system.slice/mysql.service", Account("mysql.service", Rank.SYSTEM)),
         ("/system.slice/mysql.service/user.slice/user-1001.slice", Account("mysql.service", Rank.SYSTEM)),
-        (f"{POD_FOLDER}/cri-containerd-{CONTAINER}.scope", Account(POD)),
-        (f"{POD_FOLDER}/cri-containerd-{CONTAINER}.scope/docker-{'b' * 64}.scope", Account(POD)),
-        (f"/system.slice/docker-{CONTAINER}.scope/docker-{'b' * 64}.scope", Account(f"container {CONTAINER[:12]}")),
+        (f"{POD_FOLDER}/cri-containerd-{CONTAINER}.scope", UNKNOWN_PODS),
+        (f"{POD_FOLDER}/cri-containerd-{CONTAINER}.scope/docker-{'b' * 64}.scope", UNKNOWN_PODS),
+        (
+            f"/system.slice/docker-{CONTAINER}.scope/docker-{'b' * 64}.scope",
+            Account("containers of unknown users"),
+        ),
         ("/", Account("this container", Rank.SYSTEM)),
     ],
 )
 def test_cgroup_belongs_to_the_outermost_owner(accounts: Accounts, path: str, account: Account) -> None:
-    assert accounts.of_cgroup(path) == account
+    assert tuple(accounts.of_cgroup(path)) == tuple(account)
+
+
+SLURM = "/system.slice/slurmstepd.scope/job_{}/step_0/user/task_0"
+
+
+@pytest.mark.parametrize(
+    ("path", "user", "account"),
+    [
+        (SLURM.format(7), "ana", ANA),
+        (SLURM.format(7), "100005", ANA),  # a container of the job, with subordinate ids
+        (SLURM.format(7), "root", Account("jobs of root")),  # slurmstepd, or a job of root: no place of root
+        (f"/system.slice/docker-{CONTAINER}.scope", "root", Account("containers of root")),
+        (f"/system.slice/docker-{CONTAINER}.scope", "ana", Account("containers of uid 1000")),
+        (f"/system.slice/docker-{CONTAINER}.scope", "101", Account("containers of uid 101")),
+        (f"/system.slice/docker-{CONTAINER}.scope", "1000005", Account("containers with uid 1000000 and above")),
+        (f"{POD_FOLDER}/cri-containerd-{CONTAINER}.scope", "root", Account("pods of root")),
+        ("", "ana", ANA),
+        ("", "100005", ANA),
+    ],
+)
+def test_job_or_container_is_of_the_account_of_its_user(
+    accounts: Accounts, path: str, user: str, account: Account
+) -> None:
+    assert tuple(accounts.of_cgroup(path, user)) == tuple(account)
+    if path:
+        assert tuple(accounts.of_cgroup(path)) == tuple(account)  # its processes may be gone
+
+
+def test_hundred_jobs_of_a_user_are_one_account(accounts: Accounts) -> None:
+    jobs = {accounts.of_cgroup(SLURM.format(number), "ana") for number in range(100)}
+    unknown = {accounts.of_cgroup(SLURM.format(number)) for number in range(200, 300)}
+    assert (jobs, unknown) == ({ANA}, {Account("jobs of unknown users")})
+
+
+def test_jobs_that_are_remembered_are_bounded(accounts: Accounts) -> None:
+    for number in range(MAX_OWNERS + 10):
+        accounts.of_cgroup(SLURM.format(number), "ana")
+    assert accounts.of_cgroup(SLURM.format(0)) == Account("jobs of unknown users")
+    assert accounts.of_cgroup(SLURM.format(MAX_OWNERS + 9)) == ANA

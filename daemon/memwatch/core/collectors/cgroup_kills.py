@@ -7,8 +7,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 
+from memwatch.core.budget import Held, share_out
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.findings import Findings
+from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.cgroup_kills import MAX_KILLS, MAX_NAMED, CgroupKill, CgroupKills, KillTree, Rise
 from memwatch.core.linux.cgroup_mounts import UNLIMITED_BYTES, V1, find_own_cgroup, parse_limit
 from memwatch.core.linux.cgroups import parse_mountinfo
@@ -36,6 +38,7 @@ class Collector(BaseCollector):
     def __init__(self, roots: Roots, clock: Callable[[], float] = time.monotonic) -> None:
         self.period_seconds: float = CALM_SECONDS
         self._clock = clock
+        self._accounts = Accounts(roots.rootfs)
         mountinfo = read_once(roots.procfs / "self/mountinfo") or b""
         self._home = find_own_cgroup(read_once(roots.procfs / "self/cgroup") or b"", mountinfo, roots)
         is_local = any("memory_localevents" in mount.options for mount in parse_mountinfo(mountinfo))
@@ -87,22 +90,26 @@ class Collector(BaseCollector):
         return sum(counter.value for counter in self._reclaims if isinstance(counter.value, int))
 
     def _add(self, rises: Iterable[Rise]) -> None:
-        """Add the kills of each group, the most first. Those of further groups are added up."""
+        """Add the kills of MAX_NAMED groups: those with the most of each account in turn. The rest is added up."""
         counts: dict[tuple[Path, bool], int] = defaultdict(int)
         for rise in rises:
             counts[rise.folder, rise.is_inside] += rise.kills
-        ordered = sorted(counts.items(), key=lambda one: -one[1])
-        for (folder, is_inside), count in ordered[:MAX_NAMED]:
+        held = {one: Held(self._accounts.of_cgroup(self._path_of(one[0])), count) for one, count in counts.items()}
+        for folder, is_inside in share_out(held, MAX_NAMED):
+            count = counts.pop((folder, is_inside))
             self._number += count
             here = PurePosixPath(folder.relative_to(self._home.mount))
-            name = printable(str(PurePosixPath(self._home.root) / here))
+            name = printable(self._path_of(folder))
             limit = None if is_inside else self._read_limit(folder)
             is_own = self._home.path.is_relative_to(here)
             self._kills.append(CgroupKill(self._number, count, name, limit, is_inside, is_own))
-        others = sum(count for _, count in ordered[MAX_NAMED:])
+        others = sum(counts.values())
         if others:
             self._number += others
             self._kills.append(CgroupKill(self._number, others, ""))
+
+    def _path_of(self, folder: Path) -> str:
+        return str(PurePosixPath(self._home.root) / folder.relative_to(self._home.mount))
 
     def _read_limit(self, folder: Path) -> int | None:
         data = read_once(folder / self._home.version.limit)

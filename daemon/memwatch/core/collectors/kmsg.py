@@ -13,6 +13,7 @@ from pathlib import Path
 
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.findings import Findings
+from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.files import NOT_PERMITTED, ParseError, Roots, SourceUnavailable, read_once
 from memwatch.core.linux.kmsg_parser import KernelLogTracker, may_matter, parse_record
 from memwatch.core.linux.line_program import LineBuffer
@@ -47,7 +48,7 @@ class Collector(BaseCollector):
         # A regular file, such as a copy of the log, is always readable for poll(2).
         self._is_watched = not stat.S_ISREG(os.fstat(self._file).st_mode)
         self._lines = LineBuffer(MAX_BYTES)
-        self._tracker = KernelLogTracker()
+        self._tracker = KernelLogTracker(Accounts(roots.rootfs).of_cgroup)
         self._next: int | None = None
 
     @property

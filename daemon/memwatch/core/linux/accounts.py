@@ -24,8 +24,11 @@ MAX_ID = (1 << 32) - 1
 MIN_USER_ID, DYNAMIC_IDS = 1000, range(61184, 65520)
 # systemd-nspawn -U, userns=auto of Podman and LXD map ids of a container from here on, in blocks of this size.
 MIN_CONTAINER_ID, CONTAINER_IDS = 524_288, 65_536
+CONTAINERS = "containers with uid"
 # Owners are at most at this depth of a cgroup path.
 MAX_DEPTH = 8
+# Jobs and containers whose account is remembered: it is of their processes, which may be gone.
+MAX_OWNERS = 1000
 # Slices of users, of systemd-logind, and jobs of Slurm on cgroup v1. Users can name only folders below.
 _USER_GROUP = re.compile(r"/user\.slice/user-(\d{1,10})\.slice(?:/|$)|/slurm(?:_[\w.-]+)?/uid_(\d{1,10})(?:/|$)")
 
@@ -60,6 +63,8 @@ class Accounts:
         self._sessions = rootfs / "run/user"
         self._changed: tuple[int, ...] | None = None
         self._ranges: list[IdRange] = []
+        self._uids: dict[str, int] = {}
+        self._owners: dict[str, Account] = {}
 
     def of(self, uid: int | None) -> Account:
         """Return the account that a user id belongs to. Call `refresh` before.
@@ -77,7 +82,7 @@ class Accounts:
         elif is_subordinate or (uid >= MIN_CONTAINER_ID and not (self._sessions / str(uid)).exists()):
             base = ranges[at].first if is_subordinate else 0
             first = base + (uid - base) // CONTAINER_IDS * CONTAINER_IDS
-            return Account(f"containers with uid {first} and above")
+            return Account(f"{CONTAINERS} {first} and above")
         is_service = uid < MIN_USER_ID or uid in DYNAMIC_IDS
         return ROOT if uid == 0 else Account(f"uid {uid}", Rank.SYSTEM if is_service else Rank.USER)
 
@@ -86,8 +91,20 @@ class Accounts:
         self.refresh()
         return self.of(uid)
 
-    def of_cgroup(self, path: str) -> Account:
-        """Return the account of a cgroup: of its user, or its pod, container or unit."""
+    def of_user(self, user: str | None) -> Account:
+        """Return the account of a user name, or of an id as text, as processes have."""
+        self.refresh()
+        return self.of(int(user) if user and user.isdecimal() else self._uids.get(user or ""))
+
+    def of_cgroup(self, path: str, user: str | None = None) -> Account:
+        """Return the account of a cgroup: of its user, or of a unit. `user`: of its largest process, or None.
+
+        Any user may start a hundred jobs, so a job is of the account of its user. Containers without a user
+        namespace have those of their ids. Once known, the account of a job or container is remembered. Without a
+        path, it is that of the user.
+        """
+        if not path and user:
+            return self.of_user(user)
         if found := _USER_GROUP.match(path):
             return self.of_now(int(found[1] or found[2]))
         unit: str | None = None
@@ -95,17 +112,30 @@ class Accounts:
             owners = parse_owners({"": "/".join(path.split("/")[: end + 1])}).printable()
             for kind in ("pod", "container", "job"):
                 if name := getattr(owners, kind):
-                    return Account(f"{kind} {name}")
+                    return self._of_owner(kind, f"{kind} {name}", user)
             if unit is None or unit.endswith(".slice"):
                 unit = owners.unit or unit
         return Account(unit or printable(path.split("/")[-1][:80]) or "this container", Rank.SYSTEM)
+
+    def _of_owner(self, kind: str, name: str, user: str | None) -> Account:
+        known = self._owners.get(name)
+        if user is None or known is not None:
+            return known or Account(f"{kind}s of unknown users")
+        account = self.of_user(user)
+        if not (kind == "job" and account.rank is Rank.USER) and not account.name.startswith(CONTAINERS):
+            account = Account(f"{kind}s of {account.name}")
+        self._owners[name] = account
+        if len(self._owners) > MAX_OWNERS:
+            del self._owners[next(iter(self._owners))]
+        return account
 
     def refresh(self) -> None:
         changed = tuple(map(_changed_at, self._files))
         if changed != self._changed:
             subuid, passwd = map(_read, self._files)
             names = parse_passwd(passwd)
-            self._ranges = parse_subuid(subuid, {name.encode(): uid for uid, name in names.items()})
+            self._uids = {name: uid for uid, name in names.items()}
+            self._ranges = parse_subuid(subuid, {name.encode(): uid for name, uid in self._uids.items()})
             self._changed = changed
 
 

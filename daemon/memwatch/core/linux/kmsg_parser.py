@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.budget import ROOT, Account, Held, next_to_go
 from memwatch.core.kernel_log import DriverError, KernelLog, KillScope, OomKill, OomTask
 from memwatch.core.linux.cgroup_mounts import UNLIMITED_BYTES
 from memwatch.core.model import Absent, Bytes
@@ -283,9 +283,11 @@ def words(text: bytes) -> str:
 class KernelLogTracker:
     """Accumulator of parsed lines. `read` adds one line, `log` is the current result."""
 
-    def __init__(self) -> None:
+    def __init__(self, account_of: Callable[[str], Account] = Account) -> None:
+        """`account_of` a cgroup. Of more than MAX_KILLS kills, the account with the most loses its smallest."""
         self.log: KernelLog = KernelLog()
-        self._kills: deque[OomKill] = deque(maxlen=MAX_KILLS)
+        self._account_of = account_of
+        self._kills: list[OomKill] = []
         self._errors: dict[DriverMessage, DriverError] = {}
         self.left_out: int = 0
         self._cause: OomCause | None = None
@@ -364,8 +366,14 @@ class KernelLogTracker:
     def _add(self, kill: OomKill) -> None:
         self._killed += 1
         self._kills.append(replace(kill, tasks=tuple(self._tasks or ())))
+        if len(self._kills) > MAX_KILLS:
+            del self._kills[next_to_go({number: self._weigh(one) for number, one in enumerate(self._kills)})]
         self._tasks = None
         self.log = replace(self.log, kills=tuple(self._kills))
+
+    def _weigh(self, kill: OomKill) -> Held:
+        size = 0 if isinstance(kill.anonymous_bytes, Absent) else kill.anonymous_bytes
+        return Held(self._account_of(kill.cgroup) if kill.scope == "cgroup" else ROOT, size)
 
     def count_lost(self, messages: int) -> None:
         self.log = replace(self.log, lost_total=self.log.lost_total + messages)

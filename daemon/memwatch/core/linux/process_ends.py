@@ -12,10 +12,13 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from msgspec.structs import replace
 
+from memwatch.core.budget import Held, share_out
 from memwatch.core.kernel_log import ProcessEnd
+from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.process_table import descriptors_for_processes
 from memwatch.core.linux.wakeups import Wake
 from memwatch.core.model import Absent, Process
@@ -24,6 +27,8 @@ log: logging.Logger = logging.getLogger(__name__)
 
 # The largest processes: enough for the memory that matters, and few descriptors.
 MAX_FOLLOWED = 16
+# One user with 16 large processes hides the end of no other's.
+MAX_OF_ACCOUNT = 12
 # include/uapi/linux/pidfd.h: `_IOWR(0xFF, 11, struct pidfd_info)` with the first 64 bytes of the structure, and the
 # flag that asks for the wait status. Since Linux 6.15 a pidfd has it, once the parent has reaped the process.
 _GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
@@ -42,8 +47,9 @@ class ProcessEnds:
 
     event_mask: int = select.POLLIN
 
-    def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, wall_clock: Callable[[], float] = time.time, accounts: Accounts | None = None) -> None:
         self._wall_clock = wall_clock
+        self._accounts = accounts or Accounts(Path("/"))
         self._files: dict[int, int] = {}
         self._ended: list[tuple[ProcessEnd, int]] = []
         self._followed: frozenset[int] = frozenset()
@@ -58,11 +64,15 @@ class ProcessEnds:
         return -1 if self._poll is None else self._poll.fileno()
 
     def follow(self, processes: Sequence[Process]) -> None:
-        """Follow the largest of these processes from now on."""
+        """Follow the largest of these processes from now on, of one account those of MAX_OF_ACCOUNT first."""
         if self._poll is None:
             return
         shared = descriptors_for_processes(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        largest = sorted(processes, key=_size, reverse=True)[: min(MAX_FOLLOWED, shared)]
+        sizes = {
+            number: Held(self._accounts.of_user(_user(one)), _size(one)) for number, one in enumerate(processes)
+        }
+        most = min(MAX_FOLLOWED, shared)
+        largest = [processes[number] for number in share_out(sizes, most, MAX_OF_ACCOUNT)]
         wanted = frozenset(process.pid for process in largest if process.visible)
         self._starts = {process.pid: process.start_time for process in largest}
         if wanted == self._followed:
@@ -131,6 +141,10 @@ def read_status(file: int) -> int | None:
     (mask,) = struct.unpack_from("<Q", info)
     (status,) = struct.unpack_from("<i", info, _STATUS_AT)
     return int(status) if mask & _EXIT else None
+
+
+def _user(process: Process) -> str | None:
+    return None if isinstance(process.user, Absent) else process.user
 
 
 def _size(process: Process) -> int:

@@ -33,6 +33,7 @@ class Holding(NamedTuple):
     pod: str | None = None
     on_gpu: bool = False
     job: str | None = None
+    user: str | None = None
 
 
 Holdings = Mapping[HolderKey, Holding]
@@ -138,6 +139,7 @@ def read_holders(processes: Sequence[Process], places: Places) -> Holdings:
                 word(process.pod),
                 2 * held_on_gpu(process, places) > size,
                 word(process.job),
+                word(process.user),
             )
     return found
 
