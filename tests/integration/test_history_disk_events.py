@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.budget import ROOT
+from memwatch.core.budget import ROOT, Account
 from memwatch.core.events import Event
 from memwatch.core.helper.codec import DecodeError
 from memwatch.core.kernel_log import KernelLog, OomKill
@@ -150,6 +150,26 @@ def test_many_marks_displace_no_event_on_disk(tmp_path: Path) -> None:
     assert first.keeper.files.ring_set.rings["events"].blocks == 32
     assert after[:-1] == before
     assert after[-1].kind == "unclean"
+
+
+def test_long_marks_of_a_user_displace_no_event_and_no_mark_of_another_on_disk(tmp_path: Path) -> None:
+    """All of its marks are larger than the ring. The OOM kill and the mark of another user are kept."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    events = first.monitor.events
+    events.add(machine.clock.wall(), "oom_kill", "OOM killer: killed hog")
+    events.mark(machine.clock.wall(), "of ana", Account("uid 1000"))
+    for number in range(40):
+        for _ in range(25):
+            events.mark(machine.clock.wall(), f"{number} " + '"é' * 148, Account("uid 1002"))
+        first.tick(GIB if number % 2 else 63 * GIB)
+    wait_until(lambda: first.keeper._events_written == events.last_seq)
+    first.kill()
+    after = events_of(machine.start())
+
+    assert {"OOM killer: killed hog", "of ana"} <= {one.text for one in after}
+    assert sum(one.text.startswith("39 ") for one in after) > 0
+    assert {"started", "oom_kill", "level"} <= {one.kind for one in after}
 
 
 @pytest.mark.parametrize(

@@ -338,6 +338,11 @@ class Budget:
         with self._lock:
             self._held.pop(key, None)
 
+    def in_turn(self) -> list[Key]:
+        """Return all things: the newest or largest of each account, then the next of each."""
+        with self._lock:
+            return share_out(dict(reversed(self._held.items())), len(self._held))
+
     def clear(self) -> None:
         with self._lock:
             self._held.clear()

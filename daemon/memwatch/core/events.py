@@ -88,6 +88,11 @@ class EventLog:
         """Return the newest `count` events, newest first."""
         return list(islice(reversed(self._all()), count))
 
+    def marks_in_turn(self) -> list[Event]:
+        """Return the events that programs caused: the newest of each account, then the one before of each."""
+        with self._lock:
+            return [self._marks[seq] for seq in self._budget.in_turn() if seq in self._marks]
+
     def _keep(self, event: Event, account: Account) -> None:
         if event.kind not in OF_PROGRAMS:
             self._events.append(event)

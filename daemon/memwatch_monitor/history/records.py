@@ -14,13 +14,14 @@ from operator import le
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.json import encode
 
-from memwatch.core.events import Event
+from memwatch.core.events import Event, EventLog
 from memwatch.core.helper.codec import DecodeError, from_line, to_line
 from memwatch.reporting.history.notable_ticks import Tick, unpack
 from memwatch.reporting.history.tier import Aggregates, RowBlock
 from memwatch_monitor.history.holders import parse_name
-from memwatch_monitor.history.ring_file import LAST_UNIX, Record, RingSet
+from memwatch_monitor.history.ring_file import LAST_UNIX, Record, RingSet, blocks_for
 
 LENGTHS = struct.Struct("<II")
 MAX_UNPACKED_BYTES = 16 << 20
@@ -112,16 +113,46 @@ def unpack_entry(payload: bytes) -> tuple[RowBlock, bytes]:
     return unpack_rows(payload[_LENGTH.size : end]), payload[end:]
 
 
-def pack_events(events: Sequence[Event]) -> list[tuple[int, bytes]]:
-    """Encode events as payloads of records, each a line of JSON. Return (number of the last event, payload)."""
-    return [(some[-1].seq, to_line(EventBatch(tuple(some)))) for some in _by_the_block(events)]
+def pack_events(events: Iterable[Event]) -> list[bytes]:
+    """Encode events as payloads of records, each a line of JSON."""
+    return [to_line(EventBatch(tuple(some))) for some in _by_the_block(events)]
+
+
+def choose_events(log: EventLog, blocks: int) -> list[bytes]:
+    """Encode the events to keep in that many blocks: the newest, and of those of programs each account's in turn.
+
+    Events of programs have at most a quarter, or what others leave.
+    """
+    events, marks = log.since(0), log.marks_in_turn()
+    of_programs = {one.seq for one in marks}
+    others = pack_events([one for one in events if one.seq not in of_programs])
+    needed = count_blocks(pack_events(marks))
+    kept = _newest(others, blocks - min(needed, blocks // 4))
+    room = blocks - count_blocks(kept)
+    while marks and (needed := count_blocks(pack_events(marks))) > room:
+        marks = marks[: min(len(marks) - 1, len(marks) * room // needed)]
+    return [*kept, *pack_events(sorted(marks, key=lambda one: one.seq))]
+
+
+def _newest(entries: Sequence[bytes], blocks: int) -> list[bytes]:
+    kept: list[bytes] = []
+    for entry in reversed(entries):
+        blocks -= blocks_for(len(entry))
+        if blocks < 0:
+            break
+        kept.append(entry)
+    return kept[::-1]
+
+
+def count_blocks(entries: Iterable[bytes]) -> int:
+    return sum(blocks_for(len(entry)) for entry in entries)
 
 
 def _by_the_block(events: Iterable[Event]) -> Iterator[list[Event]]:
     some: list[Event] = []
     room = SENTENCES_BYTES
     for event in events:
-        weight = len(event.text) + AROUND_BYTES
+        weight = len(encode(event.text)) + AROUND_BYTES  # quotes and other alphabets take more bytes than letters
         if some and weight > room:
             yield some
             some, room = [], SENTENCES_BYTES

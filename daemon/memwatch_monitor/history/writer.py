@@ -31,6 +31,8 @@ from memwatch_monitor.history.records import (
     STARTED,
     STOPPED,
     TICK,
+    choose_events,
+    count_blocks,
     pack_entry,
     pack_events,
     pack_holders,
@@ -399,24 +401,25 @@ class HistoryWriter:
     def _write_events(self, again: bool = False) -> None:
         """Write the events that are not on disk yet. Events that cannot be written now stay pending.
 
-        After half the ring was written, all events in memory are written `again`, at a time when no tick waits.
-        Thousands of annotations thus do not overwrite other events.
+        Half the ring has the events in memory that `choose_events` returns, and what came since. Beyond it they are
+        written `again` to the other half, at a time when no tick waits: marks overwrite no other event.
         """
         self._events_at = time.monotonic()
         ring = self.files.ring_set.rings.get("events")
         if ring is None or (self._events.last_seq == self._events_written and not again):
             return
-        half = ring.blocks // 2
-        all_of_them = again and self._event_blocks > half
-        for last, entry in pack_events(self._events.since(0 if all_of_them else self._events_written))[-half:]:
+        half, last_seq = ring.blocks // 2, self._events.last_seq
+        entries = pack_events(self._events.since(self._events_written))
+        if is_full := self._event_blocks + count_blocks(entries) > half:
+            if not again:
+                self._flush_now = True
+                return
+            entries = choose_events(self._events, half)
+        for entry in entries:
             if not self.files.append("events", EVENTS, self._stamp(), entry):
                 return
-            self._events_written = max(last, self._events_written)
-            self._event_blocks += blocks_for(len(entry))
-        if all_of_them:
-            self._event_blocks = 0
-        elif self._event_blocks > half:
-            self._flush_now = True
+        self._events_written = last_seq
+        self._event_blocks = count_blocks(entries) + (0 if is_full else self._event_blocks)
 
     def _stamp(self) -> Stamp:
         return Stamp(self._run, self._clock.boottime(), self._clock.wall(), self._boot)

@@ -26,17 +26,16 @@ def test_record_of_events_fits_in_a_block_and_fills_it(length: int) -> None:
 
     packed = pack_events(events)
 
-    sizes = [len(payload) for _, payload in packed]
+    sizes = [len(payload) for payload in packed]
     assert max(sizes) <= BLOCK - HEAD_BYTES
     assert all(one + other > BLOCK // 2 for one, other in pairwise(sizes[:-1]))
-    assert [event for _, payload in packed for event in unpack_events(payload)] == events
-    assert [last for last, _ in packed] == [unpack_events(payload)[-1].seq for _, payload in packed]
+    assert [event for payload in packed for event in unpack_events(payload)] == events
 
 
 def test_event_larger_than_a_record_is_alone_in_its_own() -> None:
     events = events_of(5000, 3)
 
-    assert [last for last, _ in pack_events(events)] == [FIRST, FIRST + 1, FIRST + 2]
+    assert [unpack_events(one)[-1].seq for one in pack_events(events)] == [FIRST, FIRST + 1, FIRST + 2]
 
 
 @pytest.mark.parametrize(
