@@ -16,7 +16,7 @@ from memwatch.core.model import Absent
 from memwatch.core.reading.machine import Additions
 from memwatch.core.snapshot import NeighbourState, NeighbourStatus
 from memwatch_monitor.feature import Feature
-from memwatch_monitor.neighbours.found import FoundMachine, FoundMachines
+from memwatch_monitor.neighbours.found import FoundMachine, FoundMachines, Peers
 from memwatch_monitor.neighbours.neighbour import Failure, Neighbour
 from memwatch_monitor.neighbours.tick import LastWords, Tick
 
@@ -60,7 +60,7 @@ class NeighbourBook(Feature):
         self.run: str = secrets.token_hex(4)
         self._host, self._clock = host, clock
         self._neighbours: dict[str, Neighbour] = {}
-        self.found: FoundMachines = FoundMachines(budget=budget)
+        self.found: FoundMachines = FoundMachines(budget=budget, account_of=Peers().account)
         self._read_at = float("-inf")
         self._lock = threading.Lock()
 

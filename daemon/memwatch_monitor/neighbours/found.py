@@ -1,18 +1,22 @@
 """Machines that mDNS has found. Thread-safe.
 
-Any machine of the network can announce any name, as often as it likes. So what one source address announces is
-limited, does not replace what another one announces, and only it can take that back.
+Any machine of the network can announce any name, as often as it likes, and from any address. So what one source
+address announces does not replace what another one announces, and only it can take that back. Its places are those
+of its link address, which the kernel learns when a machine answers to this one alone.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.core.budget import KINDS, Account, Budget
+from memwatch.core.budget import KINDS, Account, Budget, Rank
+from memwatch.core.linux.files import read_once
 
 # Announcements that are not listed are counted up to this number.
 MAX_COUNTED = 1000
@@ -36,13 +40,52 @@ class FoundMachine(Struct, frozen=True):
 
 
 Key = tuple[str, str]
+# Of the network namespace of this process, in which the search is.
+ARP = Path("/proc/net/arp")
+REREAD_SECONDS = 1.0
+NO_ADDRESS = "00:00:00:00:00:00"
+COMPLETE = 2  # ATF_COM of linux/if_arp.h
+
+
+def parse_arp(data: bytes) -> dict[str, str]:
+    """Return the link address of each address in /proc/net/arp (proc_net(5)), of complete entries only."""
+    found = {}
+    for line in data.decode("ascii", "replace").splitlines()[1:]:
+        columns = line.split()
+        with suppress(ValueError, IndexError):
+            if int(columns[2], 16) & COMPLETE and columns[3] != NO_ADDRESS:
+                found[columns[0]] = columns[3]
+    return found
+
+
+class Peers:
+    """The account of each source address: of its link address, with a part of the places, else of the address.
+
+    A machine can send from all addresses of its network, but it has one link address. Not thread-safe.
+    """
+
+    def __init__(self, path: Path = ARP, now: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._now = path, now
+        self._read_at = float("-inf")
+        self._links: Mapping[str, str] = {}
+
+    def account(self, source: str) -> Account:
+        if self._now() - self._read_at >= REREAD_SECONDS:
+            self._read_at, self._links = self._now(), parse_arp(read_once(self._path) or b"")
+        link = self._links.get(source)
+        return Account(source) if link is None else Account(f"link address {link}", Rank.SYSTEM)
 
 
 class FoundMachines:
-    """Machines found, by source address and name of the service."""
+    """Machines found, by source address and name of the service. `account_of` a source address."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic, budget: Budget | None = None) -> None:
-        self._now = now
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        budget: Budget | None = None,
+        account_of: Callable[[str], Account] = Account,
+    ) -> None:
+        self._now, self._account_of = now, account_of
         self._budget = budget if budget is not None else Budget(KINDS["machines_found"])
         self._machines: dict[Key, tuple[FoundMachine, float]] = {}
         self._removed: dict[str, float] = {}
@@ -59,7 +102,7 @@ class FoundMachines:
         with self._lock:
             if self._is_late(machine.run):
                 return
-            account, was_unlisted = Account(source), hash(key) in self._unlisted
+            account, was_unlisted = self._account_of(source), hash(key) in self._unlisted
             if key in self._machines or self._budget.admits(account):
                 gone = self._budget.admit(key, account).gone
                 if isinstance(gone, tuple):

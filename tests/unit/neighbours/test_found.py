@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from memwatch.core.budget import KINDS, users_part
 from memwatch_monitor.neighbours.found import (
     EXPIRE_SECONDS,
@@ -9,6 +11,8 @@ from memwatch_monitor.neighbours.found import (
     MAX_COUNTED,
     FoundMachine,
     FoundMachines,
+    Peers,
+    parse_arp,
 )
 
 MAX_FOUND = users_part(KINDS["machines_found"].most)
@@ -49,6 +53,39 @@ def test_number_of_found_machines_is_limited() -> None:
     assert {"flood1", "flood100", "flood109"} <= set(names(machines))
     assert machines.count_left_out() == 100 - (MAX_FOUND // 2 - 10)
     assert len(machines.others({"1"}, {"http://10.1.0.2:3"})) == MAX_FOUND - 2
+
+
+ARP = """IP address       HW type     Flags       HW address            Mask     Device
+10.0.0.2         0x1         0x2         52:54:00:00:00:02     *        eth0
+10.0.0.3         0x1         0x0         00:00:00:00:00:00     *        eth0
+10.0.0.4         0x1         0xg         52:54:00:00:00:04     *        eth0
+10.0.0.5         0x1
+"""
+
+
+def test_arp_table_has_the_link_addresses_of_complete_entries() -> None:
+    assert parse_arp(ARP.encode()) == {"10.0.0.2": "52:54:00:00:00:02"}
+
+
+def test_machine_with_many_addresses_takes_four_places(tmp_path: Path) -> None:
+    """It sends from all addresses of its network. Its link address is one, and machines with another are listed."""
+    path, head = tmp_path / "arp", ARP.partition("\n")[0]
+    row = "{} 0x1 0x2 {} * eth0"
+    of_flood = [row.format(f"10.0.0.{number}", "52:54:00:00:00:66") for number in range(100, 130)]
+    real = [row.format(f"10.0.0.{number}", f"52:54:00:00:00:{number}") for number in range(10, 30)]
+    path.write_text("\n".join([head, *of_flood, *real, ""]))
+    machines = FoundMachines(account_of=Peers(path).account)
+    for number in range(100, 130):
+        for service in range(4):
+            machines.put(f"10.0.0.{number}", f"s{service}", machine(4 * number + service))
+    taken = len(names(machines))
+    for number in range(200):  # addresses that answer to no one
+        machines.put(f"10.0.1.{number}", "s", machine(2000 + number))
+    for number in range(10, 30):
+        machines.put(f"10.0.0.{number}", "spark", machine(number, "spark"))
+
+    assert taken == MAX_FOUND_BY_SOURCE
+    assert sum(name.startswith("spark") for name in names(machines)) == 20
 
 
 def test_another_source_neither_replaces_nor_removes_a_machine() -> None:
