@@ -8,13 +8,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from memwatch.cli.holders import engine_lines
-from memwatch.core.budget import KINDS, users_part
+from memwatch.core.budget import KINDS, Account, Budget, Budgets, users_part
 from memwatch.core.collectors.engines import Collector
 from memwatch.core.linux.engine_processes import (
     COMPARED_TURNS,
     LISTED_TURNS,
     MAX_MEMBERS,
-    MAX_PER_ACCOUNT,
+    looked_at,
 )
 from memwatch.core.model import Absent
 from memwatch.reporting.render.json import snapshot_json
@@ -26,6 +26,7 @@ from support.sample_snapshots import calm_workstation
 GIB = 1 << 30
 # Of users. The rest is kept for services.
 SLOTS = users_part(KINDS["engines"].most)
+MOST = looked_at(Budget(KINDS["engines"]), Account("uid 1000"))
 VLLM = ("vllm", "serve", "m")
 LLAMA = ("llama-server", "-m", "/m/a.gguf")
 
@@ -103,17 +104,17 @@ def test_server_is_followed_when_it_has_evidence(tmp_path: Path) -> None:
 
 
 def test_processes_beyond_the_limit_of_an_account_are_counted(tmp_path: Path) -> None:
-    host = crowded(tmp_path, MAX_PER_ACCOUNT + 5)
+    host = crowded(tmp_path, MOST + 5)
     host.add(900_000, LLAMA, uid=1001)
     found = Collector(host.roots, True, (), None, host.net).collect()
 
     assert 900_000 in {one.pid for one in found.engines}
-    assert found.engines_not_followed == MAX_PER_ACCOUNT + 6 - SLOTS
+    assert found.engines_not_followed == MOST + 6 - SLOTS
 
 
 def test_server_beyond_the_limit_of_its_account_is_followed_when_it_holds_memory(tmp_path: Path) -> None:
     """The processes of all containers without a user namespace may be root's."""
-    host = crowded(tmp_path, MAX_PER_ACCOUNT + 5)
+    host = crowded(tmp_path, MOST + 5)
     folder = host.add(900_000, LLAMA, start=78)
     collector = Collector(host.roots, True, (), None, host.net)
     assert 900_000 not in {one.pid for one in collector.collect().engines}
@@ -121,7 +122,23 @@ def test_server_beyond_the_limit_of_its_account_is_followed_when_it_holds_memory
     rounds = [collector.collect() for _ in range(LISTED_TURNS)]
 
     assert 900_000 in {one.pid for one in rounds[-1].engines}
-    assert {one.engines_not_followed for one in rounds} == {MAX_PER_ACCOUNT + 6 - SLOTS}
+    assert {one.engines_not_followed for one in rounds} == {MOST + 6 - SLOTS}
+
+
+def test_limit_of_the_settings_bounds_the_servers_of_root(tmp_path: Path) -> None:
+    """Forty of root are followed if the setting is 64, and those beyond the default are counted once each."""
+    host = EngineHost(tmp_path)
+    for number in range(40):
+        host.add(1000 + number, LLAMA, uid=0)
+    few, many = Budgets(), Budgets()
+    many.use({"engines": 64})
+    all_of_them = Collector(host.roots, True, (), None, budget=many["engines"]).collect()
+    collector = Collector(host.roots, True, (), None, budget=few["engines"])
+    rounds = [collector.collect() for _ in range(LISTED_TURNS + 2)]
+
+    assert (len(all_of_them.engines), many["engines"].refused) == (40, 0)
+    assert {(len(one.engines), one.engines_not_followed) for one in rounds} == {(24, 16)}
+    assert few["engines"].refused == 16
 
 
 def test_no_server_beyond_the_limit_is_no_line(tmp_path: Path) -> None:

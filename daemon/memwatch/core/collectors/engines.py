@@ -146,7 +146,7 @@ class Collector(BaseCollector):
                 self._folder = os.open(roots.procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as error:
                 raise SourceUnavailable(f"{roots.procfs}: {error.strerror}") from error
-            self._processes = EngineProcesses(self._folder, Accounts(roots.rootfs))
+            self._processes = EngineProcesses(self._folder, Accounts(roots.rootfs), budget)
 
     @classmethod
     def create(cls, host: Host) -> Collector:

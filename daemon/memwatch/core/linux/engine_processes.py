@@ -7,6 +7,7 @@ Among equals each account gets as many slots as another.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 from collections import Counter
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 COMMAND_BYTES = 16384
 # On a machine that starts more processes at once, the others are looked at in the next round.
 MAX_NEW = 1024
-# Servers of one account that are looked at. More than are followed: those without evidence may be first.
-MAX_PER_ACCOUNT = 32
+# Servers of one account that are looked at, by those that it may have followed: some without evidence may be first.
+LOOKED_AT = 4 / 3
 # The interpreter of a server takes more when its libraries are loaded, a context of CUDA 300 MiB.
 MIN_HELD_BYTES = 64 << 20
 MAX_MEMBERS = 256
@@ -92,9 +93,10 @@ class EngineProcesses:
     once.
     """
 
-    def __init__(self, folder: int, accounts: Accounts) -> None:
+    def __init__(self, folder: int, accounts: Accounts, budget: Budget | None = None) -> None:
         """`folder`: descriptor of procfs."""
         self._folder, self._accounts = folder, accounts
+        self._budget = budget or Budget(KINDS["engines"])
         self._new = NewProcessCheck(folder)
         self._seen: set[int] = set()
         self._young: set[int] = set()
@@ -105,7 +107,7 @@ class EngineProcesses:
 
     @property
     def not_followed(self) -> int:
-        """Return the number of servers beyond MAX_PER_ACCOUNT. They are looked at again once a minute."""
+        """Return the number of servers that are not looked at. They are counted again once a minute."""
         return len(self._beyond)
 
     def find(self) -> list[ServerProcess]:
@@ -161,6 +163,7 @@ class EngineProcesses:
         account = self._accounts.of(parse_real_uid(status))
         if not self._has_room(account, stat.rss_pages * mmap.PAGESIZE >= MIN_HELD_BYTES):
             self._beyond.add(pid)
+            self._budget.refuse((pid, stat.start_ticks), account)
             return True
         self._beyond.discard(pid)
         server = ServerProcess(pid, stat.start_ticks, parse_uid(status), kind, command, account, stat.rss_pages)
@@ -173,7 +176,7 @@ class EngineProcesses:
         One that holds memory replaces one without evidence: containers of all users may run as root, one account.
         """
         of_account = [one for one in self._servers.values() if one.account == account]
-        if len(of_account) < MAX_PER_ACCOUNT:
+        if len(of_account) < looked_at(self._budget, account):
             return True
         weak = next((one for one in of_account if not one.evidence and not one.holds_memory), None)
         if not holds_memory or weak is None:
@@ -216,6 +219,11 @@ class EngineProcesses:
             stat = parse_stat(read_at(self._folder, f"{pid}/stat", STAT_BYTES) or b"")
             return stat.rss_pages if stat is not None and stat.start_ticks == started else None
         return None
+
+
+def looked_at(budget: Budget, account: Account) -> int:
+    """Return how many servers of an account are looked at. The setting of all servers bounds those of root, too."""
+    return math.ceil(budget.share(account) * LOOKED_AT)
 
 
 def find_kind(command: Command) -> EngineKind | None:
