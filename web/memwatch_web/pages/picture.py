@@ -18,11 +18,10 @@ from memwatch.core.snapshot import LEVEL_WORDS, Level, Pressure, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.memory_map import GPU_MEMORY, HELD_BY_DEVICES, build_limit_maps, build_maps
 from memwatch_monitor.history.tiers import Bucket
-from memwatch_monitor.render.composition import build_layers, find_sources
 from memwatch_monitor.render.status_line import KILLED, StatusLine, Use, build_status_line
 from memwatch_web.api.history_parameters import instant
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
-from memwatch_web.pages.charts import find_level_spans
+from memwatch_web.pages.charts import build_layers, find_level_spans, find_sources
 from memwatch_web.pages.history_data import (
     RANGES,
     HistoryInput,
