@@ -17,8 +17,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.broker import Broker, Stream
 from memwatch_web.asgi.caller import CLIENT, HEAD_ONLY
 from memwatch_web.asgi.latest_snapshot import RenderCache
-from memwatch_web.asgi.problems import problem_response
-from memwatch_web.asgi.response import BytesResponse
+from memwatch_web.asgi.problems import BytesResponse, problem_response
 from memwatch_web.asgi.threads import QueueFullError
 
 log = logging.getLogger(__name__)
