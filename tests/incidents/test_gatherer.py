@@ -313,7 +313,7 @@ def end_of(pid: int, user: str, size: int = GIB) -> Process:
 
 
 def test_ends_of_many_processes_of_a_user_hide_no_end_of_another() -> None:
-    """A user kills 60 of its own while the service of another dies: both are reported, the rest is counted."""
+    """A user kills 60 processes while one of another user dies: that one is reported, and the rest is counted."""
     budget = Budget(KINDS["last_words"])
     gatherer = Gatherer(last_words=budget)
     of_user = tuple(end_of(pid, str(100_000 + pid), 2 * GIB) for pid in range(200, 260))

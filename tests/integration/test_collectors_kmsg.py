@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from memwatch.core.collectors import kmsg
 from memwatch.core.kernel_log import KernelLog
+from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.files import Roots, SourceUnavailable
-from memwatch.core.linux.kmsg_parser import KernelLogTracker, parse_record
+from memwatch.core.linux.kmsg_parser import MAX_KILLS, KernelLogTracker, parse_record
 from memwatch.core.model import Absent
 from support.daemon_process import quiet_machine, running_daemon
 from support.kmsg_samples import (
@@ -173,6 +174,22 @@ def test_line_of_the_cause_alone_is_a_kill(line: str, expected: tuple[object, ..
     assert (kill.name, kill.pid, kill.scope, kill.cgroup, kill.nodes) == expected
     assert kill.anonymous_bytes is Absent.NOT_AVAILABLE
     assert "iB" not in kill.text
+
+
+def test_kills_of_a_user_hide_no_kill_of_a_service_in_the_log() -> None:
+    """Forty between two ticks, after one of a service and one of the machine."""
+    tracker = KernelLogTracker(Accounts(Path("/nonexistent")).of_cgroup)
+    group = "/user.slice/user-1001.slice/run-{}.scope"
+    lines = [*GLOBAL_KILL, *(line.replace("/job", "/system.slice/db.service") for line in MEMCG_KILL)]
+    for number in range(40):
+        lines += [line.replace("/job", group.format(number)) for line in MEMCG_KILL]
+    for line in lines:
+        tracker.read(line.encode(), 100.0)
+
+    kills = tracker.log.kills
+    assert [kill.scope for kill in kills[:2]] == ["machine", "cgroup"]
+    assert kills[1].cgroup == "/system.slice/db.service"
+    assert (len(kills), kills[-1].number) == (MAX_KILLS, 42)
 
 
 def test_victim_that_is_logged_late_is_no_second_kill() -> None:

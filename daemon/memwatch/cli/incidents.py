@@ -13,6 +13,7 @@ from memwatch.cli.context import Number, build_context, check_shape, common
 from memwatch.cli.http import Address, CommandError, DaemonResponse, RequestDeclinedError, ask
 from memwatch.cli.tables import clock, columns, known_size, stamp
 from memwatch.core.events import Event
+from memwatch.core.listing import left_out_texts
 from memwatch.core.model import NAMELESS
 from memwatch.core.owners import describe_home
 from memwatch.core.printable import printable_lines
@@ -50,7 +51,10 @@ def incidents(incident: str | None, markdown: bool, limit: int, url: Address | N
     if markdown and answer.json:
         return context.show_painted(answer.json, lambda: [printable_lines(render(answer.json)).rstrip("\n")])
     if isinstance(answer.json, list):
-        return context.show(answer.json, lambda: list_lines(answer.json), answer.is_simulated)
+        kinds = ("incidents", "incidents_kept", "last_words")
+        return context.show(
+            answer.json, lambda: [*list_lines(answer.json), *_left_out(address, *kinds)], answer.is_simulated
+        )
     return context.show(answer.json, lambda: report_lines(answer.json), answer.is_simulated)
 
 
@@ -61,6 +65,16 @@ def _ask(address: Address, incident: str) -> DaemonResponse:
         if incident and error.status != HTTPStatus.NOT_FOUND:  # without one, the address is that of the list
             raise
         raise CommandError(f'no incident "{incident}"; "memwatch incidents" lists those that are kept') from None
+
+
+def _left_out(address: Address, *lists: str) -> list[str]:
+    """Return sentences about what these lists leave out; none before the daemon's first tick."""
+    try:
+        answer = ask(address, "/api/v1/snapshot")
+    except RequestDeclinedError:
+        return []
+    with check_shape(address):
+        return list(left_out_texts(answer.json["left_out"], *lists))
 
 
 def list_lines(found: list[Json]) -> Iterator[str]:
@@ -181,9 +195,12 @@ def events(limit: int, url: Address | None, as_json: bool) -> int:
     """List recent events, newest last: levels, alerts, OOM kills, failing collectors."""
     context = build_context(url, as_json)
     answer = ask(context.address, f"/api/v1/events?limit={limit}")
-    return context.show(
-        answer.json, lambda: event_lines(RECORDS.decode(tuple[Event, ...], answer.json)), answer.is_simulated
-    )
+
+    def lines() -> list[str]:
+        found = RECORDS.decode(tuple[Event, ...], answer.json)
+        return [*_left_out(context.address, "marks"), *event_lines(found)]
+
+    return context.show(answer.json, lines, answer.is_simulated)
 
 
 def event_lines(events: Sequence[Event]) -> Iterator[str]:

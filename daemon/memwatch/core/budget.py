@@ -224,7 +224,7 @@ def decide(held: Mapping[Key, Held], new: Held, kind: Kind, most: int) -> Verdic
         name, count = Counter(held[key].account.name for key in crowd).most_common(1)[0]
         if count >= len(own) + 2:  # with one more, two accounts would take it from each other in turn
             return Verdict(True, _smallest(held, [key for key in crowd if held[key].account.name == name]))
-    return _replace(held, own if own and kind.replaces == "any" else crowd, new, kind)
+    return _replace(held, own or crowd, new, kind)  # a flood displaces no single thing of another
 
 
 def next_to_go(held: Mapping[K, Held]) -> K:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.budget import KINDS, ROOT, UNKNOWN, Account, Budget, Rank
+from memwatch.core.budget import KINDS, ROOT, UNKNOWN, Account, Budget, Held, Rank, next_to_go
 from memwatch.core.events import Event
 from memwatch.core.kernel_log import ProcessEnd, ServiceKill, shorten_cgroup
 from memwatch.core.linux.accounts import Accounts
@@ -115,7 +115,7 @@ class Pending(Struct, frozen=True):
 class LastWords:
     """Ends of processes, oldest first: those without a killer, and those that a line explains.
 
-    An account has a share of both: one that kills many processes of its own hides the end of no other's.
+    An account has a share of both: one that kills many of its processes hides the end of no other's.
     """
 
     def __init__(self, budget: Budget) -> None:
@@ -198,6 +198,7 @@ class Repeat(NamedTuple):
     first_began: float
     times: int
     ended: float
+    account: Account
 
 
 class Gatherer:
@@ -502,9 +503,12 @@ class Gatherer:
         if one.cgroup:
             key = repeat_key(one.cgroup)
             self._repeats.pop(key, None)
-            self._repeats[key] = Repeat(one.id, one.first_began, one.times, boottime)
-            while len(self._repeats) > MAX_REPEATING:
-                del self._repeats[next(iter(self._repeats))]
+            self._repeats[key] = Repeat(
+                one.id, one.first_began, one.times, boottime, self._account_of(one.cgroup, None)
+            )
+            if len(self._repeats) > MAX_REPEATING:
+                held = {key: Held(one.account) for key, one in self._repeats.items()}
+                del self._repeats[next_to_go(held)]
 
     def _build(self, changed: Sequence[str | None], seen: Observation) -> list[Incident]:
         built = []

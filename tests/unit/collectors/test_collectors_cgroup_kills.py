@@ -236,6 +236,22 @@ def test_two_thousand_groups_are_read_and_the_rest_is_said(tmp_path: Path) -> No
     assert [is_whole, is_calm_whole] == [False, True]
 
 
+def test_groups_of_a_user_hide_no_group_of_a_service(host: KillHost, scans: Scans) -> None:
+    """Forty with two kills each, and one kill of the service, in one scan."""
+    groups = [f"user.slice/user-1001.slice/run-{number}.scope" for number in range(40)]
+    host.add(*groups)
+    scans.scan()
+    for group in groups:
+        for _ in range(2):
+            host.kill(group, limit=group)
+    host.kill("system.slice/a.service", limit="system.slice/a.service")
+
+    found = scans.scan()
+    assert ("/system.slice/a.service", 1, False) in places(found)
+    assert len(found) == MAX_NAMED + 1
+    assert sum(kill.count for kill in found) == 81
+
+
 def test_sixteen_groups_are_named_and_the_rest_is_added_up(host: KillHost, scans: Scans) -> None:
     names = [f"job{number}" for number in range(40)]
     host.add(*names)

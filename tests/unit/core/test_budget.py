@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 
@@ -120,7 +121,7 @@ def test_smallest_of_the_account_with_the_most_goes_first_and_then_the_lowest_ra
 
 
 def test_many_small_things_of_root_displace_no_other_account() -> None:
-    """Where bytes are short, as in the file of incidents, root's records without a kill go."""
+    """In the file of incidents bytes are short: root's records without a kill go."""
     budget = Budget(LOG)
     budget.admit("kill of ana", ANA, 1 << 20)
     for number in range(16):
@@ -198,6 +199,33 @@ def test_known_thing_stays_at_the_limit() -> None:
     budget = Budget(SLOTS)
     flood(budget, ANA, 4)
     assert budget.admit((ANA, 0), ANA, 3) == (True, None)
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.name)
+def test_real_event_survives_hundreds_of_seeded_floods(kind: Kind) -> None:
+    """Users, root without a size, a service and an operator flood; bytes run short. The one of another stays."""
+    real = Account("uid 5000")
+    floods = [Account(f"uid {1000 + number}") for number in range(4)] + [MAIL, ROOT, EVE.as_operator()]
+    for seed in range(60):
+        chance = random.Random(seed)
+        most = chance.randint(24, 48)
+        budget = Budget(kind, most)
+        crowd = chance.sample(floods, chance.randint(1, len(floods)))
+        at = chance.randint(0, 80)
+        for number in range(160):
+            if number == at:
+                is_possible = kind.gives or budget.held < users_part(most)
+                assert budget.admit("real", real, 10).is_admitted or not is_possible, (seed, number)
+            was_held = "real" in set(budget)
+            account = chance.choice(crowd)
+            budget.admit(number, account, 0 if account is ROOT else chance.randint(0, 100))
+            if chance.random() < 0.1 and budget.held > 2 * len(floods) + 2:
+                budget.drop_next()
+            if chance.random() < 0.1:
+                budget.release(chance.choice([key for key in budget if key != "real"]))
+            assert ("real" in set(budget)) == was_held, (seed, number)
+            assert budget.held <= 2 * most
+            assert budget.count(EVE) <= share_of(kind, most, EVE)
 
 
 @given(

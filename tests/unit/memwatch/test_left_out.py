@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 from prometheus_client import generate_latest
 
+from memwatch.cli.holders import engine_lines
 from memwatch.cli.peaks import Peaks
+from memwatch.cli.status import lease_lines
 from memwatch.core.accounting.compose import Composer
-from memwatch.core.budget import KINDS, Account, Budgets, users_part
+from memwatch.core.budget import EVENT_STREAMS, KINDS, Account, Budgets, Kind, users_part
 from memwatch.core.collectors import cgroup_pressure, containers, dmem
 from memwatch.core.drivers.nvml.records import GpuReading, NvmlReading
 from memwatch.core.events import EventLog
 from memwatch.core.findings import Findings
 from memwatch.core.kernel_log import ServiceKill
+from memwatch.core.leases import Lease
 from memwatch.core.linux import listeners, pstore
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.kmsg_parser import MAX_ERRORS, KernelLogTracker
@@ -34,7 +40,12 @@ from memwatch_monitor.neighbours.machines import list_machines
 from memwatch_monitor.neighbours.tick import build_tick
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.template_environment import create_environment
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.frames import read_frames
+from memwatchd.settings.schema import Settings
 from memwatchd.systemd.prekill_hook import MAX_MEMBERS, read_members
+from support.paths import ROOT as PROJECT
 from support.psi_host import Host
 from support.sample_snapshots import calm_workstation
 
@@ -65,6 +76,71 @@ def test_refusals_of_budgets_are_a_metric_and_a_line_of_the_doctor() -> None:
     refused = re.findall(r"memwatch_budget_refused_total\{.*", metrics)
     assert refused == ['memwatch_budget_refused_total{kind="leases"} 4.0']
     assert checks["lists.leases"] == f"4 more {KINDS['leases'].refused}"
+
+
+BUDGETS = [*KINDS.values(), EVENT_STREAMS]
+# The page with the list of a kind, and the lines of the CLI that have it from a snapshot. All are on /about, too.
+SHOWN: dict[str, tuple[str, Callable[[Snapshot], Iterable[str]] | None]] = {
+    "engines": ("overview", engine_lines),
+    "event_streams": ("about", None),
+    "leases": ("overview", lease_lines),
+    "pressure_clients": ("about", None),
+    "incidents": ("incidents", None),
+    "incidents_kept": ("incidents", None),
+    "last_words": ("incidents", None),
+    "marks": ("history", None),
+    "reports": ("processes", None),
+    "machines_found": ("machines", None),
+}
+
+
+@pytest.mark.parametrize("kind", BUDGETS, ids=lambda kind: kind.name)
+def test_each_budget_is_a_setting_and_says_its_overflow_where_its_list_is_shown(kind: Kind) -> None:
+    """Over the table of kinds: API, metric, doctor, /about, the page of its list, and the settings."""
+    budgets = Budgets()
+    budget = budgets[kind.name]
+    for number in range(kind.most + 4):
+        budget.admit(number, Account("uid 1000"), size=-number)
+    if kind.rotates:  # what makes room for the next of its account is not counted
+        for number in range(kind.most):
+            budget.admit(f"other {number}", Account("uid 1001"), size=1)
+    counts = budgets.left_out()
+    if kind.name == "engines":
+        counts["engines"] = budget.refused  # by the collector: those that are not followed now
+    server = next(islice(read_frames(path_of("dgx-spark")), 60, None))  # has a model server
+    lease = Lease("lease_1", "job", "ram", 7, 1 << 30, {"ram": 1 << 30}, server.unix, server.unix + 60)
+    snapshot = replace(server, left_out=counts, engines_not_followed=counts.get("engines", 0), leases=(lease,))
+    (text,) = left_out_texts(counts)
+    page, lines = SHOWN[kind.name]
+
+    assert counts[kind.name] == budget.refused > 0
+    assert snapshot_json(snapshot)["left_out"][kind.name] == budget.refused
+    metrics = Exporter("1", budgets=budgets).render(snapshot, generate_latest).decode()
+    assert f'memwatch_budget_refused_total{{kind="{kind.name}"}} {budget.refused}.0' in metrics
+    assert {check.id: check.text for check in run_checks(snapshot)}[f"lists.{kind.name}"] == text
+    shown = render(page, snapshot, budgets)
+    assert re.search(rf"{budget.refused} (more|[a-z ]+not followed)", shown)
+    assert text in render("about", snapshot, budgets)
+    if lines is not None:
+        assert any(f"{budget.refused} more" in line for line in lines(snapshot))
+    if kind is not EVENT_STREAMS:
+        assert Settings().budgets.limits[kind.name] == kind.most
+    assert f"`{kind.name}`" in (PROJECT / "docs/explanation/budgets.md").read_text()
+
+
+def render(page: str, snapshot: Snapshot, budgets: Budgets) -> str:
+    if page == "incidents":
+        observer = IncidentObserver(EventLog(), GrowthTracker(), budgets=budgets)
+        return Pages().incidents([], more=observer.left_out()).decode()
+    if page == "machines":
+        found = [FoundMachine("spark", "http://10.0.0.2:6360", "ab")]
+        shown = list_machines(build_tick(snapshot, "0"), [], found, snapshot.left_out["machines_found"])
+        return " ".join(one.text for one in shown)
+    if page == "history":
+        template = create_environment().get_template("past_parts.html")
+        past = SimpleNamespace(left_out=0, entries=(), gaps=())
+        return str(template.make_module().list(past, snapshot))  # type: ignore[attr-defined]
+    return Pages().page(page, snapshot).decode()
 
 
 def test_metric_json_and_doctor_tell_the_number() -> None:

@@ -16,6 +16,7 @@ from jinja2.bccache import Bucket, BytecodeCache
 from markupsafe import Markup, escape
 
 from memwatch.build_info import REVISION, __version__
+from memwatch.core.listing import left_out_texts
 from memwatch.core.model import Absent
 from memwatch.core.owners import find_home
 from memwatch.core.printable import printable
@@ -171,6 +172,7 @@ def create_environment() -> Environment:
     )
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
     environment.filters |= {"glue_units": glue_units, "describe_engine": describe_engine, "list_parts": list_parts}
+    environment.filters["left_out_texts"] = left_out_texts
     environment.filters["title_of"] = title_of
     environment.filters["home"] = find_home
     environment.filters["until_utc"] = until_utc
