@@ -59,7 +59,7 @@ def status_of(
     }
     if peer is not None:
         scope[PEER] = peer
-    callers = CallerLookup(lambda *_: uid)
+    callers = CallerLookup(lambda connections: [uid] * len(connections))
     asyncio.run(AccessControl(let_in, lambda: options, [(b"date", b"")], callers=callers)(scope, receive, send))
     return int(sent[0]["status"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,9 +11,10 @@ from typing import Any, cast
 import pytest
 
 from memwatch.core.budget import EVENT_STREAMS, ROOT, Account, Budget, Rank
+from memwatch.core.linux.tcp_peer import TcpEnd
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.asgi.broker import Broker, Stream
-from memwatch_web.asgi.caller import CallerLookup
+from memwatch_web.asgi.caller import MAX_LOOKUPS, CallerLookup, PeerLookups
 from memwatch_web.asgi.sse import EventStream, Identity
 from memwatch_web.asgi.threads import QueueFullError
 
@@ -203,11 +205,49 @@ def test_lookup_that_is_cancelled_as_the_daemon_stops_is_answered() -> None:
     assert sent[0]["status"] == 503
 
 
+def test_all_clients_that_wait_are_one_lookup() -> None:
+    """A user who opens hundreds of streams at once keeps no other user waiting for more than one lookup."""
+    asked: list[int] = []
+
+    def find_uids(connections: Sequence[Any]) -> list[int | None]:
+        asked.append(len(connections))
+        return [client.port for client, _ in connections]
+
+    async def all_of_them() -> list[Account]:
+        scopes = [{"headers": [], **HERE, "client": ("127.0.0.1", 1000 + number)} for number in range(500)]
+        return await asyncio.gather(*map(CallerLookup(find_uids).account, scopes))
+
+    accounts = asyncio.run(all_of_them())
+    assert [one.name for one in accounts] == [f"uid {1000 + number}" for number in range(500)]
+    assert len(asked) <= 2
+
+
+def test_lookups_are_bounded_and_go_on_after_one_that_fails() -> None:
+    def fail_once(connections: Sequence[Any]) -> list[int | None]:
+        asked.append(len(connections))
+        if len(asked) == 1:
+            raise MemoryError
+        return [7] * len(connections)
+
+    async def ask(lookups: PeerLookups, count: int) -> list[Any]:
+        end = TcpEnd("127.0.0.1", 1)
+        return await asyncio.gather(*(lookups.find((end, end)) for _ in range(count)), return_exceptions=True)
+
+    async def ask_twice() -> tuple[list[Any], list[Any]]:
+        lookups = PeerLookups(fail_once)
+        return await ask(lookups, MAX_LOOKUPS + 1), await ask(lookups, 3)
+
+    asked: list[int] = []
+    first, second = asyncio.run(ask_twice())
+    assert [type(one) for one in first] == [QueueFullError] * (MAX_LOOKUPS + 1)
+    assert (asked[0], second) == (MAX_LOOKUPS, [7, 7, 7])
+
+
 HERE = {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 6360), "memwatch.cli": "loopback"}
 
 
 def account_of(uid: int | None, *headers: tuple[bytes, bytes], **scope: Any) -> Account:
-    lookup = CallerLookup(lambda *_: uid)
+    lookup = CallerLookup(lambda connections: [uid] * len(connections))
     return asyncio.run(lookup.account({"headers": list(headers), **HERE, **scope}))
 
 

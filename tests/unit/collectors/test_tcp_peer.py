@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.core.linux.tcp_peer import TcpEnd, find_peer_uid, parse_rows, table_rows
+from memwatch.core.linux.tcp_peer import TcpEnd, find_peer_uids, parse_rows, table_rows
 from support.other_user import CAN_SWITCH, OTHER_UID, become_other
 from support.waiting import wait_until
 
@@ -33,6 +33,20 @@ LOOPBACK_SIX = (
     b"   4: 00000000000000000000000001000000:DA2C 00000000000000000000000001000000:9A33 01 00000000:00000000 "
     b"00:00000000 00000000  1001        0 2305456 2 0\n"
 )
+
+
+def find_peer_uid(client: TcpEnd, server: TcpEnd, *folders: Path) -> int | None:
+    (found,) = find_peer_uids([(client, server)], *folders)
+    return found
+
+
+def test_users_of_many_connections_come_from_one_reading(tmp_path: Path) -> None:
+    """IPv4, IPv6, an IPv4-mapped address, a connection that is gone, and one of a name."""
+    net = tables(tmp_path, OURS + HELD, LOOPBACK_SIX)
+    six = (TcpEnd("::1", CLIENT.port), TcpEnd("::1", SERVER.port))
+    connections = [(CLIENT, SERVER), six, (SERVER, CLIENT), (CLIENT, CLIENT), (TcpEnd("name", 1), SERVER)]
+    assert find_peer_uids(connections, net) == [12345, 1001, 0, None, None]
+    assert find_peer_uids([], net) == []
 
 
 def tables(folder: Path, four: bytes = b"", six: bytes = b"") -> Path:

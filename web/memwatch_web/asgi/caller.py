@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
 import socket
@@ -14,8 +15,8 @@ from msgspec import Struct
 
 from memwatch.core.budget import Account, Rank
 from memwatch.core.linux.accounts import Accounts
-from memwatch.core.linux.tcp_peer import TcpEnd, find_peer_uid
-from memwatch_web.asgi.threads import BoundedThread
+from memwatch.core.linux.tcp_peer import TcpEnd, find_peer_uids
+from memwatch_web.asgi.threads import BoundedThread, QueueFullError
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -32,9 +33,9 @@ USER = "memwatch.who"
 # Scope key: the Caller of a request that changes something.
 CALLER = "memwatch.caller"
 ROOT = 0
-# Clients of many pages come back at once after a restart. A stream beyond it gets 503 with Retry-After: with an
+# Clients of many pages come back at once after a restart. A request beyond it gets 503 with Retry-After: with an
 # account that others share, one user would take their places.
-MAX_STREAM_LOOKUPS = 16
+MAX_LOOKUPS = 1024
 # All addresses of the loopback network: a local user can connect from any of them.
 LOOPBACK = "loopback"
 IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
@@ -52,7 +53,8 @@ FORWARDED = frozenset(
 )
 FORWARDED_PREFIX = b"x-forwarded"
 
-FindUid = Callable[[TcpEnd, TcpEnd], "int | None"]
+Connection = tuple[TcpEnd, TcpEnd]
+FindUids = Callable[[Sequence[Connection]], "Sequence[int | None]"]
 
 
 class Caller(Struct, frozen=True):
@@ -63,21 +65,60 @@ class Caller(Struct, frozen=True):
     is_operator: bool = False
 
 
+class PeerLookups:
+    """Users of connections. All that wait are one lookup of 5 to 46 ms, so that no user keeps others waiting.
+
+    For one event loop.
+    """
+
+    def __init__(self, find_uids: FindUids) -> None:
+        self._find_uids = find_uids
+        self._thread = BoundedThread("peers")
+        self._waiting: list[tuple[Connection, asyncio.Future[int | None]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def find(self, connection: Connection) -> int | None:
+        """Return the user id of a client. Raises QueueFullError."""
+        if len(self._waiting) >= MAX_LOOKUPS:
+            raise QueueFullError
+        future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((connection, future))
+        if self._task is None:
+            self._task = asyncio.create_task(self._find_all())
+        return await future
+
+    async def _find_all(self) -> None:
+        batch: list[tuple[Connection, asyncio.Future[int | None]]] = []
+        try:
+            while self._waiting:
+                batch, self._waiting = [one for one in self._waiting if not one[1].done()], []
+                found = await self._thread.run(self._find_uids, [connection for connection, _ in batch])
+                for (_, future), uid in zip(batch, found, strict=True):
+                    if not future.done():  # its client may have left
+                        future.set_result(uid)
+        except (QueueFullError, OSError, MemoryError):
+            for _, future in (*batch, *self._waiting):
+                if not future.done():
+                    future.set_exception(QueueFullError())
+        finally:
+            for _, future in (*batch, *self._waiting):
+                future.cancel()  # does nothing to those that are done
+            self._waiting, self._task = [], None
+
+
 class CallerLookup:
     """Lookup of callers. `user_name` returns the name of a user id, or the id as text."""
 
     def __init__(
         self,
-        find_uid: FindUid = find_peer_uid,
+        find_uids: FindUids = find_peer_uids,
         user_name: Callable[[int], str] = str,
         accounts: Accounts | None = None,
     ) -> None:
-        self._find_uid = find_uid
         self._accounts = accounts or Accounts(Path("/"))
         self._user_name = user_name
         self._operators = frozenset({ROOT, os.geteuid()})
-        self._thread = BoundedThread("peers")  # a lookup takes 5 to 46 ms
-        self._stream_thread = BoundedThread("peers of streams", MAX_STREAM_LOOKUPS)
+        self._lookups = PeerLookups(find_uids)
 
     async def identify(self, scope: Scope, by_certificate: bool) -> Caller:
         """Return the caller. `by_certificate`: TLS has checked it. Raises QueueFullError."""
@@ -99,7 +140,7 @@ class CallerLookup:
         service: any user can send the header. Raises QueueFullError.
         """
         peer = scope.get(PEER)
-        uid = peer.uid if peer else await self._local_uid(scope, self._stream_thread)
+        uid = peer.uid if peer else await self.uid(scope)
         account = Account(scope.get(CLIENT, "")) if uid is None else self._accounts.of_now(uid)
         if has_forwarding_header([name for name, _ in scope["headers"]]):
             address = read_forwarded_address(scope["headers"]) if account.rank > Rank.USER else None
@@ -112,15 +153,12 @@ class CallerLookup:
 
         A client of this machine connects to an address that is not loopback from the same address.
         """
-        return await self._local_uid(scope, self._thread)
-
-    async def _local_uid(self, scope: Scope, thread: BoundedThread) -> int | None:
         client, server = scope.get("client"), scope.get("server")
         if not client or not server or not server[1]:
             return None
         if not is_from_here(client) and client[0] != server[0]:
             return None
-        return await thread.run(self._find_uid, TcpEnd(*client[:2]), TcpEnd(*server[:2]))
+        return await self._lookups.find((TcpEnd(*client[:2]), TcpEnd(*server[:2])))
 
     def describe_user(self, uid: int | None) -> str:
         if uid is None:
