@@ -18,9 +18,11 @@ from memwatch.core.budget import (
     Account,
     Budget,
     Budgets,
+    Held,
     Kind,
     Rank,
     share_of,
+    share_out,
     users_part,
 )
 
@@ -199,6 +201,16 @@ def test_known_thing_stays_at_the_limit() -> None:
     budget = Budget(SLOTS)
     flood(budget, ANA, 4)
     assert budget.admit((ANA, 0), ANA, 3) == (True, None)
+
+
+def test_account_has_its_turn_where_a_list_names_few() -> None:
+    things: dict[str | int, Held] = {number: Held(EVE, 100 - number) for number in range(40)}
+    things |= {"of ana": Held(ANA, 1), "of mail": Held(MAIL, 1), "of root": Held(ROOT, 1)}
+
+    assert share_out(things, 5) == ["of root", "of mail", 0, "of ana", 1]
+    # The largest of all, but of one account not more than twelve before those of others.
+    assert share_out(things, 16, 12) == [*range(12), "of ana", "of mail", "of root", 12]
+    assert share_out(things, 100, 12) == [*range(12), "of ana", "of mail", "of root", *range(12, 40)]
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.name)
