@@ -84,8 +84,8 @@ def find_peer_uids(
         rows |= {(local, remote): [] for one in wanted for table, local, remote in one if table == name}
         with suppress(OSError):
             for line in (net / name).read_bytes().splitlines():
-                columns = line.split(None, REMOTE + 1)
-                if len(columns) > REMOTE and (key := (columns[LOCAL], columns[REMOTE])) in rows:
+                columns = line.split(None, REMOTE_END + 1)
+                if len(columns) > REMOTE_END and (key := (columns[LOCAL_END], columns[REMOTE_END])) in rows:
                     rows[key] += parse_rows([line], *key)
         of_tables = [[row for _, *key in one for row in rows.get((key[0], key[1]), ())] for one in wanted]
         if all(any(inode for _, inode in one) for one in of_tables):  # one connection is in one table only
