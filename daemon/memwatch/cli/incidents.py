@@ -73,8 +73,14 @@ def _left_out(address: Address, *lists: str) -> list[str]:
         answer = ask(address, "/api/v1/snapshot")
     except RequestDeclinedError:
         return []
-    with check_shape(address):
-        return list(left_out_texts(answer.json["left_out"], *lists))
+    return read_left_out(answer.json, *lists)
+
+
+def read_left_out(snapshot: Any, *lists: str) -> list[str]:  # noqa: ANN401  whatever a server has sent
+    """Return sentences about what these lists of a snapshot leave out. Other versions may have no numbers."""
+    found = snapshot.get("left_out") if isinstance(snapshot, dict) else None
+    counts = found.items() if isinstance(found, dict) else ()
+    return list(left_out_texts({name: count for name, count in counts if isinstance(count, int)}, *lists))
 
 
 def list_lines(found: list[Json]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from prometheus_client import generate_latest
 
 from memwatch.cli.holders import engine_lines
+from memwatch.cli.incidents import read_left_out
 from memwatch.cli.peaks import Peaks
 from memwatch.cli.status import lease_lines
 from memwatch.core.accounting.compose import Composer
@@ -78,6 +79,14 @@ def test_refusals_of_budgets_are_a_metric_and_a_line_of_the_doctor() -> None:
     assert checks["lists.leases"] == f"4 more {KINDS['leases'].refused}"
 
 
+def incident_lines(snapshot: Snapshot) -> list[str]:
+    return read_left_out(snapshot_json(snapshot), "incidents", "incidents_kept", "last_words")
+
+
+def mark_lines(snapshot: Snapshot) -> list[str]:
+    return read_left_out(snapshot_json(snapshot), "marks")
+
+
 BUDGETS = [*KINDS.values(), EVENT_STREAMS]
 # The page with the list of a kind, and the lines of the CLI that have it from a snapshot. All are on /about, too.
 SHOWN: dict[str, tuple[str, Callable[[Snapshot], Iterable[str]] | None]] = {
@@ -85,10 +94,10 @@ SHOWN: dict[str, tuple[str, Callable[[Snapshot], Iterable[str]] | None]] = {
     "event_streams": ("about", None),
     "leases": ("overview", lease_lines),
     "pressure_clients": ("about", None),
-    "incidents": ("incidents", None),
-    "incidents_kept": ("incidents", None),
-    "last_words": ("incidents", None),
-    "marks": ("history", None),
+    "incidents": ("incidents", incident_lines),
+    "incidents_kept": ("incidents", incident_lines),
+    "last_words": ("incidents", incident_lines),
+    "marks": ("history", mark_lines),
     "reports": ("processes", None),
     "machines_found": ("machines", None),
 }
@@ -126,6 +135,11 @@ def test_each_budget_is_a_setting_and_says_its_overflow_where_its_list_is_shown(
     if kind is not EVENT_STREAMS:
         assert Settings().budgets.limits[kind.name] == kind.most
     assert f"`{kind.name}`" in (PROJECT / "docs/explanation/budgets.md").read_text()
+
+
+@pytest.mark.parametrize("answer", [None, [], {}, {"left_out": []}, {"left_out": {"marks": "3\x1b[0m"}}])
+def test_answer_without_numbers_of_lists_has_no_line(answer: object) -> None:
+    assert read_left_out(answer, "marks") == []
 
 
 def render(page: str, snapshot: Snapshot, budgets: Budgets) -> str:
