@@ -8,9 +8,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from memwatch.core import units
-from memwatch.core.accounting.driver_errors import find_device
+from memwatch.core.accounting.driver_errors import describe_kind, find_device
 from memwatch.core.clock import Moment
-from memwatch.core.drivers.error_words import describe_kind
 from memwatch.core.kernel_log import KNOWN, DriverError
 from memwatch.core.linux.cgroup_kills import MAX_GROUPS, NOT_RAM
 from memwatch.core.model import Absent, PoolKind, find_own_limit, holds_discrete_memory

@@ -1,11 +1,16 @@
-"""Assign driver errors in the kernel log to GPUs. Pure functions."""
+"""Driver errors in the kernel log: their GPUs and words, such as the meanings of NVIDIA's XIDs. Pure functions.
+
+The codes and facts are from its XID catalog (docs.nvidia.com/deploy/xid-errors) and from nverror.h of its open
+kernel modules; the words are ours. Codes that the catalog calls unused are left out, unless older GPUs report them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from memwatch.core import kernel_log
 from memwatch.core.kernel_log import DriverError, KernelLog
 from memwatch.core.model import Device
 
@@ -55,3 +60,108 @@ def _with(device: Device, errors: Iterable[DriverError]) -> Device:
         counts[error.kind] = max(error.count, counts.get(error.kind, 0))
         seen[error.kind] = max(error.last_seen_unix, seen.get(error.kind, 0.0))
     return replace(device, errors=counts, errors_seen_unix=seen)
+
+
+_COPY_ENGINE = "copy engine error"
+_VIDEO_DECODER = "video decoder error"
+_VIDEO_ENCODER = "video encoder error"
+_JPEG = "JPEG engine error"
+
+XIDS: Mapping[int, str] = {
+    8: "GPU stopped processing",
+    11: "invalid commands sent to the GPU",
+    13: "exception in a program's GPU code, such as an access out of bounds",
+    25: "invalid commands sent to the GPU",
+    31: "page fault: a program accessed an invalid GPU address",
+    32: "invalid or corrupted commands reached the GPU's DMA controller",
+    37: "firmware error in the driver",
+    38: "firmware error in the driver",
+    **dict.fromkeys((39, 40, 41, 70, 71, 72, 75, 76, 77, 85), _COPY_ENGINE),
+    43: "program stopped after its own fault; the GPU is healthy",
+    44: "fault while switching between programs",
+    45: "work of a program removed after its end or an earlier error",
+    46: "GPU stopped processing",
+    **dict.fromkeys((47, 65, 73, 142), _VIDEO_ENCODER),
+    48: "uncorrectable ECC error (double bit)",
+    54: "auxiliary power is not connected to the board",
+    56: "display engine error",
+    57: "training of the link to the video memory failed",
+    58: "video memory error",
+    59: "error of the power management unit",
+    60: "security processor exception",
+    61: "power management unit stopped at a breakpoint",
+    62: "power management unit halted",
+    63: "memory page retired or row remapped",
+    64: "retiring a memory page or remapping a row failed",
+    66: "invalid access by the driver",
+    67: "invalid access by the driver",
+    **dict.fromkeys((68, 83, 84, 88, 89, 96, 97, 98), _VIDEO_DECODER),
+    69: "graphics or compute engine refused a command",
+    74: "NVLink error",
+    78: "vGPU could not be started",
+    79: "GPU has fallen off the bus",
+    80: "corrupted data sent to the GPU",
+    81: "VGA subsystem error",
+    **dict.fromkeys((82, *range(99, 106)), _JPEG),
+    86: "optical flow engine error",
+    92: "high rate of corrected ECC errors",
+    93: "InfoROM was not updated: its wear limit is reached",
+    94: "contained memory error: one program is affected",
+    95: "uncontained memory error: several programs are affected",
+    106: "test message of the management bus",
+    107: "test message of the management bus",
+    109: "timeout while switching between programs",
+    110: "security fault, often from a hardware failure",
+    119: "firmware (GSP) did not respond in time",
+    120: "firmware (GSP) error",
+    121: "corrected errors on the link to the CPU (C2C)",
+    122: "flash memory of the board could not be read",
+    123: "flash memory of the board could not be written",
+    124: "flash memory of the board could not be erased",
+    125: "InfoROM error",
+    **dict.fromkeys(range(126, 136), _COPY_ENGINE),
+    136: "NVLink training failed",
+    137: "invalid access to another GPU through NVLink",
+    139: "optical flow engine error",
+    140: "uncorrectable ECC error that prevented page retirement or row remapping",
+    141: "CUDA fast path error",
+    143: "GPU could not be initialized",
+    144: "NVLink error (SAW)",
+    145: "NVLink error (RLW)",
+    146: "NVLink error (TLW)",
+    147: "NVLink error (TREX)",
+    148: "NVLink error (NVLPW_CTRL)",
+    149: "NVLink error (NETIR)",
+    150: "NVLink error (MSE)",
+    151: "key rotation error",
+    152: "deep learning accelerator error",
+    153: "deep learning accelerator timeout",
+    154: "recovery action for other XIDs changed",
+    155: "NVLink went down",
+    156: "part of the GPU retired",
+    157: "retiring a part of the GPU failed",
+    158: "fatal timeout",
+    159: "error on the link to the CPU (C2C)",
+    160: "memory channel retired",
+    161: "retiring a memory channel failed",
+    162: "power smoothing is on again",
+    163: "power smoothing is off",
+    164: "power smoothing hardware is nearly worn out",
+    165: "power smoothing hardware is worn out",
+    166: "unencrypted NVLink traffic in confidential computing",
+    167: "fatal PCIe timeout",
+    168: "errors in protected memory: less GPU memory is available",
+    169: "security processor halted",
+    170: "interrupt in confidential computing",
+    171: "uncorrectable error in GPU memory (DRAM), further to XID 48",
+    172: "uncorrectable error in the GPU's SRAM, further to XID 48",
+}
+
+
+def describe_kind(kind: str) -> str:
+    """Describe a kind of driver error: "XID 79: GPU has fallen off the bus", "a page fault of a GPU program"."""
+    prefix, _, number = kind.partition("_")
+    if prefix != "xid" or not number.isdecimal():
+        return kernel_log.describe_kind(kind)
+    meaning = XIDS.get(int(number))
+    return f"XID {number}: {meaning}" if meaning else f"XID {number}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from memwatch.core import units
-from memwatch.core.drivers.error_words import describe_kind
+from memwatch.core.accounting.driver_errors import describe_kind
 from memwatch.core.kernel_log import FAILED_ALLOCATIONS
 from memwatch.core.model import Absent
 from memwatch.core.pressure.activity import AT_REST, MIN_ALLOCSTALLS, Activity

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 
 from memwatch.core import units
-from memwatch.core.drivers.error_words import describe_kind
+from memwatch.core.accounting.driver_errors import describe_kind
 from memwatch.core.model import Absent, Bytes, Process, Vitals
 from memwatch.core.pressure.signals import PAST, full_in
 from memwatch.core.snapshot import Level, Pressure, Reason

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from memwatch.core.drivers.error_words import XIDS, describe_kind
+from memwatch.core.accounting.driver_errors import XIDS, describe_kind
 
 # Every XID that a data centre or consumer GPU of today is documented to report.
 DOCUMENTED = [13, 31, 32, 43, 45, 48, 56, 57, 58, 61, 62, 63, 64, 65, 68, 69, 74, 79, 92, 93, 94, 95, 109, 110]
