@@ -15,8 +15,6 @@ from memwatch.core.http import DEFAULT_PORTS
 from memwatch.core.linux.key_owner import KeyOwners, KeyUse
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
 from memwatch_monitor.alerts.rules import DEFAULT_EVENTS, EVENTS, AlertRules
-from memwatch_monitor.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
-from memwatch_monitor.notify.apprise import AppriseChannel
 from memwatch_monitor.notify.channel import JOB, Channel
 from memwatch_monitor.notify.http_post import (
     Endpoint,
@@ -269,6 +267,8 @@ class Alertmanager(HttpReceiver, frozen=True, kw_only=True):
             raise InvalidValueError(why, (("user",),))
 
     def create_channel(self, owners: KeyOwners) -> Channel:
+        from memwatch_monitor.notify.alertmanager import AlertmanagerChannel, alerts_endpoint  # if there is one
+
         endpoint = alerts_endpoint(self.url)
         secret = "login" if self.secret else "URL" if endpoint.has_secret else ""
         poster = self.create_poster(endpoint, owners, "[[alerts.alertmanagers]]", secret)
@@ -303,6 +303,8 @@ class Apprise(ReceiverSection, frozen=True, kw_only=True):
     ] = None
 
     def create_channel(self, owners: KeyOwners) -> Channel:
+        from memwatch_monitor.notify.apprise import AppriseChannel  # if there is one
+
         service = self.url.target
         host, scheme = service.host or "", "https" if service.secure else "http"
         origin = Endpoint(scheme, host, service.port or DEFAULT_PORTS[scheme], "/")

@@ -14,7 +14,6 @@ from typing import Any
 
 from memwatch.core.options import InvalidValueError
 from memwatch.core.runtime.regular_file import NOT_REGULAR, NotRegularError, open_regular
-from memwatch_monitor.notify.apprise import INSTALL, MissingExtraError, load_service
 from memwatch_monitor.notify.http_post import Password, Proxy, parse_password, parse_proxy
 from memwatch_monitor.notify.webhook import SECRET_PREFIX, Secret, parse_secret
 from memwatchd.settings.keys import why_unreadable
@@ -106,6 +105,8 @@ class AppriseService:
 
     @property
     def target(self) -> Any:  # noqa: ANN401  Apprise's own
+        from memwatch_monitor.notify.apprise import load_service  # if there is one
+
         return load_service(self.url)
 
 
@@ -113,6 +114,8 @@ def service_from(value: object, context: SecretContext) -> AppriseService:
     """Read an Apprise URL from "file:/path", "credential:NAME", "env:NAME" or a literal."""
     if not isinstance(value, str):
         raise InvalidValueError
+    from memwatch_monitor.notify.apprise import INSTALL, MissingExtraError
+
     url, whose = look_up(value, context)
     service = AppriseService(url.strip())
     try:

@@ -30,6 +30,8 @@ from support.monitors import ALWAYS, create_monitor, history
 from support.settings_sample import settings_from
 
 OFF = (
+    "memwatch_monitor.notify.alertmanager",
+    "memwatch_monitor.notify.apprise",
     "memwatch_monitor.notify.sqlite_store",
     "memwatchd.neighbours.follower",
     "memwatchd.neighbours.mdns",
