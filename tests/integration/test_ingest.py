@@ -151,7 +151,7 @@ def test_marks_displace_no_event_and_are_bounded() -> None:
 def folder_with(tmp_path: Path, pids: range) -> Path:
     for pid in pids:
         (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) S {' '.join(['0'] * 18)} {1000 + pid} 0 0")
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) S {' '.join(['0'] * 18)} {1000 + pid} 0 0\n")
     return tmp_path
 
 

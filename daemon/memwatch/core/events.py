@@ -15,6 +15,8 @@ from memwatch.core.budget import KINDS, ROOT, Account, Budget
 from memwatch.core.doc import Doc
 
 MAX_EVENTS = 1000
+# The text of a mark: the API refuses a longer one, the library cuts it.
+MAX_MARK_LENGTH = 300
 MARK, LEASE = "mark", "lease"
 # Events that programs cause. They are kept apart, so that they displace no other.
 OF_PROGRAMS = frozenset({MARK, LEASE})

@@ -16,6 +16,7 @@ from memwatch.core.printable import printable
 from memwatch.core.snapshot import Node, Snapshot
 from memwatch.core.wire import Form, Shape, Wire, reasons_in
 
+# The end of the year 9999.
 LAST_UNIX = 253_402_300_800.0
 MIN_INTERVAL, MAX_INTERVAL = 0.001, 86_400.0
 # Names in recordings of development snapshots of version 0.1.0, and today's. Collectors were renamed as well.

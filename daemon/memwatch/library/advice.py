@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.model import Architecture, Device, Pool
+from memwatch.core.model import Architecture, Device, Pool, Thresholds
 from memwatch.core.units import size
 from memwatch.library.device_selection import hidden_devices
 from memwatch.library.machine import machine
@@ -199,7 +199,7 @@ def _hsa(device: Device, gfx: str) -> Iterator[Advice]:
 
 # Below this size, dedicated GPU memory is small for a diffusion or language model in 16 bits.
 LITTLE_BYTES = 8 << 30
-CRITICAL_RATIO = 0.95
+CRITICAL_RATIO = Thresholds().critical
 
 
 def advise() -> tuple[Advice, ...]:

@@ -10,6 +10,7 @@ from collections import deque
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from memwatch.core.events import MAX_MARK_LENGTH
 from memwatch.core.linux.process_files import read_start_ticks
 from memwatch.core.model import Absent
 from memwatch.library.daemon_client import Daemon, Json, read_url
@@ -23,7 +24,6 @@ MAX_WAITING = 256
 RENEW_SECONDS = 10.0
 # At exit, if marks are still queued.
 FLUSH_SECONDS = 5.0
-MAX_MARK_LENGTH = 300
 MAX_NAMES = 64
 
 

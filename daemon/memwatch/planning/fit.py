@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from memwatch.core.backends.devices import compute_capacity, describe_state, read_system_ram
 from memwatch.core.doc import Doc
-from memwatch.core.model import PERHAPS_IN_RSS, Absent, Bytes, Device, Process, find_system_ram
+from memwatch.core.model import PERHAPS_IN_RSS, Absent, Bytes, Device, Process, Thresholds, find_system_ram
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
 
@@ -18,7 +18,7 @@ CPU = "cpu"
 NAMED_HOLDERS = 2
 NAMED_DEVICES = 2
 # Default threshold of the critical level, as a fraction of a pool's size.
-CRITICAL_RATIO = 0.95
+CRITICAL_RATIO = Thresholds().critical
 
 
 class Demand(Struct, frozen=True):

@@ -18,10 +18,11 @@ from msgspec.json import encode
 
 from memwatch.core.events import Event, EventLog
 from memwatch.core.helper.codec import DecodeError, from_line, to_line
+from memwatch.core.snapshot_json import LAST_UNIX
 from memwatch.reporting.history.notable_ticks import Tick, unpack
 from memwatch.reporting.history.tier import Aggregates, RowBlock
 from memwatch_monitor.history.holders import parse_name
-from memwatch_monitor.history.ring_file import LAST_UNIX, Record, RingSet, blocks_for
+from memwatch_monitor.history.ring_file import Record, RingSet, blocks_for
 
 LENGTHS = struct.Struct("<II")
 MAX_UNPACKED_BYTES = 16 << 20

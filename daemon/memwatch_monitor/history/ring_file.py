@@ -19,6 +19,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from memwatch.core.runtime.own_files import ForeignFileError, free_name, open_own
+from memwatch.core.snapshot_json import LAST_UNIX
 
 BLOCK = 4096
 MAGIC = b"MWR1"
@@ -36,8 +37,6 @@ NO_ALLOCATION = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.
 MAX_RUNS, MAX_RECORDS = 1 << 31, 1 << 62
 # From this number on a file is rewritten with new numbers, so a daemon never runs out of them.
 LATE_RECORDS = MAX_RECORDS >> 1
-# The end of the year 9999.
-LAST_UNIX = 253_402_300_800.0
 # Kind of a record that marks all damage before it as reported.
 REPAIRED = 0
 

@@ -9,7 +9,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from memwatch.core.linux.model_files import find_home, find_model
-from memwatch.core.linux.user_files import MAX_LINKS, MAX_NAMES, UserFiles
+from memwatch.core.linux.user_files import MAX_NAMES, UserFiles
+from memwatch.core.runtime.programs import MAX_LINKS
 
 OWNER = os.getuid()
 STRANGER = OWNER + 1

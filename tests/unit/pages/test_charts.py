@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Pool, PoolKind, Quality, ShareKind
 from memwatch_monitor.history.series import collect_figures
-from memwatch_web.pages.charts import DASHES, MAX_SERIES, build_charts, build_label, choose_chart, usual_series
+from memwatch_web.api.history_parameters import MAX_SERIES
+from memwatch_web.pages.charts import DASHES, build_charts, build_label, choose_chart, usual_series
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu, mig_server
 
 

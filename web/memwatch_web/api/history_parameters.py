@@ -11,6 +11,7 @@ from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.problems import ProblemError
 
+# Limit of one history request, and of the curves that a page draws.
 MAX_SERIES = 20
 # The difference between the clocks is read again for each conversion and varies by microseconds. Without this, a
 # query until now sometimes left out the latest row.

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.core.doc import Doc
+from memwatch.core.events import MAX_MARK_LENGTH
 from memwatch.core.leases import MAX_NAME_LENGTH, MAX_SECONDS, MIN_BYTES, MIN_SECONDS
 from memwatch.core.model import Absent, AllocatorReport, Device
 from memwatch.core.printable import printable
@@ -24,7 +25,6 @@ from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
 
 MAX_BYTES = 1 << 60
-MAX_MARK_LENGTH = 300
 
 Count = Annotated[int, Field(ge=0, le=MAX_BYTES, strict=True)]
 Pid = Annotated[int, Field(ge=1, le=1 << 22, strict=True)]

@@ -17,8 +17,6 @@ from memwatch_monitor.history.holders import HOLDER_KINDS, parse_name
 from memwatch_monitor.history.series import headroom_ends, unit_of
 from memwatch_monitor.history.tiers import Bucket
 
-# Limit of one history request.
-MAX_SERIES = 20
 COLOURS = 6
 # Lengths of strokes and gaps, for the script and the pictures of the server. No two curves of a chart look alike.
 DASHES = ((), (7, 4), (2, 3), (11, 3, 2, 3), (5, 2, 1, 2, 1, 2))

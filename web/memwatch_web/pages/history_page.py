@@ -13,11 +13,11 @@ from starlette.responses import HTMLResponse, Response
 from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.loop import Monitor
-from memwatch_web.api.history_parameters import instant, parse_names
+from memwatch_web.api.history_parameters import MAX_SERIES, instant, parse_names
 from memwatch_web.asgi.latest_snapshot import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
 from memwatch_web.asgi.static_files import VARY, accepts_gzip
-from memwatch_web.pages.charts import MAX_SERIES, most_telling, usual_series
+from memwatch_web.pages.charts import most_telling, usual_series
 from memwatch_web.pages.history_data import (
     HistoryInput,
     TimeWindow,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from memwatch.core.accounting.device_memory import (
+    EXPLANATIONS,
     ClientPart,
     ClientTotals,
     DeviceMemory,
@@ -42,10 +43,8 @@ from memwatch.core.model import (
 )
 from memwatch.core.units import size
 
-DISCRETE = "Dedicated GPU memory, separate from System RAM."
 APU = "The GPU is part of the processor: it uses a firmware carve-out plus System RAM (GTT)."
 NO_VRAM = "The GPU is part of the processor and has no dedicated memory: it uses System RAM."
-UNKNOWN = "A GPU was found, but the relation of its memory to System RAM is unknown."
 SPILL = "spill: buffers of this GPU in System RAM, not additional VRAM"
 UNREAD = "Some processes cannot be read: their memory on this GPU is not listed, unless they use ROCm."
 SHARED = "Some processes share buffers: their sum exceeds the used memory."
@@ -157,7 +156,9 @@ def _held_last(
 def explanation_of(gpu: AmdGpu, verdict: ArchitectureDecision, pool: Pool | None) -> str:
     if verdict.is_apu:
         return APU if pool or is_unread(gpu.card.vram_bytes) else NO_VRAM
-    return DISCRETE if verdict.architecture is Architecture.DISCRETE else UNKNOWN
+    return EXPLANATIONS[
+        Architecture.DISCRETE if verdict.architecture is Architecture.DISCRETE else Architecture.UNKNOWN
+    ]
 
 
 def build_pool(gpu: AmdGpu, place: GpuContext, verdict: ArchitectureDecision, clients: ClientUsage) -> Pool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memwatch.core.accounting import device_memory
 from memwatch.core.accounting.device_memory import DeviceMemory
 from memwatch.core.drivers.apple import AppleReading, Metal
 from memwatch.core.findings import Findings
@@ -19,8 +20,8 @@ from memwatch.core.model import (
 )
 
 EXPLANATIONS = {
+    **device_memory.EXPLANATIONS,
     Architecture.UNIFIED: "GPU memory is part of Unified memory: CPU and GPU share this memory.",
-    Architecture.UNKNOWN: "A GPU was found, but the relation of its memory to System RAM is unknown.",
 }
 NO_LIMIT = "The GPU's memory limit is unknown: only Metal reports it, and pyobjc-framework-Metal is not installed."
 

@@ -13,8 +13,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from memwatch.core.findings import absent_device, stale_device, stale_pool, stale_share
-from memwatch.core.model import Absent, Bytes, Device, Pool, Share, sum_figures
+from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, Share, sum_figures
 from memwatch.core.snapshot import Node
+
+# How the memory of a GPU relates to System RAM, where a vendor's accounting has no more precise sentence.
+EXPLANATIONS: Mapping[Architecture, str] = {
+    Architecture.UNIFIED: "GPU memory is part of System RAM: CPU and GPU share this memory.",
+    Architecture.DISCRETE: "Dedicated GPU memory, separate from System RAM.",
+    Architecture.UNKNOWN: "A GPU was found, but the relation of its memory to System RAM is unknown.",
+}
 
 
 class DeviceMemory(Struct, frozen=True):

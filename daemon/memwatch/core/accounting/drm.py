@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.accounting.device_memory import ClientTotals, DeviceMemory, NpuMemory, remainder
+from memwatch.core.accounting.device_memory import EXPLANATIONS, ClientTotals, DeviceMemory, NpuMemory, remainder
 from memwatch.core.accounting.drm_architecture import Gpu, is_in_ram, is_own, select_gpus, select_npus
 from memwatch.core.drivers.drm.records import DrmReading
 from memwatch.core.findings import Findings
@@ -28,11 +28,6 @@ from memwatch.core.model import (
 )
 from memwatch.core.snapshot import Machine
 
-EXPLANATIONS = {
-    Architecture.UNIFIED: "GPU memory is part of System RAM: CPU and GPU share this memory.",
-    Architecture.DISCRETE: "Dedicated GPU memory, separate from System RAM.",
-    Architecture.UNKNOWN: "A GPU was found, but the relation of its memory to System RAM is unknown.",
-}
 # No line of /proc/meminfo accounts for buffers from TTM's page pools (xe). All other drivers here use the kernel's
 # shared memory (shmem), which Shmem already contains.
 BEYOND_MEMINFO = frozenset({"xe"})

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from memwatch.core.accounting import device_memory
 from memwatch.core.accounting.device_memory import DeviceMemory, remainder
 from memwatch.core.accounting.nvidia_architecture import ArchitectureDecision
 from memwatch.core.drivers.nvml.records import (
@@ -39,11 +40,9 @@ from memwatch.core.model import (
 from memwatch.core.snapshot import Machine, Node
 
 EXPLANATIONS = {
-    Architecture.UNIFIED: "GPU memory is part of System RAM: CPU and GPU share this memory.",
-    Architecture.DISCRETE: "Dedicated GPU memory, separate from System RAM.",
+    **device_memory.EXPLANATIONS,
     Architecture.COHERENT: "The GPU's HBM is a NUMA node and part of MemTotal; it is counted once here.",
     Architecture.CARVEOUT: "The driver reports only a firmware carve-out; the GPU can use more memory than that.",
-    Architecture.UNKNOWN: "A GPU was found, but the relation of its memory to System RAM is unknown.",
 }
 UNSEEN = "Processes outside this container are not visible: their memory on this GPU is not listed."
 UNBOUNDED = "The driver does not report how much System RAM the GPU may use in addition to its carve-out."

@@ -19,11 +19,10 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from memwatch.core.runtime.programs import is_writable_by_others, walk
+from memwatch.core.runtime.programs import MAX_LINKS, is_writable_by_others, walk
 from memwatch.core.runtime.regular_file import READ, NotRegularError, open_descriptor, open_in_root
 
-# As many links as the kernel follows (path_resolution(7)), and entries of a folder that are looked at.
-MAX_LINKS = 40
+# Entries of a folder that are looked at.
 MAX_NAMES = 8192
 ROOT = 0
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from memwatch.core.linux.files import Roots, names_in
 from memwatch.core.linux.pci import read_gpu
+from memwatch.core.runtime.programs import MAX_LINKS
 
 
 class Kind(Enum):
@@ -228,9 +229,6 @@ def cgroup_sources(mounts: Sequence[tuple[int, Path]], paths: Sequence[str]) -> 
 def _ancestors(path: str) -> Iterator[str]:
     parts = [part for part in path.split("/") if part not in ("", ".", "..")]
     yield from ("/".join(parts[:end]) for end in range(len(parts) + 1))
-
-
-MAX_LINKS = 40
 
 
 class Walk:
