@@ -38,6 +38,7 @@ from support.kmsg_samples import (
 )
 
 # NVIDIA/open-gpu-kernel-modules#1078.
+NVGPU = "nvgpu: 17000000.gpu nvgpu_dma_print_err:101  [INFO]  DMA alloc FAILED:"
 NVIDIA_DRM = "[drm:nv_drm_gem_alloc_nvkms_memory_ioctl [nvidia_drm]] *ERROR* [nvidia-drm] [GPU ID 0x00000100]"
 
 
@@ -324,6 +325,15 @@ def test_cause_of_another_process_is_not_used() -> None:
             "no_memory",
         ),
         ("[TTM] Failed to find memory space for buffer 0x0000 eviction", "amdgpu", "", "no_eviction_space"),
+        (f"{NVGPU} [sysmem] size=2097152 aligned=2097152 flags:NO_KERNEL_MAPPING", "nvidia", "", "no_memory"),
+        (f"{NVGPU} [sysmem] size=2097152 aligned=2097152 flags:", "nvidia", "", "no_memory"),
+        (  # OE4T/meta-tegra#1613
+            f"{NVGPU} [sysmem] size=257490944 aligned=257490944 flags:PHYSICALLY_ADDRESSED",
+            "nvidia",
+            "",
+            "no_contiguous_memory",
+        ),
+        ("xe 0000:03:00.0: [drm] VM worker error: -12", "xe", "0000:03:00.0", "no_memory"),
     ],
 )
 def test_driver_errors_are_classified(line: str, driver: str, pci: str, kind: str) -> None:
@@ -332,6 +342,17 @@ def test_driver_errors_are_classified(line: str, driver: str, pci: str, kind: st
 
     assert (error.driver, error.pci, error.kind, error.count) == (driver, pci, kind, 2)
     assert error.text == line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{NVGPU} [vidmem] size=4096 aligned=4096 flags:",  # it then takes System RAM
+        "xe 0000:03:00.0: [drm] VM worker error: -16",  # busy
+    ],
+)
+def test_failures_without_a_lack_of_memory_are_no_errors(line: str) -> None:
+    assert read(line).driver_errors == ()
 
 
 def test_start_of_the_driver_for_displays_is_no_error() -> None:

@@ -28,6 +28,7 @@ FAILED_ALLOCATIONS: Mapping[str, str] = {
 # XIDs: double bit errors, page retirement and row remapping, contained and uncontained ECC errors.
 ABOUT_MEMORY: Mapping[str, str] = {
     **FAILED_ALLOCATIONS,
+    "no_contiguous_memory": "no contiguous memory for a buffer",
     "queue_buffer_freed": "a buffer that was freed while a queue used it",
     "vram_lost": "contents of VRAM lost in a reset",
     **{f"xid_{code}": f"XID {code}" for code in (48, 63, 64, 92, 94, 95)},

@@ -15,7 +15,7 @@ from memwatch.core.kernel_log import DriverError, KernelLog
 from memwatch.core.model import Device
 
 # That of WSL is for all makers.
-VENDORS = {"nvidia": "NVIDIA", "amdgpu": "AMD"}
+VENDORS = {"nvidia": "NVIDIA", "amdgpu": "AMD", "xe": "Intel"}
 
 
 def with_logged(devices: Sequence[Device], log: KernelLog) -> tuple[Device, ...]:

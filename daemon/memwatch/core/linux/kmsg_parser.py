@@ -29,7 +29,8 @@ WSL_DRIVER = "dxgkrnl"
 
 # Prefilter: only lines that match are parsed, a few of 100,000.
 _WORTH = re.compile(
-    rb"NVRM|\[nvidia-drm\]|amdgpu|\[TTM\]|VRAM is lost|dxgk: .*: -12|oom-kill:|[Kk]ill(?:ed)? process"
+    rb"NVRM|\[nvidia-drm\]|nvgpu: .* FAILED: |\bxe .* worker error: -12|amdgpu|\[TTM\]|VRAM is lost|dxgk: .*: -12"
+    rb"|oom-kill:|[Kk]ill(?:ed)? process"
     rb"|Tasks state|^Tasks? in /|^Memory limit reached of cgroup /|^memory: usage |^\[ *\d{1,10}\] "
 )
 
@@ -72,6 +73,13 @@ _NVIDIA_PCI = re.compile(rb"\b([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})\.
 # WSL's driver, for GPUs of all makers: ENOMEM, such as of dxgkio_make_resident while programs see free memory
 # (microsoft/WSL#41176). It logs other numbers at each start.
 _WSL_NO_MEMORY = re.compile(rb"\bdxgk: dxgkio_\w{1,60}: Ioctl failed: -12$")
+# Jetson's GPU driver, nvgpu_dma_print_err of its linux/dma.c. Its memory is System RAM; a failure in vidmem is
+# followed by an attempt there. A block with physical addresses is contiguous: the machine may have free memory, but
+# not in one piece, as in OE4T/meta-tegra#1613, where the CMA area was too small.
+_NVGPU = re.compile(rb"\bnvgpu: \S+ .*DMA alloc FAILED: \[sysmem\] (?:.*flags:(.*))?")
+_CONTIGUOUS = b"PHYSICALLY_ADDRESSED"
+# xe_vm.c: buffers of a program could not be brought back for its next command; -12 is ENOMEM.
+_XE = re.compile(rb"\bxe ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): .*\bVM worker error: -12$")
 OFF_THE_BUS, XID_OFF_THE_BUS = "off_the_bus", "xid_79"
 # The driver logs both lines of one loss at once.
 SAME_LOSS_SECONDS = 10.0
@@ -129,7 +137,7 @@ class DriverMessage(NamedTuple):
 
 
 def parse_driver_message(text: bytes) -> DriverMessage | None:
-    """Parse an error about memory logged by the driver of NVIDIA, AMD or WSL. None for any other line."""
+    """Parse an error about memory logged by a driver of NVIDIA, AMD, Intel or WSL. None for any other line."""
     if b"NVRM" in text:
         xid = _XID.search(text)
         if xid:
@@ -146,6 +154,11 @@ def parse_driver_message(text: bytes) -> DriverMessage | None:
         kind = next((kind for pattern, kind in _AMD if pattern.search(text)), None)
         pci = _PCI.search(text)
         return DriverMessage("amdgpu", pci[1].decode() if pci else "", kind) if kind else None
+    if found := _NVGPU.search(text):
+        is_contiguous = _CONTIGUOUS in (found[1] or b"")
+        return DriverMessage("nvidia", "", "no_contiguous_memory" if is_contiguous else "no_memory")
+    if found := _XE.search(text):
+        return DriverMessage("xe", found[1].decode(), "no_memory")
     return DriverMessage(WSL_DRIVER, "", "no_memory") if _WSL_NO_MEMORY.search(text) else None
 
 
