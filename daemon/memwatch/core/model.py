@@ -380,7 +380,7 @@ class Process(Struct, frozen=True):
     job: Annotated[
         Words | None,
         Doc(
-            "Job of Slurm (its SLUID since 26.05), PBS, Torque or LSF by number, of HTCondor by slot; "
+            "Job of Slurm (its SLUID since 26.05), PBS, Torque, LSF or YARN by number, of HTCondor by slot; "
             "null without one."
         ),
     ] = None

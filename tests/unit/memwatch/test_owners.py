@@ -25,6 +25,7 @@ SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
 OTHER_ID = "07fd3be6a9c21845" * 4
 GUEST = "0::/lxc/101/ns"
 KIND = f"0::/docker/{OTHER_ID}/kubelet.slice"
+YARN = "container_e17_1410901177871_0001_01_000005"
 MESOS = "9a18ffb8-8513-11e7-b26e-7e29fbe2a5a3"
 NSPAWN = "0::/machine.slice/systemd-nspawn@web.service"
 KEPT = "0::/machine.slice/container@docker.service"
@@ -149,6 +150,11 @@ DEVICE = Device("gpu0", "NVIDIA", "GPU", Architecture.UNIFIED)
         ("4:memory:/bpm/router", "container", "router", "/bpm/router"),
         ("0::/system.slice/mesos/a.service", "container", None, None),
         (f"0::/mesos/{MESOS}/a.service", "unit", f"a.service in mesos/{MESOS}", None),
+        # apache/hadoop#6734 and #6834: containers of YARN, in a folder of any name.
+        (f"0::/hadoop-yarn/{YARN}", "container", YARN, f"/hadoop-yarn/{YARN}"),
+        (f"4:memory:/yarn/{YARN}", "job", "1410901177871_0001", f"/yarn/{YARN}"),
+        ("0::/yarn/container_1409135750325_26943_01_000002", "job", "1409135750325_26943", None),
+        ("0::/yarn/container_of_mine", "container", None, None),
         (f"0::/system.slice/nerdctl-{ID}.scope", "container", ID[:12], None),  # falcosecurity/plugins#1378
         (f"0::/user.slice/session-3.scope/libpod-payload-{ID}", "container", ID[:12], None),  # backend.ai#13797
         (f"0::/system.slice/docker-{ID}.scope/init", "container", ID[:12], f"/system.slice/docker-{ID}.scope"),

@@ -22,6 +22,9 @@ from memwatch.core.printable import printable
 _ID = re.compile(r"(?:^(?:kata_)?|[-:])([0-9a-f]{64})(?:\.scope)?$")
 # Containers of ECS on Fargate and on managed instances. The number tells those of a task apart.
 _ECS_ID = re.compile(r"^[0-9a-f]{32}-\d{1,10}$")
+# Containers of Hadoop YARN, of which the numbers name the application, below a folder that the administrator names
+# (apache/hadoop#6734). `e17` is the epoch: the starts of its resource manager.
+_YARN_ID = re.compile(r"^container_(?:e\d{1,6}_)?\d{13}_\d{4,10}_\d{2,6}_\d{6,12}$")
 # The kind of container by the text before its id, or by the cgroup around it (cgroupfs): `docker-<id>.scope`,
 # `/docker/<id>`, `libpod-<id>.scope`, `/libpod_parent/libpod-<id>`.
 _RUNTIMES = (("docker", "docker"), ("libpod", "podman"))
@@ -72,11 +75,11 @@ def find_scopes(parts: Sequence[str]) -> list[Scope]:
 
 
 def parse_container_id(part: str) -> str | None:
-    """Return the first 12 characters of the container id in a part, or the id of ECS, of which they name the task.
+    """Return the first 12 characters of the container id in a part, or a whole id of ECS or YARN, which is no hash.
 
     conmon monitors a container from outside.
     """
-    if _ECS_ID.match(part):
+    if _ECS_ID.match(part) or _YARN_ID.match(part):
         return part
     found = _ID.search(part)
     return found[1][:12] if found and "conmon" not in part else None
@@ -145,6 +148,8 @@ JOB_PATHS = {
     "LSF": r"/lsf/[^/]+/job\.(?P<job>\d{1,20}(?:\[\d{1,20}\])?)(?:\.[^/]*)?",
     # BASE_CGROUP, the folder EXECUTE with _ for /, and the slot: the number of the job is not in the path.
     "HTCondor": r"/condor_[^/]*?_(?P<job>slot\d{1,9}(?:_\d{1,9})?)(?:@[^/]*)?",
+    # The number of the application, as in application_1410901177871_0001.
+    "YARN": r"/container_(?:e\d{1,6}_)?(?P<job>\d{13}_\d{4,10})_\d{2,6}_\d{6,12}",
 }
 _FORMS = [re.compile(f"(?:{form})(?![^/])") for form in JOB_PATHS.values()]
 
