@@ -12,6 +12,7 @@ import pytest
 
 from memwatch.core.collectors.base import Host
 from memwatch.core.collectors.engines import (
+    PORT_UNKNOWN,
     SEARCH_TURNS,
     SERVER_OFF,
     Collector,
@@ -366,6 +367,37 @@ def test_lm_studio_is_asked_at_the_port_of_its_server(host: EngineHost) -> None:
         for _ in range(SEARCH_TURNS):
             (on,) = collector.collect().engines
     assert (on.url, on.model) == (f"http://127.0.0.1:{site.port}", "qwen3-8b")
+
+
+@pytest.mark.parametrize(
+    "argv", [("python3", "-m", "dynamo.vllm", "--model", "m"), ("/ovms/bin/ovms", "--port", "9000")]
+)
+def test_port_for_another_protocol_is_not_asked(host: EngineHost, vllm: EngineSite, argv: tuple[str, ...]) -> None:
+    """Workers of Dynamo, and OpenVINO Model Server with gRPC alone. A configured address is asked."""
+    host.add(500, argv)
+    host.listen(500, vllm.port)
+    found = ask(host)
+    assert (found.url, found.notes) == (Absent.NOT_AVAILABLE, (PORT_UNKNOWN,))
+    assert vllm.requests == []
+
+
+def test_openvino_is_asked_at_its_port_for_http(host: EngineHost) -> None:
+    with engine_site(texts.openvino()) as site:
+        host.add(500, ("/ovms/bin/ovms", "--port", "9000", f"--rest_port={site.port}", "--metrics_enable"))
+        host.listen(500, site.port)
+        found = ask(host)
+    assert (found.id, found.title) == (f"openvino-{site.port}", "OpenVINO Model Server")
+    assert (found.requests_running, found.weights_bytes) == (6, Absent.NOT_SUPPORTED)
+    assert {path for _, path in site.requests} == {"/metrics"}
+
+
+def test_lmdeploy_is_asked_for_its_metrics(host: EngineHost) -> None:
+    with engine_site(texts.lmdeploy()) as site:
+        host.add(500, ("python3", "-m", "lmdeploy", "serve", "api_server", "m", "--server-port", str(site.port)))
+        host.listen(500, site.port)
+        found = ask(host)
+    assert (found.model, found.kv_cache_ratio) == ("m", 0.97)
+    assert (found.requests_running, found.requests_waiting, found.generation_tokens_total) == (3, 5, 9000)
 
 
 def test_socket_of_a_started_process_is_asked_if_the_launcher_has_none(host: EngineHost) -> None:

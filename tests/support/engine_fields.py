@@ -150,9 +150,26 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
             "nv_trt_llm_request_metrics": figures("requests_running", "requests_waiting"),
         },
     },
-    "openai": {"/v1/models": {"data.id": figures("model")}},
+    "openvino": {
+        "/metrics": {
+            "ovms_current_graphs": figures("model", "requests_running"),
+            "ovms_current_requests": figures("model", "requests_running"),
+        },
+    },
+    "openai": {
+        "/metrics": {
+            "lmdeploy:gpu_cache_usage_perc": USE,
+            "lmdeploy:num_requests_running": figures("requests_running"),
+            "lmdeploy:num_requests_waiting": figures("requests_waiting"),
+            "lmdeploy:num_api_requests_waiting": figures("requests_waiting"),
+            "lmdeploy:prompt_tokens_total": figures("counters.prompt_tokens"),
+            "lmdeploy:generation_tokens_total": figures("counters.generation_tokens"),
+        },
+        "/v1/models": {"data.id": figures("model")},
+    },
 }
 VLLM = Command(("vllm", "serve", "Qwen/Qwen3-32B", "-tp", "2"))
+LMDEPLOY = Command(("lmdeploy", "serve", "api_server", "Qwen/Qwen3-8B"))
 LLAMA = Command(("llama-server", "-np", "4"))
 RUNNER = Command(("/usr/lib/ollama/llama-server", "--model", "/m/sha256-1", "-np", "1"))
 
@@ -224,7 +241,9 @@ TEXTS: Mapping[str, tuple[str, Mapping[str, bytes], Command, Command]] = {
     "tgi": ("tgi", texts.tgi(), Command(), Command()),
     "tensorrt-llm": ("tensorrt-llm", texts.trtllm_serve(), Command(), Command()),
     "triton": ("triton", texts.triton(), Command(), Command()),
+    "openvino": ("openvino", texts.openvino(), Command(), Command()),
     "openai": ("openai", texts.openai(), Command(), Command()),
+    "lmdeploy": ("openai", texts.lmdeploy(), LMDEPLOY, Command()),
     # Many samples.
     "vllm whole": ("vllm", texts.vllm(), VLLM, Command()),
     "sglang wide": ("sglang", texts.sglang(tp=8), Command(), Command()),

@@ -219,3 +219,29 @@ def lm_studio(*loaded: str, size: int = 5 * GIB) -> dict[str, bytes]:
 
 def openai() -> dict[str, bytes]:
     return {"/v1/models": to_json(object="list", data=[{"id": "mlx-community/Qwen3-4B-4bit", "object": "model"}])}
+
+
+def openvino() -> dict[str, bytes]:
+    """OpenVINO Model Server 2026.2 with a text generation graph, an embeddings graph and a plain model."""
+    text = (
+        "# TYPE ovms_current_graphs gauge\n"
+        'ovms_current_graphs{name="bge-m3"} 1\n'
+        'ovms_current_graphs{name="OpenVINO/Qwen3-8B-int4-ov"} 3\n'
+        'ovms_current_requests{name="resnet",version="1"} 2\n'
+        'ovms_current_requests{name="resnet",version="2"} 0\n'
+    )
+    return {"/metrics": text.encode()}
+
+
+def lmdeploy() -> dict[str, bytes]:
+    """LMDeploy with its metrics, on by default since its PR #4108."""
+    values = {
+        "num_api_requests_waiting": 4.0,
+        "num_requests_running": 3.0,
+        "num_requests_waiting": 1.0,
+        "gpu_cache_usage_perc": 0.97,
+        "prompt_tokens_total": 52_000.0,
+        "generation_tokens_total": 9_000.0,
+    }
+    lines = [f'lmdeploy:{name}{{engine="0",model_name="m"}} {value}\n' for name, value in values.items()]
+    return {"/metrics": "".join(lines).encode(), "/v1/models": to_json(object="list", data=[{"id": "m"}])}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, get_args
 
 from msgspec import Struct, field
 
@@ -13,7 +13,7 @@ from memwatch.cli.http import Address as PeerAddress
 from memwatch.cli.http import parse_url
 from memwatch.core.collectors.engines import EngineAddress, EngineAddresses
 from memwatch.core.doc import Doc
-from memwatch.core.engines.records import Address
+from memwatch.core.engines.records import Address, EngineName
 from memwatch.core.linux.key_owner import KeyUse
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
 from memwatch_monitor.neighbours.book import MAX_NEIGHBOURS
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import ssl
 
 STREAM = "/api/v1/stream?form=compact"
-KindName = Literal["vllm", "sglang", "llama.cpp", "ollama", "lm-studio", "tgi", "tensorrt-llm", "triton", "openai"]
+KINDS = ", ".join(f'"{name}"' for name in get_args(EngineName))
 MAX_ENGINES = 32
 
 
@@ -83,11 +83,8 @@ class EngineServer(NamedTable, frozen=True, kw_only=True):
         Doc("Id in metrics and on pages: a to z, 0 to 9, - and _. Unique."),
     ]
     kind: Annotated[
-        KindName,
-        Doc(
-            '"vllm", "sglang", "llama.cpp", "ollama", "lm-studio", "tgi", "tensorrt-llm", "triton" (port '
-            '8002) or "openai".'
-        ),
+        EngineName,
+        Doc(f"One of {KINDS}. Triton has its metrics at port 8002."),
     ]
     url: Annotated[
         Endpoint,

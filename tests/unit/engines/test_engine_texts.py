@@ -286,6 +286,20 @@ def test_other_servers_report_their_model_only() -> None:
     assert found.kv_cache_bytes is Absent.NOT_SUPPORTED
 
 
+def test_openvino_counts_requests_of_graphs_and_models() -> None:
+    found = openai.parse_ovms(Answers(texts.openvino()))
+    assert (found.model, found.requests_running) == ("OpenVINO/Qwen3-8B-int4-ov, bge-m3, resnet", 6)
+    assert (found.kv_cache_ratio, found.weights_bytes) == (Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED)
+    assert found.notes == (openai.OVMS_NO_SIZES,)
+
+
+def test_openvino_without_metrics_names_their_option() -> None:
+    command = Command(("ovms", "--rest_port", "8000", "--model_name", "qwen"))
+    found = openai.parse_ovms(Answers({}, command))
+    assert (found.model, found.requests_running) == ("qwen", Absent.NOT_AVAILABLE)
+    assert openai.OVMS_NO_METRICS in found.notes
+
+
 def test_lm_studio_reports_its_loaded_models() -> None:
     found = lm_studio.parse(Answers({lm_studio.MODELS: texts.lm_studio("qwen3-8b")["/api/v1/models"]}))
     assert (found.model, found.quantization, found.context_tokens) == ("qwen3-8b", "Q4_K_M", 8192)
@@ -411,6 +425,13 @@ def test_helpers_of_a_desktop_are_no_servers() -> None:
         (("/usr/local/bin/llamafile-0.9.3", "-m", "x.gguf"), "openai"),
         (("mistralrs", "serve", "-p", "1234", "-m", "Qwen/Qwen3-4B"), "openai"),
         (("python3", "-m", "atom.entrypoints.openai_server", "--model", "m"), "openai"),  # ROCm/ATOM#1873
+        (("lmdeploy", "serve", "api_server", "m"), "openai"),
+        (("python3", "-m", "lmdeploy", "serve", "api_server", "m"), "openai"),
+        (("sglang-omni", "serve", "--model-path", "m"), "openai"),  # sglang-omni#67
+        (("vllm-omni", "serve", "m"), "vllm"),
+        (("python3", "-m", "dynamo.vllm", "--model", "m"), "vllm"),  # ai-dynamo/dynamo#4441
+        (("python3", "-m", "dynamo.sglang", "--model-path", "m"), "sglang"),
+        (("/ovms/bin/ovms", "--rest_port", "8000", "--model_name", "m"), "openvino"),
         (("/app/bin/com.docker.llama-server", "--model", "x.gguf", "--host", "inference-0.sock"), "llama.cpp"),
     ],
 )

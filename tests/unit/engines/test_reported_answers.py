@@ -9,7 +9,7 @@ import pytest
 
 from memwatch.core.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, vllm
 from memwatch.core.engines.command import Command
-from memwatch.core.engines.records import Cache, EngineReading
+from memwatch.core.engines.records import Cache, Counters, EngineReading
 from memwatch.core.engines.requests import Answers
 from memwatch.core.model import Absent
 
@@ -49,6 +49,11 @@ def of_trtllm(text: str, *options: str) -> EngineReading:
 def of_mlx(*models: dict[str, Any], options: tuple[str, ...] = ()) -> EngineReading:
     body = json.dumps({"object": "list", "data": models}).encode()
     return openai.parse(Answers({"/v1/models": body}, Command(("mlx_vlm.server", *options))))
+
+
+def of_lmdeploy(text: str) -> EngineReading:
+    command = Command(("lmdeploy", "serve", "api_server", "m"))
+    return openai.parse(Answers({"/metrics": text.encode(), "/v1/models": b'{"data": [{"id": "m"}]}'}, command))
 
 
 def cells(tokens: int, sequences: int = 1) -> dict[str, object]:
@@ -114,6 +119,24 @@ WITH_CONTEXT_RANKS = of_sglang(
     ),
     tp_size=8,
 )
+# A version whose names have no colon, as exporters that merge texts write them.
+WITHOUT_COLONS = of_sglang(
+    (rank("token_usage", 0.31) + rank("num_running_reqs", 4) + rank("num_queue_reqs", 2)).replace(
+        "sglang:", "sglang_"
+    )
+)
+# Two replicas, of which one is nearly full.
+REPLICAS = "".join(
+    f'lmdeploy:{name}{{engine="{at}",model_name="m"}} {value}\n'
+    for name, values in (
+        ("num_requests_running", (3.0, 2.0)),
+        ("num_requests_waiting", (1.0, 0.0)),
+        ("num_api_requests_waiting", (4.0, 0.0)),
+        ("gpu_cache_usage_perc", (0.97, 0.31)),
+        ("generation_tokens_total", (900.0, 100.0)),
+    )
+    for at, value in enumerate(values)
+)
 MAPPED_TWICE = of_ollama({"name": "gemma4:26b", "size": 28_668_906_700, "size_vram": 14_388_140_441})
 
 
@@ -166,6 +189,32 @@ MAPPED_TWICE = of_ollama({"name": "gemma4:26b", "size": 28_668_906_700, "size_vr
             id="vllm-project/vllm#44691",
         ),
         pytest.param(PREALLOCATING, {"requests_running": 5, "requests_waiting": 17}, id="sgl-project/sglang#13203"),
+        pytest.param(
+            WITHOUT_COLONS,
+            {"kv_cache_ratio": 0.31, "requests_running": 4, "requests_waiting": 2, "notes": ()},
+            id="sgl-project/sglang#12618, llm-d/llm-d#1970",
+        ),
+        pytest.param(
+            of_lmdeploy(REPLICAS),
+            {
+                "model": "m",
+                "kv_cache_ratio": 0.97,
+                "kv_cache_mean_ratio": pytest.approx(0.64),
+                "requests_running": 5,
+                "requests_waiting": 5,
+                "counters": Counters(None, 1000.0),
+                "notes": (openai.NO_SIZES,),
+            },
+            id="InternLM/lmdeploy#3789",
+        ),
+        pytest.param(
+            of_lmdeploy(REPLICAS.replace("lmdeploy:", "lmdeploy_")), {"kv_cache_ratio": 0.97}, id="the same, merged"
+        ),
+        pytest.param(
+            of_lmdeploy("python_gc_objects_collected_total 1\n"),
+            {"kv_cache_ratio": NOT_SUPPORTED, "requests_running": NOT_SUPPORTED},
+            id="the same with metrics off",
+        ),
         pytest.param(STATES, {"kv_cache_ratio": 0.1}, id="sgl-project/sglang#22555"),
         pytest.param(
             of_sglang(rank("token_usage", -0.02)), {"kv_cache_ratio": INCONSISTENT}, id="the same below zero"

@@ -46,6 +46,7 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 NO_SOCKET = "It does not listen on a TCP port yet."
 SERVER_OFF = "Its server is off: it listens for its own programs only."
 ELSEWHERE = "It listens in the network of a container. Name its address under [[engines]] to ask it."
+PORT_UNKNOWN = "Its command line names no port for HTTP. Name its address under [[engines]] to ask it."
 UNCOUNTED = "The memory of {count} more of its processes is not counted."
 NOT_LOOPBACK = "It listens on {host} only, and memwatchd asks on loopback. Name its address under [[engines]]."
 # Account of the servers of [[engines]].
@@ -70,9 +71,9 @@ class Options(SwitchableOptions, frozen=True, kw_only=True):
     discover: Annotated[
         bool,
         Doc(
-            "Ask the model servers of this machine (vLLM, SGLang, llama.cpp, Ollama, LM Studio, TGI, TensorRT-LLM) "
-            "for their memory and load, every 5 s. They are found by their processes, and asked with GET on "
-            "loopback only. With false, only the servers under [[engines]] are asked."
+            "Ask the model servers of this machine (vLLM, SGLang, llama.cpp, Ollama, LM Studio, TGI, TensorRT-LLM, "
+            "OpenVINO) for their memory and load, every 5 s. They are found by their processes, and asked with GET "
+            "on loopback only. With false, only the servers under [[engines]] are asked."
         ),
     ] = True
 
@@ -259,10 +260,15 @@ class Collector(BaseCollector):
     def _locate(self, process: ServerProcess, command: Command, before: Found | None) -> Found:
         """Find the socket of a server. One that listens where it did before is kept, with its counters."""
         kind = process.kind
-        preferred = next((n for n in (command.number(name) for name in kind.port_options) if n), kind.port)
+        named = next((n for n in (command.number(name) for name in kind.port_options) if n), None)
+        preferred = named or kind.port
         listeners = find_listeners(self._roots.procfs, process, self._tables)
         asked = [one for one in listeners if one.port not in kind.inner_ports]
+        if not kind.has_own_port(command):
+            asked = [one for one in asked if one.port == named]
         asked.sort(key=lambda one: (one.port != preferred, one.port))
+        if listeners and not asked and not kind.has_own_port(command):
+            return Found(None, PORT_UNKNOWN, self._turn)
         if not asked:
             return Found(None, SERVER_OFF if listeners else NO_SOCKET, self._turn)
         ours = self._tables.read(self._net)

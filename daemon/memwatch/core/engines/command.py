@@ -145,7 +145,7 @@ def base_name(path: str) -> str:
 # Every command line of an engine has one of these. The search takes 1 µs for a short command line; splitting it and
 # comparing its words with each kind takes 12 µs. A build starts hundreds of processes a second.
 MENTION = re.compile(
-    rb"vllm|sglang|llama|ollama|text-generation|trtllm|tensorrt_llm|triton|mlx_v?lm|mlc_llm|lmdeploy|koboldcpp|aphrodite|mistralrs"
+    rb"vllm|sglang|\bovms\b|llama|ollama|text-generation|trtllm|tensorrt_llm|triton|mlx_v?lm|mlc_llm|lmdeploy|koboldcpp|aphrodite|mistralrs"
     rb"|llmster|lm-studio|atom\.entrypoints"
 )
 

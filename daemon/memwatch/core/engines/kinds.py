@@ -12,12 +12,17 @@ from memwatch.core.engines.records import EngineName, EngineReading
 from memwatch.core.engines.requests import Answers, Frequency, Request
 
 
+def always(_: Command) -> bool:
+    return True
+
+
 class EngineKind(Struct, frozen=True):
     """`requests` in the order of sending. `port`: the default one. `port_options`: options that set it.
 
     `options_files`: options that name a file with further ones. `variables`: those of its environment that set
     options which decide on its memory. `inner_ports`: ports at which its program listens for its own parts; they
-    are not asked.
+    are not asked. `has_own_port`: False for a program that may listen for another protocol; only a port that its
+    command line names is asked.
     """
 
     name: EngineName
@@ -30,6 +35,7 @@ class EngineKind(Struct, frozen=True):
     options_files: tuple[str, ...] = ()
     inner_ports: frozenset[int] = frozenset()
     variables: Mapping[str, Variable] = {}
+    has_own_port: Callable[[Command], bool] = always
 
     def requests_of(self, asked: Frequency) -> tuple[Request, ...]:
         return tuple(one for one in self.requests if one.asked == asked)
@@ -37,7 +43,14 @@ class EngineKind(Struct, frozen=True):
 
 KINDS = (
     EngineKind(
-        "vllm", "vLLM", vllm.PORT, vllm.REQUESTS, vllm.matches, vllm.parse, options_files=vllm.OPTIONS_FILES
+        "vllm",
+        "vLLM",
+        vllm.PORT,
+        vllm.REQUESTS,
+        vllm.matches,
+        vllm.parse,
+        options_files=vllm.OPTIONS_FILES,
+        has_own_port=vllm.has_own_port,
     ),
     EngineKind(
         "sglang",
@@ -47,6 +60,7 @@ KINDS = (
         sglang.matches,
         sglang.parse,
         options_files=sglang.OPTIONS_FILES,
+        has_own_port=sglang.has_own_port,
     ),
     EngineKind(
         "llama.cpp",
@@ -95,6 +109,16 @@ KINDS = (
         tensorrt_llm.matches_triton,
         tensorrt_llm.parse_triton,
         ("--metrics-port",),
+    ),
+    EngineKind(
+        "openvino",
+        "OpenVINO Model Server",
+        openai.OVMS_PORT,
+        openai.OVMS_REQUESTS,
+        openai.matches_ovms,
+        openai.parse_ovms,
+        openai.OVMS_PORT_OPTIONS,
+        has_own_port=openai.has_own_port,
     ),
     EngineKind(
         "openai",

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.records import Cache, Counters, EngineReading
 from memwatch.core.engines.requests import Answers, Model, Models, Request
-from memwatch.core.engines.text import EVERY_LABEL, count_of, name_of
+from memwatch.core.engines.text import (
+    EVERY_LABEL,
+    VLLM_CORE,
+    Exposition,
+    Identity,
+    count_of,
+    name_of,
+    note_impossible,
+    worst_and_mean,
+)
 from memwatch.core.listing import some_of
 from memwatch.core.model import Absent
 
 PORT, MAX_NAMES = 8000, 8
+LMDEPLOY = "lmdeploy"
+
+
+def has_metrics(answers: Answers) -> bool:
+    """Return True for LMDeploy, whose /metrics has names of vLLM's form (its PR #3534; by default since #4108)."""
+    return is_lmdeploy(answers.command)
+
+
 REQUESTS = (
+    Request("/metrics", "every 5 s", "None: the HTTP server answers. Asked of LMDeploy only.", has_metrics),
     Request(
         "/v1/models",
         "once a minute",
@@ -25,19 +46,27 @@ LIST_CACHE = frozenset({"mlx_lm.server", "mlx_vlm.server"})
 MODULES = LIST_CACHE | {
     "llama_cpp.server", "mlc_llm.serve", "aphrodite.endpoints.openai.api_server", "atom.entrypoints.openai_server",
 }  # fmt: skip
-SCRIPTS = LIST_CACHE | {"lmdeploy", "koboldcpp", "mlc_llm", "aphrodite", "llamafile", "mistralrs-server"}
+SCRIPTS = LIST_CACHE | {"koboldcpp", "mlc_llm", "aphrodite", "llamafile", "mistralrs-server"}
 # Programs of a release and of a model: koboldcpp.py, koboldcpp-linux-x64, llamafile-0.9.3, Qwen3-8B.llamafile.
 PREFIXES, SUFFIX = ("koboldcpp-", "llamafile-"), ".llamafile"
 NO = Absent.NOT_SUPPORTED
 NOT_LOADED = "It lists {count} models, and not which of them are loaded."
 MAYBE_LOADED = "It lists a model of its cache, and not whether that is loaded."
 NONE_LOADED = "None of its {count} models is loaded."
+NO_SIZES = "It reports the use of its KV cache, and no sizes."
+# Requests that wait for the engine, and those that wait for a handle of it.
+LMDEPLOY_QUEUES = ("num_requests_waiting", "num_api_requests_waiting")
 NOTHING_MORE = "It reports its model only: the API has no figures of memory and load."
+
+
+def is_lmdeploy(command: Command) -> bool:
+    return command.script == LMDEPLOY or command.module.partition(".")[0] == LMDEPLOY
 
 
 def matches(command: Command) -> bool:
     is_part = command.script in ("mlx_lm", "mlx_vlm") and command.subcommand == "server"
-    is_part = is_part or (command.script == "mistralrs" and command.subcommand == "serve")
+    is_part = is_part or (command.script in ("mistralrs", "sglang-omni") and command.subcommand == "serve")
+    is_part = is_part or (is_lmdeploy(command) and "serve" in command.argv)
     name = command.script.removesuffix(".py")
     is_named = name in SCRIPTS or name.startswith(PREFIXES) or name.endswith(SUFFIX)
     return is_part or command.module in MODULES or is_named
@@ -46,7 +75,7 @@ def matches(command: Command) -> bool:
 def parse(answers: Answers) -> EngineReading:
     listed, started = answers.models(), answers.command.option("--model")
     model, note = find_model(listed, started, lists_cache(answers.command))
-    return EngineReading(
+    found = EngineReading(
         version=NO,
         model=name_of(model.id or started),
         model_path=model.root or started,
@@ -59,6 +88,30 @@ def parse(answers: Answers) -> EngineReading:
         rate=NO,
         sleeping=NO,
         notes=(note, NOTHING_MORE) if note else (NOTHING_MORE,),
+    )
+    metrics = answers.metrics()
+    return with_metrics(found, metrics, note) if metrics.has(f"{LMDEPLOY}:") else found
+
+
+def with_metrics(found: EngineReading, metrics: Exposition, note: str) -> EngineReading:
+    """Add the figures of LMDeploy. It reports no bytes and no blocks of its KV cache."""
+    use = f"{LMDEPLOY}:gpu_cache_usage_perc"
+    pools, impossible = metrics.by(use, VLLM_CORE), metrics.count_impossible(use)
+    worst, mean = worst_and_mean(pools, impossible)
+    return replace(
+        found,
+        kv_cache_ratio=worst,
+        kv_cache_mean_ratio=mean,
+        requests_running=count_of(metrics.total(f"{LMDEPLOY}:num_requests_running", VLLM_CORE)),
+        requests_waiting=metrics.count_all({f"{LMDEPLOY}:{name}": VLLM_CORE for name in LMDEPLOY_QUEUES}),
+        counters=Counters(
+            metrics.total(f"{LMDEPLOY}:prompt_tokens_total", EVERY_LABEL),
+            metrics.total(f"{LMDEPLOY}:generation_tokens_total", EVERY_LABEL),
+            metrics.total(f"{LMDEPLOY}:time_to_first_token_seconds_sum", EVERY_LABEL),
+            metrics.total(f"{LMDEPLOY}:time_to_first_token_seconds_count", EVERY_LABEL),
+        ),
+        rate=Absent.NOT_AVAILABLE,
+        notes=tuple(filter(None, (note, *note_impossible(pools, impossible), NO_SIZES))),
     )
 
 
@@ -122,4 +175,44 @@ def parse_tgi(answers: Answers) -> EngineReading:
             metrics.total("tgi_request_generated_tokens_sum", EVERY_LABEL),
         ),
         sleeping=NO,
+    )
+
+
+# OpenVINO Model Server: names of src/metric_config.cpp, 2024 to 2026. It reports requests of text generation as
+# graphs, and neither its KV cache nor tokens. --port is that of gRPC; a port for HTTP and metrics are both options.
+OVMS_PORT, OVMS_PORT_OPTIONS = 8000, ("--rest-port",)
+OVMS_REQUESTS = (
+    Request("/metrics", "every 5 s", "None: the HTTP server answers. It loads its models at its start."),
+)
+# A request of text generation runs a graph; one to a model without a graph is counted apart.
+RUNNING: Mapping[str, Identity] = {"ovms_current_graphs": ("name",), "ovms_current_requests": ("name", "version")}
+OVMS_NO_METRICS = "Start it with --metrics_enable for its requests."
+OVMS_NO_SIZES = "It reports its requests, and no sizes of weights and KV cache."
+
+
+def matches_ovms(command: Command) -> bool:
+    return command.script == "ovms"
+
+
+def has_own_port(_: Command) -> bool:
+    return False
+
+
+def parse_ovms(answers: Answers) -> EngineReading:
+    metrics, command = answers.metrics(), answers.command
+    started = command.option("--model-name") or command.option("--source-model")
+    listed = [name for each in RUNNING.items() for name, *_ in metrics.by(*each) if name]
+    names = list(dict.fromkeys(sorted(listed)))
+    return EngineReading(
+        version=NO,
+        model=name_of(some_of(names, MAX_NAMES) if names else started),
+        kv_cache_bytes=NO,
+        weights_bytes=NO,
+        kv_cache_ratio=NO,
+        kv_cache_mean_ratio=NO,
+        requests_running=metrics.count_all(RUNNING),
+        requests_waiting=NO,
+        rate=NO,
+        sleeping=NO,
+        notes=(OVMS_NO_SIZES,) if listed else (OVMS_NO_METRICS, OVMS_NO_SIZES),
     )

@@ -17,7 +17,7 @@ MAX_COUNT = 10**15
 # Layout of a KV cache: whole blocks of all layers (vLLM), or the cells of each sequence (llama.cpp).
 Layout = Literal["blocks", "cells"]
 EngineName = Literal[
-    "vllm", "sglang", "llama.cpp", "ollama", "lm-studio", "tgi", "tensorrt-llm", "triton", "openai"
+    "vllm", "sglang", "llama.cpp", "ollama", "lm-studio", "tgi", "tensorrt-llm", "triton", "openvino", "openai"
 ]
 NO = Absent.NOT_SUPPORTED
 

@@ -27,6 +27,8 @@ from memwatch.core.model import Absent, Bytes, Quality
 
 PORT = 30000
 OPTIONS_FILES = ("--config",)
+# A worker of NVIDIA Dynamo, see `vllm.DYNAMO`.
+DYNAMO = "dynamo.sglang"
 QUEUES = ("queue", "prefill_prealloc_queue", "decode_prealloc_queue")
 INFO = "/server_info|/get_server_info"
 GIB, MAX_GPUS = 1 << 30, 4096
@@ -75,7 +77,11 @@ REQUESTS = (
 
 def matches(command: Command) -> bool:
     served = command.script == "sglang" and command.subcommand == "serve"
-    return served or command.module == "sglang.launch_server"
+    return served or command.module in ("sglang.launch_server", DYNAMO)
+
+
+def has_own_port(command: Command) -> bool:
+    return command.module != DYNAMO
 
 
 def parse(answers: Answers) -> EngineReading:
@@ -96,7 +102,7 @@ def parse(answers: Answers) -> EngineReading:
         kv_cache_ratio=worst,
         kv_cache_mean_ratio=Absent.NOT_AVAILABLE if missing else mean,
         requests_running=count_of(running),
-        requests_waiting=count_of(find_waiting(metrics)),
+        requests_waiting=find_waiting(metrics),
         counters=Counters(
             metrics.total("sglang:prompt_tokens_total", EVERY_LABEL),
             metrics.total("sglang:generation_tokens_total", EVERY_LABEL),
@@ -121,13 +127,12 @@ def note_missing(metrics: Exposition, info: Info) -> tuple[str, ...]:
     return (SOME_REPLICAS.format(count=count, replicas=replicas),)
 
 
-def find_waiting(metrics: Exposition) -> float | None:
+def find_waiting(metrics: Exposition) -> int | Absent:
     """Return the requests that wait: also those for a place in the KV cache, with prefill and decode apart.
 
     A decoding server has them in separate queues, and none in the other (sglang PR #13203).
     """
-    queues = [metrics.total(f"sglang:num_{name}_reqs", SGLANG_REPLICA) for name in QUEUES]
-    return None if queues[0] is None else sum(queue or 0.0 for queue in queues)
+    return metrics.count_all({f"sglang:num_{name}_reqs": SGLANG_REPLICA for name in QUEUES})
 
 
 def count_gpus(info: Info) -> int | None:

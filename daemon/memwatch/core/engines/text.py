@@ -49,10 +49,18 @@ class Exposition:
 
     def __init__(self, data: bytes | None) -> None:
         self._data = b"\n" + (data or b"")
+        self._separators: dict[str, str] = {}
 
     def has(self, prefix: str) -> bool:
         """Return True if a line begins with this part of a name."""
-        return b"\n" + prefix.encode() in self._data
+        return b"\n" + self._spell(prefix) in self._data
+
+    def _spell(self, name: str) -> bytes:
+        """Return a name as this text has it: some write `_` for the `:` after the engine (sglang#12618)."""
+        engine, colon, rest = name.partition(":")
+        if colon and engine not in self._separators:
+            self._separators[engine] = ":" if f"\n{engine}:".encode() in self._data else "_"
+        return f"{engine}{self._separators[engine]}{rest}".encode() if colon else name.encode()
 
     def samples(self, name: str) -> Iterator[tuple[bytes, float]]:
         """Yield labels and value of each sample. Values that are no finite number of at least 0 are left out."""
@@ -70,7 +78,7 @@ class Exposition:
 
     def _lines(self, name: str) -> Iterator[bytes]:
         """Yield what follows the name in each line that begins with it, also with a longer one."""
-        start, end = b"\n" + name.encode(), 0
+        start, end = b"\n" + self._spell(name), 0
         while True:
             at = self._data.find(start, end)
             if at < 0:
@@ -103,6 +111,15 @@ class Exposition:
     def one(self, name: str, **wanted: str) -> float | None:
         """Return the figure of the whole server."""
         return self.total(name, (), **wanted)
+
+    def count_all(self, identities: Mapping[str, Identity]) -> int | Absent:
+        """Return the sum of several metrics, each with its identity. One unreadable sample makes it unknown."""
+        for name in identities:
+            lines = (line for line in self._lines(name) if line[:1] in (b"{", b" "))
+            if any(parse_value(line) is None for line in islice(lines, MAX_SAMPLES)):
+                return Absent.INCONSISTENT
+        known = [one for one in (self.total(*each) for each in identities.items()) if one is not None]
+        return count_of(sum(known) if known else None)
 
     def infos(self, name: str, identity: Identity) -> list[bytes]:
         """Return the labels of the first sample of each thing."""

@@ -29,6 +29,8 @@ from memwatch.core.model import Absent
 
 PORT = 8000
 OPTIONS_FILES = ("--config",)
+# A worker of NVIDIA Dynamo. Its figures are at the port that a variable names (ai-dynamo/dynamo#4441).
+DYNAMO = "dynamo.vllm"
 NO_CORE = "None, at any level of sleep: the API server answers, without its engine."
 REQUESTS = (
     Request("/metrics", "every 5 s", NO_CORE),
@@ -48,9 +50,14 @@ DISCARDED = "It sleeps: its weights and its KV cache are released."
 
 
 def matches(command: Command) -> bool:
-    served = command.script == "vllm" and command.subcommand == "serve"
+    served = command.script in ("vllm", "vllm-omni") and command.subcommand == "serve"
+    served = served or command.module == DYNAMO
     by_module = command.module == "vllm.entrypoints.cli.main" and command.word_after(command.module) == "serve"
     return served or by_module or command.module == "vllm.entrypoints.openai.api_server"
+
+
+def has_own_port(command: Command) -> bool:
+    return command.module != DYNAMO
 
 
 def parse(answers: Answers) -> EngineReading:
