@@ -23,6 +23,7 @@ from memwatch.core.collectors.engines import (
 from memwatch.core.engines import llama_cpp
 from memwatch.core.engines.exchange import MAX_ANSWER_BYTES
 from memwatch.core.engines.records import Address, Engine, ModelQuery, ModelSizes, ServedBy
+from memwatch.core.engines.server import BESIDE, MAX_BESIDE
 from memwatch.core.linux.files import SourceUnavailable
 from memwatch.core.model import Absent, Quality
 from memwatch.planning.served import parse_options
@@ -289,6 +290,29 @@ def test_draft_model_of_llama_cpp_has_the_size_of_its_file(host: EngineHost) -> 
     }
     (draft,) = (query for query in asked if query.name == "/models/draft.gguf")
     assert (draft.cache, draft.by) == (None, ServedBy(500, 77, str(host.proc), str(host.root)))
+
+
+def test_projector_and_adapters_of_llama_cpp_are_in_its_weights(host: EngineHost) -> None:
+    """LLama-GUI#374, unsloth#5849 and llama.cpp#19153: they were counted in the rest."""
+    adapters = [f"/models/{at}.gguf" for at in range(MAX_BESIDE + 1)]
+    host.add(500, (*LLAMA, "--mmproj", "/models/mmproj.gguf", "--lora", ",".join(adapters)))
+    sizes = {"/models/mmproj.gguf": GIB >> 2, adapters[0]: GIB >> 5}
+
+    def size(query: ModelQuery) -> ModelSizes:
+        found = sizes.get(query.name, Absent.NOT_AVAILABLE)
+        return ModelSizes(GIB, GIB >> 3) if query.cache else ModelSizes(found)
+
+    with engine_site(texts.llama_cpp()) as site:
+        host.listen(500, site.port)
+        collector = Collector(host.roots, True, (), size, host.net)
+        (before,) = Collector(host.roots, True, (), None, host.net).collect().engines
+        for _ in range(3):
+            (engine,) = collector.collect().engines
+    assert isinstance(engine.weights_bytes, int)
+    assert isinstance(before.weights_bytes, int)
+    assert engine.weights_bytes - before.weights_bytes == (GIB >> 2) + (GIB >> 5)
+    assert engine.quality is Quality.DERIVED
+    assert BESIDE.format(count=MAX_BESIDE, total=MAX_BESIDE + 2) in engine.notes
 
 
 def test_unreadable_draft_model_is_named(host: EngineHost) -> None:

@@ -64,10 +64,41 @@ def test_draft_model_of_llama_cpp_is_named_by_its_options(
     assert [one for one in found.notes if "draft" in one] == [note] * bool(note)
 
 
+@pytest.mark.parametrize(
+    ("options", "environment", "paths"),
+    [
+        (("--mmproj", "/m/mmproj.gguf"), (), ("/m/mmproj.gguf",)),
+        (("-mm", "p.gguf", "--lora", "a.gguf", "--lora", "b.gguf"), (), ("p.gguf", "a.gguf", "b.gguf")),
+        (("--lora", "a.gguf,b.gguf"), (), ("a.gguf", "b.gguf")),
+        (("--lora-scaled", "a.gguf:0.5,b.gguf:-1"), (), ("a.gguf", "b.gguf")),
+        (("--lora-scaled", "a.gguf", "0.5"), (), ("a.gguf",)),
+        (("--lora", "a.gguf", "--lora", "a.gguf"), (), ("a.gguf",)),
+        ((), ("LLAMA_ARG_MMPROJ=/m/p.gguf",), ("/m/p.gguf",)),
+        (("--mmproj", "p.gguf", "--no-mmproj"), (), ()),
+        ((), (), ()),
+    ],
+)
+def test_projector_and_adapters_of_llama_cpp_are_beside_its_model(
+    options: tuple[str, ...], environment: tuple[str, ...], paths: tuple[str, ...]
+) -> None:
+    command = Command(("llama-server", *options), (), options_of(llama_cpp.VARIABLES, environment))
+    assert llama_cpp.parse(Answers(texts.llama_cpp(), command)).beside_paths == paths
+
+
+@pytest.mark.parametrize(
+    ("options", "is_noted"), [(("-hf", "ggml-org/gemma-3-4b-it-GGUF"), True), (("--mmproj", "p.gguf"), False)]
+)
+def test_projector_that_the_server_chose_is_named(options: tuple[str, ...], is_noted: bool) -> None:
+    answers = texts.llama_cpp(modalities={"vision": True, "audio": False})
+    found = llama_cpp.parse(Answers(answers, Command(("llama-server", *options))))
+    assert (llama_cpp.UNKNOWN_PROJECTOR in found.notes) == is_noted
+
+
 def test_sleeping_llama_cpp_holds_no_draft_model() -> None:
     asleep = {**texts.llama_cpp(), "/props": b'{"is_sleeping": true, "build_info": "b10700"}'}
-    found = llama_cpp.parse(Answers(asleep, Command(("llama-server", "-md", "d.gguf"))))
+    found = llama_cpp.parse(Answers(asleep, Command(("llama-server", "-md", "d.gguf", "--mmproj", "p.gguf"))))
     assert (found.weights_bytes, found.draft_weights_bytes, found.draft_path) == (0, 0, "")
+    assert found.beside_paths == ()
     assert llama_cpp.parse(Answers(asleep)).draft_weights_bytes is NO_DRAFT
 
 

@@ -67,12 +67,16 @@ class Command(Struct, frozen=True):
 
     def option(self, *names: str) -> str:
         """Return the value of the last of these options, written as two arguments or with `=`; empty without."""
-        found = ""
+        return next(reversed(self.values_of(*names)), "")
+
+    def values_of(self, *names: str) -> list[str]:
+        """Return the values of all of these options, in their order."""
+        found = []
         options = self._options
         for at, argument in enumerate(options):
             name, equals, value = argument.partition("=")
             if _with_dashes(name) in names:
-                found = value if equals else next(iter(options[at + 1 : at + 2]), "")
+                found.append(value if equals else next(iter(options[at + 1 : at + 2]), ""))
         return found
 
     @property

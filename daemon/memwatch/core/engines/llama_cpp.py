@@ -49,6 +49,11 @@ DRAFT_FILE = ("--model-draft", "--spec-draft-model", "-md")
 DRAFT_REPOSITORY = ("--hf-repo-draft", "--spec-draft-hf", "-hfd", "-hfrd")
 DRAFT_CACHE = "The KV cache of its draft model is counted in the rest."
 UNKNOWN_DRAFT = "The size of its draft model is not known: the command line names a repository, and not its file."
+# Files beside the model, which are not in the size that /models reports: the projector of images and sound, and
+# LoRA adapters, each loaded even if unused (llama.cpp#19153). Some versions take a list of them, with scales.
+PROJECTOR, NO_PROJECTOR = ("--mmproj", "-mm"), "--no-mmproj"
+ADAPTERS, SCALE = ("--lora", "--lora-scaled"), re.compile(r":-?[0-9.]+$")
+UNKNOWN_PROJECTOR = "The size of its multimodal projector is not known: the command line does not name its file."
 # The command line comes before them. LLAMA_ARG_KV_SPLIT is the name of the middle of 2025. There are none for IDLE.
 VARIABLES: Mapping[str, Variable] = {
     "LLAMA_ARG_CTX_SIZE": Variable("--ctx-size"),
@@ -57,6 +62,7 @@ VARIABLES: Mapping[str, Variable] = {
     "LLAMA_ARG_KV_UNIFIED": Variable("--kv-unified", "--no-kv-unified"),
     "LLAMA_ARG_NO_KV_UNIFIED": Variable("--no-kv-unified", "--no-kv-unified"),
     "LLAMA_ARG_KV_UNIFIED_PER_SLOT": Variable(PER_SLOT),
+    "LLAMA_ARG_MMPROJ": Variable("--mmproj"),
     "LLAMA_ARG_MODEL_DRAFT": Variable("--model-draft"),
     "LLAMA_ARG_SPEC_DRAFT_MODEL": Variable("--model-draft"),
     "LLAMA_ARG_HFD_REPO": Variable("--hf-repo-draft"),
@@ -73,6 +79,11 @@ class Generation(Struct, frozen=True):
     n_ctx: int | None = None
 
 
+class Modalities(Struct, frozen=True):
+    vision: bool = False
+    audio: bool = False
+
+
 class Props(Struct, frozen=True):
     default_generation_settings: Generation = Generation()
     total_slots: int | None = None
@@ -81,6 +92,7 @@ class Props(Struct, frozen=True):
     model_alias: str = ""
     build_info: str = ""
     is_sleeping: bool | None = None
+    modalities: Modalities = Modalities()
 
 
 class Health(Struct, frozen=True):
@@ -221,6 +233,7 @@ def parse(answers: Answers) -> EngineReading:
         model=name_of(props.model_alias or listed.id.rpartition("/")[2] or props.model_path.rpartition("/")[2]),
         model_path=props.model_path,
         draft_path=answers.command.option(*DRAFT_FILE),
+        beside_paths=find_beside(answers.command),
         draft_weights_bytes=Absent.NOT_AVAILABLE if has_draft(answers.command) else Absent.NOT_SUPPORTED,
         quantization=name_of(listed.meta.ftype.removeprefix("(guessed) ") if listed.meta else ""),
         context_tokens=count_of(props.default_generation_settings.n_ctx or None),
@@ -239,6 +252,19 @@ def parse(answers: Answers) -> EngineReading:
     if used is Absent.NOT_AVAILABLE and "/metrics" in answers.bodies:
         found = replace(found, kv_cache_ratio=Absent.NOT_SUPPORTED, kv_cache_mean_ratio=Absent.NOT_SUPPORTED)
     return _asleep(found) if props.is_sleeping else found
+
+
+def find_beside(command: Command) -> tuple[str, ...]:
+    """Return the files of the projector and of the adapters, each once."""
+    listed = [SCALE.sub("", one) for value in command.values_of(*ADAPTERS) for one in value.split(",")]
+    projector = "" if command.has(NO_PROJECTOR) else command.option(*PROJECTOR)
+    return tuple(dict.fromkeys(one for one in (projector, *listed) if one))
+
+
+def is_projector_unknown(command: Command, props: Props) -> bool:
+    """Return True for a model that takes images or sound, by a file that only the server knows."""
+    takes_more = props.modalities.vision or props.modalities.audio
+    return takes_more and not command.option(*PROJECTOR)
 
 
 def has_draft(command: Command) -> bool:
@@ -324,6 +350,7 @@ def _asleep(found: EngineReading) -> EngineReading:
         cache=None,
         model_path="",
         draft_path="",
+        beside_paths=(),
         quality=Quality.DERIVED,
     )
 
@@ -336,6 +363,8 @@ def _notes(answers: Answers, running: float | None, cells: Cache | None, props: 
         yield _missing_metrics(answers)
     if has_draft(answers.command):
         yield DRAFT_CACHE if answers.command.option(*DRAFT_FILE) else UNKNOWN_DRAFT
+    if is_projector_unknown(answers.command, props):
+        yield UNKNOWN_PROJECTOR
     if cells is None and (props.total_slots or 0) > 1 and not answers.command.argv:
         yield UNKNOWN_CELLS
     if cells is not None and cells.is_assumed and answers.command.argv:

@@ -175,7 +175,8 @@ class Counters(Struct, frozen=True):
 
 class EngineReading(Struct, frozen=True):
     """Figures in the answers of one engine. `model_path`: its files, a path or the name of a repository.
-    `draft_path`: those of its draft model.
+    `draft_path`: those of its draft model. `beside_paths`: files that it loads beside the model, such as adapters;
+    their weights are added.
 
     `cache` is the capacity where the engine reports tokens and not bytes. `rate`: tokens per second as reported.
     """
@@ -184,6 +185,7 @@ class EngineReading(Struct, frozen=True):
     model: Words = Absent.NOT_AVAILABLE
     model_path: str = ""
     draft_path: str = ""
+    beside_paths: tuple[str, ...] = ()
     quantization: Words = Absent.NOT_AVAILABLE
     context_tokens: int | Absent = Absent.NOT_AVAILABLE
     weights_bytes: Bytes = Absent.NOT_AVAILABLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -79,6 +79,9 @@ WANTS_KEY = "It wants an API key: name it under [[engines]] with its token."
 TOO_OFTEN = "The files of its model are read once a minute."
 NOT_YET = "The files of its model are not read yet."
 
+BESIDE = "The weights of {count} of {total} projectors and adapters beside its model are counted in the rest."
+# Files of a server beside its model that are read; the others are counted in the note.
+MAX_BESIDE = 16
 NO_SIZES = ModelSizes()
 
 # Return the sizes of a model, None while its files are being read.
@@ -133,6 +136,8 @@ class EngineServer:
         self.kind = kind
         self.address = address
         self._files, self._draft_files = ModelFiles(size_model), ModelFiles(size_model)
+        self._size_model = size_model
+        self._beside: dict[str, ModelFiles] = {}
         self._monotonic = monotonic
         self._admit, self._resolve, self._cpu_time = admit, resolve, cpu_time
         self._exchange: Exchange | None = None
@@ -214,8 +219,8 @@ class EngineServer:
         """Return the record with what the server reported in the last round."""
         if self._reading is None:
             return describe_failure(engine, self._failure or GetError(NO_ANSWER))
-        sizes, draft = self._size(self._reading, self._monotonic())
-        found = build_engine(engine, self._reading, self._rates, sizes, draft)
+        sizes, draft, *beside = self._size(self._reading, self._monotonic())
+        found = build_engine(engine, self._reading, self._rates, sizes, draft, beside)
         if not self._is_fresh:
             return replace(found.as_stale(), notes=(*engine.notes, self._costly))
         return replace(found, notes=tuple(dict.fromkeys((*found.notes, *self._oddities))))
@@ -263,12 +268,16 @@ class EngineServer:
         finally:
             self._fetch_seconds += self._cpu_time() - began
 
-    def _size(self, reading: EngineReading, now: float) -> tuple[ModelSizes, ModelSizes]:
-        """Return the sizes that follow from the files of the model, and of its draft model."""
+    def _size(self, reading: EngineReading, now: float) -> tuple[ModelSizes, ...]:
+        """Return the sizes that follow from the files of the model, of its draft model, and of each beside them."""
         is_wanted = reading.model_path and is_needed(reading)
         query = ModelQuery(reading.model_path, reading.cache) if is_wanted else None
         draft = ModelQuery(reading.draft_path) if reading.draft_path else None
-        return self._files.size(query, now), self._draft_files.size(draft, now)
+        paths = reading.beside_paths[:MAX_BESIDE]
+        self._beside = {path: self._beside.get(path) or ModelFiles(self._size_model) for path in paths}
+        beside = [self._beside[path].size(ModelQuery(path), now) for path in paths]
+        beside += [NO_SIZES] * (len(reading.beside_paths) - len(paths))
+        return self._files.size(query, now), self._draft_files.size(draft, now), *beside
 
 
 def is_now_certain(before: ModelQuery | None, query: ModelQuery) -> bool:
@@ -289,7 +298,12 @@ def is_needed(reading: EngineReading) -> bool:
 
 
 def build_engine(
-    engine: Engine, reading: EngineReading, rates: Rates, sizes: ModelSizes, draft: ModelSizes = NO_SIZES
+    engine: Engine,
+    reading: EngineReading,
+    rates: Rates,
+    sizes: ModelSizes,
+    draft: ModelSizes = NO_SIZES,
+    beside: Sequence[ModelSizes] = (),
 ) -> Engine:
     """Return the record of one round. Figures of the engine come before those of its model's files.
 
@@ -299,6 +313,10 @@ def build_engine(
     quality = reading.quality
     if isinstance(weights, Absent) and not isinstance(sizes.weights_bytes, Absent):
         weights, quality = sizes.weights_bytes, Quality.DERIVED
+    more = [one.weights_bytes for one in beside]
+    known = [one for one in more if isinstance(one, int)]
+    if isinstance(weights, int) and known:
+        weights, quality = weights + sum(known), Quality.DERIVED
     if isinstance(cache, Absent) and not isinstance(sizes.kv_cache_bytes, Absent):
         cache, quality = sizes.kv_cache_bytes, sizes.quality
     is_draft_sized = isinstance(draft.weights_bytes, int)
@@ -325,7 +343,7 @@ def build_engine(
         sleeping=reading.sleeping,
         gpu_fraction=reading.gpu_fraction,
         quality=quality,
-        notes=tuple(map(printable, _notes(engine, reading, sizes, draft))),
+        notes=tuple(map(printable, _notes(engine, reading, sizes, draft, *beside))),
     )
 
 
@@ -333,6 +351,8 @@ def _notes(engine: Engine, reading: EngineReading, *sizes: ModelSizes) -> Iterat
     yield from engine.notes
     yield from reading.notes
     yield from (one.note for one in sizes if one.note)
+    if unread := sum(1 for one in sizes[2:] if isinstance(one.weights_bytes, Absent)):
+        yield BESIDE.format(count=unread, total=len(sizes) - 2)
 
 
 def _used(cache: Bytes, ratio: float | Absent) -> Bytes:
