@@ -411,7 +411,8 @@ def test_openvino_is_asked_at_its_port_for_http(host: EngineHost) -> None:
         host.listen(500, site.port)
         found = ask(host)
     assert (found.id, found.title) == (f"openvino-{site.port}", "OpenVINO Model Server")
-    assert (found.requests_running, found.weights_bytes) == (6, Absent.NOT_SUPPORTED)
+    assert (found.requests_running, found.weights_bytes) == (6, Absent.NOT_AVAILABLE)
+    assert not isinstance(found.remainder_bytes, int)
     assert {path for _, path in site.requests} == {"/metrics"}
 
 

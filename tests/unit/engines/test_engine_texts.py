@@ -320,7 +320,7 @@ def test_other_servers_report_their_model_only() -> None:
 def test_openvino_counts_requests_of_graphs_and_models() -> None:
     found = openai.parse_ovms(Answers(texts.openvino()))
     assert (found.model, found.requests_running) == ("OpenVINO/Qwen3-8B-int4-ov, bge-m3, resnet", 6)
-    assert (found.kv_cache_ratio, found.weights_bytes) == (Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED)
+    assert (found.kv_cache_ratio, found.weights_bytes) == (Absent.NOT_SUPPORTED, Absent.NOT_AVAILABLE)
     assert found.notes == (openai.OVMS_NO_SIZES,)
 
 

@@ -207,7 +207,6 @@ def parse_ovms(answers: Answers) -> EngineReading:
         version=NO,
         model=name_of(some_of(names, MAX_NAMES) if names else started),
         kv_cache_bytes=NO,
-        weights_bytes=NO,
         kv_cache_ratio=NO,
         kv_cache_mean_ratio=NO,
         requests_running=metrics.count_all(RUNNING),
