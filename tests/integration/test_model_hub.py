@@ -21,8 +21,8 @@ from support.certificates import authority, signed_by
 from support.checkpoint_files import LLAMA_KEYS, gguf
 from support.client_process import call_memwatch
 from support.daemon_process import RunningDaemon, running_daemon
-from support.model_hub import ModelHub, running_hub
-from support.model_stores import hub_files
+from support.model_hub import SHA, ModelHub, running_hub
+from support.model_stores import hub_files, hugging_face_cache
 
 NAME = "org/model"
 LLAMA = next(one for one in MODELS if one.name == "Llama 3.2 1B")
@@ -172,6 +172,60 @@ def test_ignored_range_reads_no_more_than_the_head(hub: ModelHub, files: Path, t
     """The hub sends 2.5 GB from the start; the command ends the connection."""
     hub.knows_ranges = False
     assert ask(hub, tmp_path).weights_bytes == read_checkpoint(files).weights_bytes
+
+
+def partly_cached(folder: Path) -> Path:
+    """Put the same model into a cache, without its second shard."""
+    files = model(folder / "partly")
+    (files / "model-00002-of-00002.safetensors").unlink()
+    return hugging_face_cache(folder, NAME, files)
+
+
+def test_missing_files_of_a_cached_model_are_measured_on_the_hub(
+    hub: ModelHub, files: Path, tmp_path: Path
+) -> None:
+    """Of the commit in the cache, even if the branch has moved. Without --online it is a lower bound."""
+    partly_cached(tmp_path)
+    offline = read_subject(NAME, environ=environ(hub, tmp_path))
+    assert (offline.unknown[:31], offline.origin, hub.log) == ("1 of its files is missing and n", "", [])
+
+    found = ask(hub, tmp_path)
+    assert (found.weights_bytes, found.unknown) == (read_checkpoint(files).weights_bytes, "")
+    assert found.origin == f"Measured by its files on the hub: not all of its files are in {tmp_path}."
+    assert hub.requested[0].startswith(f"/api/models/{NAME}/revision/{SHA}")
+
+
+def test_hub_that_does_not_answer_takes_no_cached_file_away(hub: ModelHub, tmp_path: Path) -> None:
+    partly_cached(tmp_path)
+    hub.status["api"] = 503
+    found = ask(hub, tmp_path)
+
+    assert "model-00002-of-00002.safetensors" in found.unknown
+    assert found.weights_bytes
+    assert "and not found on the hub: org/model@0123" in found.origin
+    assert "answered 503; retry later" in found.origin
+
+
+def test_whole_cached_model_asks_no_hub(hub: ModelHub, tmp_path: Path) -> None:
+    hugging_face_cache(tmp_path, NAME, model(tmp_path / "whole"))
+
+    assert ask(hub, tmp_path).origin == ""
+    assert hub.log == []
+
+
+def test_format_that_is_not_cached_is_measured_on_the_hub(tmp_path: Path) -> None:
+    """Both are in folders, as in repositories of large models."""
+    files = tmp_path / "files"
+    for form in ("Q4_K_M", "Q8_0"):
+        (files / form).mkdir(parents=True)
+        gguf(files / form / f"model-{form}.gguf", LLAMA_KEYS, {"t": (12, [256, 64], 0)}, 9216)
+    with running_hub(hub_files(files)) as hub:
+        (files / "Q8_0/model-Q8_0.gguf").unlink()
+        hugging_face_cache(tmp_path, NAME, files)
+        found = ask(hub, tmp_path, f"{NAME}:Q8_0")
+
+    assert found.name == "model-Q8_0.gguf"
+    assert "has 1 GGUF models, model-Q4_K_M; 0 of them are Q8_0" in found.origin
 
 
 def test_missing_sizes_come_from_the_heads(hub: ModelHub, files: Path, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class ModelHub:
         if path.startswith("/api/models/"):
             self._send(handler, self.status.get("api", 200), json.dumps(self.repository()).encode())
             return
-        name = path.rpartition("/")[2] if server == "storage" else path.partition(f"/resolve/{self.sha}/")[2]
+        name = path.removeprefix("/x/") if server == "storage" else path.partition(f"/resolve/{self.sha}/")[2]
         if name in self.status:
             self._send(handler, self.status[name], b"no")
         elif name not in self.files:

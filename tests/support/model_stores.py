@@ -20,10 +20,12 @@ def hugging_face_cache(cache: Path, name: str, files: Path, revision: str = "mai
     snapshot = folder / "snapshots" / sha
     for sub in (folder / "blobs", folder / "refs", snapshot):
         sub.mkdir(parents=True, exist_ok=True)
-    for file in files.iterdir():
-        digest = hashlib.sha256(f"{sha}{file.name}".encode()).hexdigest()
+    for file in [one for one in files.rglob("*") if one.is_file()]:
+        name = file.relative_to(files)
+        digest = hashlib.sha256(f"{sha}{name}".encode()).hexdigest()
         file.rename(folder / "blobs" / digest)
-        (snapshot / file.name).symlink_to(f"../../blobs/{digest}")
+        (snapshot / name).parent.mkdir(exist_ok=True)
+        (snapshot / name).symlink_to("../" * (1 + len(name.parts)) + f"blobs/{digest}")
     (folder / "refs" / revision).write_text(sha)
     return snapshot
 
@@ -51,7 +53,7 @@ def ollama_store(store: Path, name: str, layers: Mapping[str, Path], host: str =
 def hub_files(folder: Path, head: int = 1 << 18) -> dict[str, tuple[bytes, int]]:
     """Return the files of a folder as a hub has them, with their first bytes only."""
     found = {}
-    for file in folder.iterdir():
+    for file in [one for one in folder.rglob("*") if one.is_file()]:
         with file.open("rb") as opened:
-            found[file.name] = opened.read(head), file.stat().st_size
+            found[str(file.relative_to(folder))] = opened.read(head), file.stat().st_size
     return found

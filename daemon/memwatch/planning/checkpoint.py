@@ -40,6 +40,10 @@ NAMED_FILES = 2
 NAMED_VARIANTS = 4
 # In the names of files with a vision tower (llama.cpp, LM Studio).
 PROJECTOR = "mmproj"
+# Statistics for llama-quantize, which are no model.
+STATISTICS = re.compile(r"(^|[-_./])imatrix[^/]*\.gguf$", re.IGNORECASE)
+# A publisher's own mix of formats, beside the plain one: UD-Q4_K_XL (Unsloth).
+OWN_MIX = "UD-"
 
 
 class Checkpoint(Struct, frozen=True):
@@ -48,7 +52,8 @@ class Checkpoint(Struct, frozen=True):
     `source`: the format that was read. `note`: why the shape is not known, a clause. `dtype_bytes`: bytes per
     weight of the parts in `scope`. `problem`: why its config.json does not give these, empty if it does. `unknown`:
     what the shape and the files lack, sentences: caches that are not known, files that are missing.
-    `pipeline`: the components of a diffusion model, in place of a transformer.
+    `pipeline`: the components of a diffusion model, in place of a transformer. `origin`: a sentence about files
+    that are not on this machine, empty if all are.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Checkpoint(Struct, frozen=True):
     problem: str = ""
     unknown: str = ""
     pipeline: Pipeline | None = None
+    origin: str = ""
 
     @property
     def why_shapeless(self) -> str:
@@ -291,11 +297,20 @@ def choose_gguf(names: Sequence[str], variant: str, subject: str) -> list[str]:
         if PROJECTOR not in name.lower():
             part = PART.fullmatch(name)
             models.setdefault(part[1] if part else name.removesuffix(".gguf"), []).append(name)
-    word = re.compile(rf"(^|[-._/]){re.escape(variant)}($|[-._/])", re.IGNORECASE)
-    wanted = [files for stem, files in models.items() if not variant or word.search(stem)]
+    # Q6_K is neither Q6_K_L nor a part of IQ6_K: formats contain underscores. Some names have one before them.
+    before = "[A-Za-z0-9]" if re.search("[0-9]", variant) else r"\w"
+    plain, mixed = (
+        [files for stem, files in models.items() if re.search(rf"{start}{re.escape(variant)}($|[-./])", stem, re.I)]
+        for start in (f"(?<!{OWN_MIX})(?<!{before})", OWN_MIX)
+    )
+    tensors = [files for files in models.values() if not STATISTICS.search(files[0])]
+    wanted = (plain or mixed) if variant else tensors
     if len(wanted) == 1:
         return wanted[0]
-    listed = some_of([PurePosixPath(stem).name for stem in models], NAMED_VARIANTS)
+    stems = sorted(
+        (PurePosixPath(stem).name for stem in models), key=lambda stem: variant.lower() not in stem.lower()
+    )
+    listed = some_of(stems, NAMED_VARIANTS)
     which = f"{len(wanted)} of them are {variant}" if variant else "name one by the format in its name"
     raise UnknownModelError(
         f"{subject}: has {len(models)} GGUF models, {listed}; {which}, for example {subject}:Q4_K_M"

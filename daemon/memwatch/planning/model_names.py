@@ -77,16 +77,37 @@ def read_repository(name: HubName, online: bool, environ: Mapping[str, str]) -> 
     with reading(name.repository), as_owner(cache / repository_folder(name.repository)) as folder:
         snapshot = find_snapshot(folder, name.revision)
         if snapshot and (folder / snapshot).is_dir():
-            return read_snapshot(folder / snapshot, name)
+            if not online:
+                return read_snapshot(folder / snapshot, name)
+            return _complete(folder / snapshot, name, cache, environ)
     found = hub.read_online(name, environ) if online else hub.read_kept(name, environ)
     if found is None:
         raise UnknownModelError(f"{name}: is no file, and not in {cache}; {ONLINE}, or download it")
     return found
 
 
+def _complete(folder: ModelPath, name: HubName, cache: Path, environ: Mapping[str, str]) -> Checkpoint:
+    """Read a revision, from the hub if files are missing in the cache. Without an answer the files here count."""
+    on_hub = replace(name, revision=folder.name)  # the same commit
+    try:
+        found = read_snapshot(folder, name)
+    except UnknownModelError as error:
+        return replace(hub.read_online(on_hub, environ), origin=f"Measured by its files on the hub: {error}.")
+    if found.pipeline or (found.weights_bytes and not found.unknown):
+        return found
+    lacking = f"not all of its files are in {cache}"
+    try:
+        return replace(hub.read_online(on_hub, environ), origin=f"Measured by its files on the hub: {lacking}.")
+    except hub.HubError as error:
+        return replace(found, origin=f"{lacking.capitalize()}, and not found on the hub: {error}.")
+
+
 def read_snapshot(folder: ModelPath, name: HubName) -> Checkpoint:
     """Read the files of a revision, of several GGUF models the one that is wanted."""
     files = {file.name: file for file in list_files(folder, "*.gguf")}
+    # Repositories of large models have a folder for each format.
+    for inner in list_files(folder, "*"):
+        files |= {f"{inner.name}/{file.name}": file for file in list_files(inner, "*.gguf")}
     if name.variant and not files:
         raise hub.no_variant(name)
     if not name.variant and (not files or list_files(folder, "*.safetensors")):

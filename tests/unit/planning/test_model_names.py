@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
+from memwatch.planning.checkpoint import Checkpoint, choose_gguf, read_checkpoint
 from memwatch.planning.hub import HubName
 from memwatch.planning.model_names import find_cache, parse_hub_name, read_subject
 from memwatch.planning.sizes import UnknownModelError
@@ -130,6 +130,57 @@ def test_format_chooses_among_gguf_files(tmp_path: Path) -> None:
     for subject, words in (("org/model-GGUF", "name one"), ("org/model-GGUF:Q8_0", "0 of them are Q8_0")):
         with pytest.raises(UnknownModelError, match=f"has 2 GGUF models, model-Q4_K_M, model-Q4_K_S; {words}"):
             read_subject(subject, environ=environ)
+
+
+FORMATS = ("Q6_K", "Q6_K_L", "IQ4_XS", "IQ4_NL", "Q4_K_XL", "UD-Q4_K_XL", "UD-Q2_K_XL", "Q8_0")
+
+
+@pytest.mark.parametrize("variant", [*FORMATS, "Q2_K_XL"])
+@pytest.mark.parametrize("stem", ["model-{}", "{0}/model-{0}", "model.{}"])
+def test_format_is_the_whole_word_of_a_name(stem: str, variant: str) -> None:
+    """A mix of the publisher counts where there is no plain file of that format."""
+    names = [f"{stem.format(one)}.gguf" for one in FORMATS]
+    wanted = "UD-Q2_K_XL" if variant == "Q2_K_XL" else variant
+
+    assert choose_gguf(names, variant.lower(), "org/model") == [f"{stem.format(wanted)}.gguf"]
+
+
+@pytest.mark.parametrize("variant", ["Q4_K", "Q6", "K_XL", "UD", "XS"])
+def test_part_of_a_format_chooses_nothing(variant: str) -> None:
+    with pytest.raises(UnknownModelError, match=f"of them are {variant}, for example"):
+        choose_gguf([f"model-{one}.gguf" for one in FORMATS], variant, "org/model")
+
+
+def test_formats_near_the_wanted_one_are_named_first() -> None:
+    with pytest.raises(UnknownModelError, match="has 8 GGUF models, model-Q6_K, model-Q6_K_L, "):
+        choose_gguf([f"model-{one}.gguf" for one in FORMATS], "Q6", "org/model")
+
+
+@pytest.mark.parametrize("name", ["imatrix_unsloth.gguf", "model-imatrix.gguf"])
+def test_statistics_are_no_model(name: str) -> None:
+    assert choose_gguf(["model-Q8_0.gguf", name], "", "org/model") == ["model-Q8_0.gguf"]
+
+
+def test_formats_in_folders_of_a_cache_are_found(tmp_path: Path) -> None:
+    """As in repositories of large models: two parts in a folder for each format, and one vision tower."""
+    files = tmp_path / "files"
+    gguf_file(files / "mmproj-F16.gguf", 2)
+    for form, rows in (("UD-Q4_K_XL", 64), ("Q8_0", 96)):
+        for part in (1, 2):
+            keys = LLAMA_KEYS if part == 1 else {}
+            path = files / form / f"model-{form}-{part:05}-of-00002.gguf"
+            path.parent.mkdir(exist_ok=True)
+            gguf(path, keys, {f"t{part}": (12, [256, rows], 0)}, 144 * rows)
+    hugging_face_cache(tmp_path, NAME, files)
+    environ = {"HF_HUB_CACHE": str(tmp_path)}
+
+    assert read_subject(f"{NAME}:UD-Q4_K_XL", environ=environ).weights_bytes == 144 * (2 * 64 + 2)
+    assert read_subject(f"{NAME}:q4_k_xl", environ=environ).weights_bytes == 144 * (2 * 64 + 2)
+    assert read_subject(f"{NAME}:Q8_0", environ=environ).weights_bytes == 144 * (2 * 96 + 2)
+    with pytest.raises(UnknownModelError, match="has 2 GGUF models, model-Q8_0, model-UD-Q4_K_XL; name one"):
+        read_subject(NAME, environ=environ)
+    next(tmp_path.glob("models--*/snapshots/*/Q8_0/*-00002-*")).unlink()
+    assert "1 of its files is missing" in read_subject(f"{NAME}:Q8_0", environ=environ).unknown
 
 
 @pytest.mark.parametrize(
