@@ -17,7 +17,7 @@ from pydantic import Field
 
 from memwatch import __version__
 from memwatch.cli.context import ClientContext, check_shape
-from memwatch.cli.fit import fit_lines, prepare
+from memwatch.cli.fit import fit_lines, name_answer, prepare
 from memwatch.cli.http import CommandError, ask
 from memwatch.cli.status import verdict_lines
 from memwatch.planning.request import PARAMETERS, Use
@@ -114,7 +114,7 @@ class Tools:
 
     def will_it_fit(
         self,
-        subject: Annotated[str, Field(description="20GiB, or the path of a model's folder or file")],
+        subject: Annotated[str, Field(description="20GiB, a path, or a name of a model here: ORG/NAME, NAME:TAG")],
         context_tokens: Annotated[int, Field(ge=0, le=CONTEXT.le, description="0: the model's")] = 0,
         dtype: Annotated[str, Field(description="of the weights: q4_k, …; empty: the file's")] = "",
     ) -> Json:
@@ -127,8 +127,7 @@ class Tools:
         except InvalidInputError as error:
             raise ToolError(str(error)) from None
         with self._errors():
-            found = self._context.fit(query, answer).json
-            found = {**found, "subject": subject, "note": note}
+            found = name_answer(self._context.fit(query, answer).json, subject, note)
             return {"summary": list(fit_lines(found)), **found}
 
     def memory_history(

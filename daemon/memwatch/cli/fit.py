@@ -26,7 +26,7 @@ from memwatch.cli.context import (
 from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, Address, CommandError, ask
 from memwatch.cli.machines import Need, Placement, place, placement_lines
 from memwatch.cli.tables import MARKS, Json, columns, known
-from memwatch.cli.what_fits import answer_named, estimate_rate, show_runnable
+from memwatch.cli.what_fits import answer_named, show_runnable
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import RECORDS
@@ -40,16 +40,15 @@ from memwatch.planning.answer import (
     greatest_sentence,
     report_sentence,
 )
-from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.decode_rate import DecodeRate, describe_rate
 from memwatch.planning.diffusion import ImageUse
 from memwatch.planning.fit import CPU, FitVerdict
 from memwatch.planning.launch import ALL, ENGINES, select_engines
 from memwatch.planning.model_names import read_subject
-from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size
+from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size, parse_need
 from memwatch.planning.parameters import build, walk_parameters
 from memwatch.planning.request import IMAGES, MAX_NAME, TRAINING, Use, write_request
-from memwatch.planning.sizes import InvalidInputError, UnknownModelError, parse_bytes
+from memwatch.planning.sizes import InvalidInputError, UnknownModelError
 from memwatch.reporting.render import words as wording
 
 # `runtime` is measured by --measure.
@@ -135,7 +134,7 @@ def fit(subject: str | None, url: Address | None, as_json: bool, **options: obje
             return show_runnable(context, use, machine, float(str(options["min_speed"] or 0)))
         if options["measure"]:
             use = replace(use, runtime_bytes=measure_here(context.address))
-        query, note, answer, checkpoint = prepare(subject, use, str(options["launch"]), bool(options["online"]))
+        query, note, answer, origin = prepare(subject, use, str(options["launch"]), bool(options["online"]))
         response = answer_named(machine, answer) if machine else context.fit(query, answer)
     except UnknownModelError as error:
         raise CommandError(str(error), EXIT_UNKNOWN) from None
@@ -143,11 +142,11 @@ def fit(subject: str | None, url: Address | None, as_json: bool, **options: obje
         raise click.UsageError(str(error)) from None
     except CommandError as error:
         raise CommandError(str(error), EXIT_UNKNOWN) from None
-    found = {**response.json, "subject": subject, "note": note, "on": machine or None}
     with check_shape(context.address):
-        found["decode_rate"] = estimate_rate(checkpoint, use, found)
-        found["note"] = f"{note} {describe_missing_gpus(use.gpus, found['verdicts'])}".strip()
-        doubt_earlier(found, note)
+        found = {**name_answer(response.json, subject, note), "on": machine or None}
+        found["note"] = " ".join(
+            one for one in (note, origin, describe_missing_gpus(use.gpus, found["verdicts"])) if one
+        )
         fits = bool(found["best"] or found.get("split"))
         if options["machines"]:
             placed = find_places(context.address, found, use.reserve_bytes, fits, is_least=bool(note))
@@ -158,10 +157,19 @@ def fit(subject: str | None, url: Address | None, as_json: bool, **options: obje
     return context.show(found, lambda: fit_lines(found), response.is_simulated) or code
 
 
-def doubt_earlier(found: dict[str, Any], note: str) -> None:
-    """Replace a yes of an earlier daemon to a need that is a lower bound."""
+def name_answer(sent: Mapping[str, Any], subject: str, note: str) -> dict[str, Any]:
+    """Return an answer with its subject. A yes of an earlier daemon to a need that is a lower bound is none."""
+    found = {**sent, "subject": subject, "note": note}
     if note and (found["best"] or found.get("split")):
-        found |= {"best": None, "split": None, "unknown": note}
+        verdicts = [_doubt(one) if one["fits"] is True else one for one in found["verdicts"]]
+        found |= {"best": None, "split": None, "unknown": note, "verdicts": verdicts, "launch": []}
+        found |= {"greatest": None, "decode_rate": None}
+    return found
+
+
+def _doubt(verdict: Json) -> Json:
+    absent = {**verdict.get("absent", {}), "fits": Absent.NOT_AVAILABLE.value}
+    return {**verdict, "fits": None, "absent": absent, "reason": f"{verdict['reason']}, if that is all it needs"}
 
 
 def describe_missing_gpus(wanted: int, verdicts: Sequence[Json]) -> str:
@@ -226,13 +234,14 @@ def refuse_contradictions(has_subject: bool, options: Mapping[str, object]) -> N
 
 def prepare(
     subject: str, use: Use, launch: str, online: bool = False
-) -> tuple[str, str, Callable[[Snapshot], FitAnswer], Checkpoint | None]:
-    """Return the request to a daemon, a note about the need, the same answer without a daemon, and the model."""
+) -> tuple[str, str, Callable[[Snapshot], FitAnswer], str]:
+    """Return the request to a daemon, a note about the need, the same answer without a daemon, and a sentence about
+    files that are not here."""
     reserve = use.reserve_bytes
     if is_size(subject):
-        need = parse_bytes(subject)
+        need = parse_need(subject)
         query = {"bytes": str(need), **({"reserve": str(reserve)} if reserve else {})}
-        return urlencode(query), "", lambda snapshot: answer_size(need, subject, snapshot, reserve), None
+        return urlencode(query), "", lambda snapshot: answer_size(need, subject, snapshot, reserve), ""
     engines = select_engines(launch)
     checkpoint = read_subject(subject, online)
     if not checkpoint.pipeline and use.images != ImageUse():
@@ -243,7 +252,7 @@ def prepare(
     note = compute_checkpoint_need(checkpoint, use).note
     query = {"model": subject[-MAX_NAME:]} | write_request(checkpoint, use, launch)
     answer = partial(answer_model, checkpoint, use, engines=engines, name=subject)
-    return urlencode(query, errors="replace"), note, answer, checkpoint
+    return urlencode(query, errors="replace"), note, answer, checkpoint.origin
 
 
 def refuse_unused(subject: str, is_trained: bool) -> None:
@@ -300,6 +309,8 @@ def fit_lines(found: Json) -> Iterator[str]:
         yield f"{MARKS[known(verdict.fits)]} {verdict.device}, {verdict.name}{room}: {verdict.reason}"
     yield ""
     yield _conclusion(found, verdicts)
+    if caution := found.get("caution"):
+        yield caution
     greatest = found.get("greatest")
     if greatest and (sentence := greatest_sentence(RECORDS.decode(Greatest, greatest))):
         yield sentence

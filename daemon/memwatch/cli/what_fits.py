@@ -3,53 +3,69 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec.structs import asdict, replace
 
 from memwatch.cli.context import EXIT_OK, ClientContext, check_shape
-from memwatch.cli.http import EXIT_FAILURE, DaemonResponse
+from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, CommandError, DaemonResponse
 from memwatch.cli.tables import Json, columns
 from memwatch.core.accounting.leased import with_leases_used
 from memwatch.core.leases import OWN_LEASE, without_lease
 from memwatch.core.model import PoolKind
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer
-from memwatch.planning.checkpoint import Checkpoint
-from memwatch.planning.decode_rate import estimate_decode_rate, figure
+from memwatch.planning.decode_rate import figure
 from memwatch.planning.fit import CPU
-from memwatch.planning.model_table import Runnable, list_runnable
-from memwatch.planning.named_machines import read_machine, without_load
+from memwatch.planning.model_table import Runnable, list_runnable, list_shorter
+from memwatch.planning.named_machines import (
+    find_bandwidth,
+    is_saved_simulation,
+    more_gpus_of,
+    read_machine,
+    without_load,
+)
 from memwatch.planning.request import DEFAULT_CONTEXT, Use
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.fit_json import fit_json
-
-MORE_GPUS = (2, 4, 8)
 
 
 def show_runnable(context: ClientContext, use: Use, machine: str, min_rate: float) -> int:
     """Print the largest models of the table that fit now, and those that fit if nothing else ran."""
     if machine:
         named = read_machine(machine)
+        _check_rates(named, min_rate)
         if (use.offload_kv or use.cpu_layers) and not _has_ram(named):
             raise _no_ram(machine)
-        lists, simulated = {"empty": list_runnable(named, use, min_rate)}, False
+        lists, simulated = {"empty": list_runnable(named, use, min_rate)}, is_saved_simulation(machine, named)
     else:
         answer = context.snapshot()
         with check_shape(context.address):
             snapshot, simulated = answer.snapshot, answer.is_simulated
+        _check_rates(snapshot, min_rate)
         leased = with_leases_used(snapshot, without_lease(snapshot.leases, os.environ.get(OWN_LEASE, "")))
         lists = {
             "now": list_runnable(leased, use, min_rate),
             "empty": list_runnable(without_load(snapshot), use, min_rate),
         }
     found: dict[str, Any] = {name: [_as_json(one) for one in rows] for name, rows in lists.items()}
-    found |= {"context": use.context or DEFAULT_CONTEXT, "on": machine or None}
+    found |= {"context": use.context or DEFAULT_CONTEXT, "on": machine or None, "shorter": list_shorter(use)}
+    found |= {"simulated": True} if simulated else {}
+    found["min_speed"] = min_rate or None
     code = EXIT_OK if any(lists.values()) else EXIT_FAILURE
     return context.show(found, lambda: _lines(lists, found), simulated) or code
+
+
+def _check_rates(snapshot: Snapshot, min_rate: float) -> None:
+    """Raise CommandError if a least rate is asked for, and no memory of the machine has a known bandwidth."""
+    names = [one.name for one in snapshot.devices]
+    if min_rate and not any(find_bandwidth(name) for name in names):
+        what = f"of {', '.join(dict.fromkeys(names))}" if names else "of System RAM, which the CPU uses,"
+        raise CommandError(
+            f"the bandwidth {what} is not known, so that no rate is either; leave --min-speed out", EXIT_UNKNOWN
+        )
 
 
 def _as_json(one: Runnable) -> dict[str, Any]:
@@ -60,25 +76,32 @@ def _lines(lists: dict[str, tuple[Runnable, ...]], found: Json) -> Iterator[str]
     place = f"on {found['on']}" if found["on"] else "on this machine if nothing else ran"
     titles = {"now": "now", "empty": place}
     known = {(one.model, one.dtype) for one in lists.get("now", ())}
+    context = found["context"]
     for name, rows in lists.items():
         further = [one for one in rows if name == "now" or (one.model, one.dtype) not in known]
-        yield f"Largest models that fit {titles[name]}, context {found['context']}:"
+        yield f"Largest models that fit {titles[name]}, context {context}:"
         yield from (
-            columns([_row(one) for one in further], right=frozenset({2}))
+            columns([_row(one, context) for one in further], right=frozenset({2}))
             if further
             else (f"  none{' further' if known else ''}",)
         )
         yield ""
     yield "Models of a table in this version, by parameters; tokens a second of one sequence are estimated."
+    if found["min_speed"]:
+        yield "With --min-speed: on one GPU, at the low end of the estimate. There is none for several GPUs."
+    if shorter := len(found["shorter"]):
+        yield f"{shorter} {'model has' if shorter == 1 else 'models have'} a shorter context and are left out."
+    if not all(one.is_sure_of(context) for rows in lists.values() for one in rows):
+        yield "? its own longest context is not in the table: check that it takes this one."
     if not all(one.is_compared for rows in lists.values() for one in rows):
         yield "~ its shape was not compared with its files: check it by name before a download, with --online."
 
 
-def _row(one: Runnable) -> tuple[str, ...]:
+def _row(one: Runnable, context: int) -> tuple[str, ...]:
     speed = f"{figure(one.rate.low)} to {figure(one.rate.high)} tokens/s" if one.rate else ""
     where = one.devices[0] if len(one.devices) == 1 else f"{len(one.devices)} GPUs"
     return (
-        f"  {'' if one.is_compared else '~ '}{one.model}",
+        f"  {'' if one.is_compared else '~ '}{one.model}{'' if one.is_sure_of(context) else ' ?'}",
         one.dtype or "as published",
         wording.size(one.bytes),
         where,
@@ -106,10 +129,10 @@ def answer_named(machine: str, answer: Callable[[Snapshot], FitAnswer]) -> Daemo
     found = _without_unnamed_ram(answer(named), named)
     if found.need.demand.ram_bytes and not _has_ram(named):
         raise _no_ram(machine)
-    is_no = not found.fits and not found.fit.unknown and not machine.endswith(".json")
-    return DaemonResponse(
-        {**fit_json(found), "more_gpus": _find_more(machine, answer, named) if is_no else None}, None
-    )
+    simulated = is_saved_simulation(machine, named)
+    shown: dict[str, Any] = {**fit_json(found), **({"simulated": True} if simulated else {})}
+    is_no = not found.fits and not found.fit.unknown
+    return DaemonResponse({**shown, "more_gpus": _find_more(machine, answer) if is_no else None}, None, simulated)
 
 
 def _without_unnamed_ram(found: FitAnswer, named: Snapshot) -> FitAnswer:
@@ -120,15 +143,6 @@ def _without_unnamed_ram(found: FitAnswer, named: Snapshot) -> FitAnswer:
     return replace(found, fit=replace(found.fit, verdicts=verdicts))
 
 
-def _find_more(machine: str, answer: Callable[[Snapshot], FitAnswer], named: Snapshot) -> str | None:
+def _find_more(machine: str, answer: Callable[[Snapshot], FitAnswer]) -> str | None:
     """Return the machine with the fewest more GPUs on which it fits."""
-    word = re.sub(r"^[0-9]+ ?x ?", "", machine.lower())
-    larger = (f"{more}x {word}" for more in MORE_GPUS if more > len(named.devices))
-    return next((one for one in larger if answer(read_machine(one)).fit.split), None)
-
-
-def estimate_rate(checkpoint: Checkpoint | None, use: Use, found: Json) -> dict[str, Any] | None:
-    """Return the estimated rate on the one GPU that a yes names, None where no bandwidth is known."""
-    name = next((one["name"] for one in found["verdicts"] if one["device"] == found["best"]), "")
-    rate = estimate_decode_rate(checkpoint, use, name) if checkpoint else None
-    return asdict(rate) if rate else None
+    return next((one for one in more_gpus_of(machine) if answer(read_machine(one)).fit.split), None)

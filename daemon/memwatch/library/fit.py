@@ -22,7 +22,7 @@ from memwatch.planning.arguments import check_flag, check_kind, check_path, refu
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
 from memwatch.planning.launch import select_engines
 from memwatch.planning.model_names import read_subject
-from memwatch.planning.need import is_size
+from memwatch.planning.need import is_size, parse_need
 from memwatch.planning.request import MAX_ZERO_STAGE, Use
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan
@@ -81,7 +81,7 @@ def fit(
     check_flag(measure, "measure", example=True)
     check_flag(online, "online", example=True)
     if isinstance(model, int) or (isinstance(model, str) and is_size(model)):
-        need = parse_bytes(model)
+        need = parse_need(model)
         _refuse_for_size(model, use, measure=measure, launch=launch, online=online)
         return answer_size(need, str(model), read_snapshot(), left)
     if measure:

@@ -20,6 +20,7 @@ from memwatch.core.model import Absent, Bytes, find_system_ram
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
 from memwatch.planning.checkpoint import Checkpoint
+from memwatch.planning.decode_rate import DecodeRate, estimate_decode_rate
 from memwatch.planning.fit import CPU, Demand, Fit, FitVerdict, compute_fit, doubt, has_context
 from memwatch.planning.inference import MAX_TOKENS
 from memwatch.planning.launch import Launches, build_launches, select_engines
@@ -29,10 +30,11 @@ from memwatch.planning.need import (
     cheapest_reduction,
     choose_parallel_kind,
     compute_checkpoint_need,
+    parse_need,
 )
 from memwatch.planning.number_formats import bits_per_weight
-from memwatch.planning.request import FitRequest, Use, choose_context
-from memwatch.planning.sizes import InvalidInputError, parse_bytes
+from memwatch.planning.request import FitRequest, Use, describe_long_context
+from memwatch.planning.sizes import InvalidInputError
 
 MAX_BATCH = 1 << 16
 # Formats from the widest to the narrowest.
@@ -90,7 +92,7 @@ def report_sentence(found: EngineReport) -> str:
 
 class FitAnswer(Struct, frozen=True):
     """Need, verdicts, the cheapest change if it fits nowhere, the greatest that fits, launch lines, servers of
-    the model."""
+    the model, the rate on the one GPU that a yes names, and why engines refuse a plan for which there is room."""
 
     need: MemoryNeed
     fit: Fit
@@ -105,6 +107,11 @@ class FitAnswer(Struct, frozen=True):
     ] = None
     launches: Launches = Launches()
     engines: Annotated[tuple[EngineReport, ...], Doc("Servers that run this model here, by its name.")] = ()
+    decode_rate: Annotated[
+        DecodeRate | None,
+        Doc("Estimated rate on the one GPU that a yes names; null if its bandwidth is not known."),
+    ] = None
+    caution: str = ""
 
     @property
     def fits(self) -> bool:
@@ -117,7 +124,7 @@ def answer_request(request: FitRequest, snapshot: Snapshot, launch: str = "") ->
 
     def answer(seen: Snapshot) -> FitAnswer:
         if request.is_size:
-            need = parse_bytes(request.bytes, "bytes")
+            need = parse_need(request.bytes, "bytes")
             return answer_size(need, str(request.bytes), seen, request.use.reserve_bytes)
         engines = select_engines(request.launch or launch)
         return answer_model(request.checkpoint, request.use, seen, engines, request.model)
@@ -137,7 +144,12 @@ def answer_model(
     Raises InvalidInputError.
     """
     found = _answer_model(checkpoint, use, snapshot, engines)
-    return replace(found, engines=() if use.training else tuple(_find_reports(found.need, name, snapshot)))
+    reports = () if use.training else tuple(_find_reports(found.need, name, snapshot))
+    best = next((one.name for one in found.fit.verdicts if one.device == found.fit.best), "")
+    rate = estimate_decode_rate(checkpoint, use, best)
+    return replace(
+        found, engines=reports, decode_rate=rate, caution=describe_long_context(checkpoint.context, use.context)
+    )
 
 
 def _answer_model(checkpoint: Checkpoint, use: Use, snapshot: Snapshot, engines: Sequence[str]) -> FitAnswer:
@@ -227,7 +239,7 @@ def find_greatest(checkpoint: Checkpoint, use: Use, has_room: Callable[[Use], bo
     """Search the greatest context up to the model's own, the greatest batch, and the widest format that fit."""
     if checkpoint.pipeline:
         return Greatest(batch=_greatest(MAX_BATCH, lambda count: has_room(replace(use, batch_size=count))))
-    most = max(checkpoint.context or MAX_TOKENS, choose_context(checkpoint, use))
+    most = checkpoint.context or MAX_TOKENS
     context = _greatest(most, lambda tokens: has_room(replace(use, context=tokens)))
     batch = _greatest(MAX_BATCH, lambda count: has_room(replace(use, batch_size=count)))
     widest = checkpoint.dtype_bytes * 8

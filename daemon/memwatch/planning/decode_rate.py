@@ -7,8 +7,11 @@ a part of the bandwidth. llama.cpp on an M2 Ultra, 800 GB/s, Llama 2 7B: 69 % in
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from msgspec import Struct
 
+from memwatch.core.doc import Doc
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.inference import choose_cache_bytes, compute_kv_cache, compute_weights
 from memwatch.planning.named_machines import find_bandwidth
@@ -20,13 +23,13 @@ LOWEST, HIGHEST = 0.4, 0.8
 
 
 class DecodeRate(Struct, frozen=True):
-    """Tokens a second of one sequence at its full context, estimated. `read_bytes`: what one token reads."""
+    """Tokens a second of one sequence at its full context: a range, estimated."""
 
-    low: float
-    high: float
-    read_bytes: int
-    bandwidth: int
-    quality: str = "estimated"
+    low: Annotated[float, Doc("Tokens a second, at the least.", (20.3,))]
+    high: Annotated[float, Doc("Tokens a second, at the most.", (40.5,))]
+    read_bytes: Annotated[int, Doc("Bytes that one token reads.")]
+    bandwidth: Annotated[int, Doc("Of the GPU's memory, bytes a second, by its specification.")]
+    quality: Annotated[str, Doc(values=("estimated",))] = "estimated"
 
 
 def estimate_decode_rate(checkpoint: Checkpoint, use: Use, device: str) -> DecodeRate | None:

@@ -130,7 +130,21 @@ def parse_config(found: Json, name: str) -> Config:
     lacking = known.missing or (find_family(outer) or known).missing
     note = lacking and f"This version does not count {lacking} of a {outer or family}: it needs more."
     note = note or describe_unknown(unknown, "config.json")
-    return Config(family, shape, numbers["context"], dtype, problem, note)
+    return Config(family, shape, _scaled_context(text, numbers["context"]), dtype, problem, note)
+
+
+def _scaled_context(text: ReadKeys, context: int) -> int:
+    """Return the longest context, as vLLM derives it: with YaRN the original maximum by the factor.
+
+    The factors of Gemma 3 and Llama 3 are in max_position_embeddings already.
+    """
+    found = text.get("rope_scaling") or text.get("rope_parameters")
+    scaling = found if isinstance(found, dict) else {}
+    factor, first = scaling.get("factor"), scaling.get("original_max_position_embeddings")
+    is_yarn = (scaling.get("rope_type") or scaling.get("type")) == "yarn"
+    if not is_yarn or not isinstance(factor, int | float) or not isinstance(first, int):
+        return context
+    return max(context, int(min(max(factor * first, 0), 1 << 30)))
 
 
 def _renamed(given: dict[str, Any], known: Family) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from memwatch.planning.decode_rate import DecodeRate, estimate_decode_rate
 from memwatch.planning.fit import CPU, compute_fit
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.need import compute_checkpoint_need
-from memwatch.planning.request import Use
+from memwatch.planning.request import DEFAULT_CONTEXT, Use, describe_long_context
 from memwatch.planning.tables import read_table
 
 # Formats of weights: as published, and two of llama.cpp.
@@ -34,34 +34,49 @@ class Runnable(Struct, frozen=True):
     rate: DecodeRate | None = None
     is_compared: bool = False
     """True if its parameters were compared with those in its published files."""
+    max_context: int = 0
+    """Its own longest context in tokens, 0 if the table does not have it."""
+
+    def is_sure_of(self, context: int) -> bool:
+        """Return True if it is known that the model takes that many tokens."""
+        return context <= max(self.max_context, DEFAULT_CONTEXT)
 
 
 def read_models() -> dict[str, dict[str, Any]]:
-    """Return the rows by name: keys of a config.json, and `compared` if its parameters are those in its files."""
+    """Return the rows by name: keys of a config.json, `compared` if its parameters are those in its files, and
+    `context`, its longest context in tokens, where max_position_embeddings does not have it."""
     rows: dict[str, dict[str, Any]] = read_table("models", dict[str, Any])
     return rows
 
 
 def list_models() -> Iterator[Checkpoint]:
     """Yield the models of the table, the largest first."""
-    found = [replace(describe_config(parse_config(row, name)), name=name) for name, row in read_models().items()]
+    found = []
+    for name, row in read_models().items():
+        one = describe_config(parse_config(row, name))
+        found.append(replace(one, name=name, context=row.get("context") or one.context))
     yield from sorted(found, key=lambda one: -one.transformer.parameters if one.transformer else 0)
 
 
 def list_runnable(snapshot: Snapshot, use: Use, min_rate: float = 0.0) -> tuple[Runnable, ...]:
     """Return the largest models that fit on GPUs, or on the CPU of a machine without one: five of each format.
+    Models whose own longest context is less than that of the use are left out.
 
     `min_rate`: tokens a second that the estimate's low end must have; a model without an estimate has none.
     """
     alone = replace(snapshot, processes=())  # they only explain a refusal
+    models = [one for one in list_models() if not describe_long_context(one.context, use.context)]
     found: list[Runnable] = []
     for dtype in FORMATS:
-        fitting = (
-            _run(model, replace(use, dtype=dtype), alone) for model in list_models() if _is_wider(model, dtype)
-        )
+        fitting = (_run(model, replace(use, dtype=dtype), alone) for model in models if _is_wider(model, dtype))
         fast = (one for one in fitting if one and (not min_rate or (one.rate and one.rate.low >= min_rate)))
         found += [one for one, _ in zip(fast, range(MAX_OF_FORMAT), strict=False)]
     return tuple(found)
+
+
+def list_shorter(use: Use) -> tuple[str, ...]:
+    """Return the names of models whose own longest context is less than that of the use."""
+    return tuple(one.name for one in list_models() if describe_long_context(one.context, use.context))
 
 
 def _is_wider(model: Checkpoint, dtype: str) -> bool:
@@ -79,4 +94,6 @@ def _run(model: Checkpoint, use: Use, snapshot: Snapshot) -> Runnable | None:
     name = next((one.name for one in snapshot.devices if one.id == fit.best), CPU)
     rate = None if fit.split else estimate_decode_rate(model, use, name)
     is_compared = bool(read_models()[model.name].get("compared"))
-    return Runnable(model.name, use.dtype, model.transformer.parameters, need.bytes, devices, rate, is_compared)
+    return Runnable(
+        model.name, use.dtype, model.transformer.parameters, need.bytes, devices, rate, is_compared, model.context
+    )

@@ -18,7 +18,12 @@ from memwatch.planning.request import MAX_GPUS
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.tables import read_table
 
-NAMED = re.compile(r"(?:([0-9]{1,4}) ?x ?)?([^+]+?)(?: ?\+ ?([0-9][^+]*))?")
+# `2x NAME + 128GiB` or `NAME x2 + 128GiB`, in lower case.
+NAMED = re.compile(r"(?:([0-9]{1,4})\s*[x×]\s*)?([^+]+?)(?:\s+[x×]\s*([0-9]{1,4}))?\s*(?:\+\s*([0-9][^+]*))?")
+# Words of a product's name that no key of the table has.
+MAKERS = re.compile(r"[\s_]|nvidia|geforce|radeon|amd")
+SUFFIX = ".json"
+MORE_GPUS = (2, 4, 8)
 MAX_SNAPSHOT_BYTES = 16 << 20
 # An idle Linux with a desktop and its services. Without a desktop it takes about 1 GiB.
 IDLE_BYTES = 4 << 30
@@ -43,23 +48,51 @@ def find_bandwidth(name: str) -> int | None:
 
 def read_machine(text: str) -> Snapshot:
     """Return the empty machine that `text` describes. Raises InvalidInputError."""
-    if text.endswith(".json"):
+    if text.endswith(SUFFIX):
         return without_load(_saved(Path(text)))
-    match = NAMED.fullmatch(text.strip())
+    count, word, beside = _parse(text)
+    row, ram = read_table("products", Product)[word], parse_bytes(beside) if beside else 0
+    if row.unified and ram:
+        raise InvalidInputError(f"{word} has one memory of {row.size_bytes >> 30} GiB; leave out + {beside}")
+    return _build(text, row, count, ram)
+
+
+def more_gpus_of(text: str) -> list[str]:
+    """Return the same machine with more GPUs, the fewest first; none for a saved snapshot."""
+    if text.endswith(SUFFIX):
+        return []
+    count, word, beside = _parse(text)
+    return [f"{more}x {word}{f' + {beside}' if beside else ''}" for more in MORE_GPUS if more > count]
+
+
+def is_saved_simulation(text: str, machine: Snapshot) -> bool:
+    """Return True for a saved snapshot of a demo or replay."""
+    return text.endswith(SUFFIX) and machine.simulated
+
+
+def _parse(text: str) -> tuple[int, str, str]:
+    """Return the number of GPUs, the row of the product, and the size of System RAM, empty if it is not named."""
+    match = NAMED.fullmatch(text.strip().lower())
     rows = read_table("products", Product)
-    word = re.sub(r"[ _]|nvidia|geforce", "", match[2].lower()) if match else ""
-    if match is None or word not in rows:
-        raise InvalidInputError(
-            f"{text[:40]!r} is not a machine that is known; for example 2x rtx4090 + 128GiB, a saved "
-            f"/api/v1/snapshot (machine.json), or one of {', '.join(rows)}"
-        )
-    count = int(match[1] or 1)
+    word = MAKERS.sub("", match[2]) if match else ""
+    known = {MAKERS.sub("", name.lower()): key for key, row in rows.items() for name in row.names}
+    word = known.get(word, word)
+    if match is None or word not in rows or (match[1] and match[3]):
+        raise InvalidInputError(f"{text[:40]!r} is not a machine that is known; {_suggest(word, rows)}")
+    count = int(match[1] or match[3] or 1)
     if not 1 <= count <= MAX_GPUS:
         raise InvalidInputError(f"{text[:40]!r}: the number of GPUs is 1 to {MAX_GPUS}; for example 2x {word}")
-    row, ram = rows[word], parse_bytes(match[3]) if match[3] else 0
-    if row.unified and ram:
-        raise InvalidInputError(f"{word} has one memory of {row.size_bytes >> 30} GiB; leave out + {match[3]}")
-    return _build(text, row, count, ram)
+    return count, word, (match[4] or "").strip()
+
+
+def _suggest(word: str, rows: Mapping[str, Product]) -> str:
+    """Return a clause with the nearest products, or all of them if none is near."""
+    from difflib import get_close_matches  # takes 4 ms
+
+    near = get_close_matches(word[:40], rows, 3, 0.6)
+    if near:
+        return f"perhaps {' or '.join(near)}; a saved /api/v1/snapshot (machine.json) is one too"
+    return "for example 2x rtx4090 + 128GiB, a saved /api/v1/snapshot (machine.json), or one of " + ", ".join(rows)
 
 
 def _build(text: str, row: Product, count: int, ram: int) -> Snapshot:
@@ -101,21 +134,24 @@ def _saved(path: Path) -> Snapshot:
 
 
 def without_load(snapshot: Snapshot) -> Snapshot:
-    """Return a machine on which only its system runs: no process, no lease, and what drivers reserve."""
+    """Return a machine on which only its system runs: no process, no lease, what drivers reserve, and the limits of
+    shares. It has at least the room that is left now.
+    """
     ram = find_system_ram(snapshot.pools)
     pools = tuple(_emptied(pool, IDLE_BYTES if pool is ram else 0) for pool in snapshot.pools)
-    empty = replace(snapshot, pools=pools, processes=(), leases=(), shares=())
+    shares = tuple(replace(one, used_bytes=0) for one in snapshot.shares)
     sizes = {pool.id: pool.available_bytes for pool in pools}
     within = {share.id: share.within for share in snapshot.shares}
     devices = []
     for device in snapshot.devices:
         whole = compute_capacity(device, snapshot)
-        places = tuple(dict.fromkeys(_pool_of(place, within) for place in device.allocates_from))
+        places = dict.fromkeys(_pool_of(place, within) for place in device.allocates_from)
         rooms = [room for place in places if isinstance(room := sizes.get(place), int)]
         room = min(whole, sum(rooms)) if isinstance(whole, int) and rooms else whole
-        changed = replace(device, headroom_bytes=room, headroom_after_reclaim_bytes=room)
-        devices.append(replace(changed, allocates_from=places))
-    return replace(empty, devices=tuple(devices))
+        devices.append(replace(device, headroom_bytes=room, headroom_after_reclaim_bytes=room))
+    return replace(
+        snapshot, pools=pools, shares=shares, devices=tuple(devices), processes=(), leases=(), engines=()
+    )
 
 
 def _pool_of(place: str, within: Mapping[str, str]) -> str:
@@ -128,5 +164,6 @@ def _pool_of(place: str, within: Mapping[str, str]) -> str:
 def _emptied(pool: Pool, idle: int) -> Pool:
     reserved = pool.reserved_bytes if isinstance(pool.reserved_bytes, int) else 0
     used = min(pool.size_bytes, max(idle, reserved))
+    used = min(used, pool.used_bytes) if isinstance(pool.used_bytes, int) else used
     left = pool.size_bytes - used
     return replace(pool, used_bytes=used, available_bytes=left, free_bytes=left)

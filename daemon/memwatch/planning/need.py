@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated
@@ -17,11 +18,14 @@ from memwatch.planning.fit import Demand
 from memwatch.planning.inference import choose_cache_bytes, compute_kv_cache, compute_weights, estimate_inference
 from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
 from memwatch.planning.request import RUNTIME_BYTES, Use, choose_context
-from memwatch.planning.sizes import SIZE, InvalidInputError, UnknownModelError
+from memwatch.planning.sizes import SIZE, InvalidInputError, UnknownModelError, parse_bytes, quote
 from memwatch.planning.training import TrainingEstimate, estimate_training_memory
 from memwatch.planning.transformer import Transformer
 
 MIN_CONTEXT = 2048
+# 70B, 0.6b: a size of a model in its name.
+PARAMETER_COUNT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*[bB]", re.ASCII)
+MAX_BILLIONS = 10_000
 # Labels of the parts of a need.
 PARTS = {
     "weights": "weights",
@@ -76,6 +80,20 @@ class Reduction(Struct, frozen=True):
 
 def is_size(text: str) -> bool:
     return SIZE.fullmatch(text.strip()) is not None
+
+
+def parse_need(value: object, name: str = "size") -> int:
+    """Parse a size. Raises InvalidInputError also for 70B: 70 bytes, but to most readers 70 billion parameters."""
+    match = PARAMETER_COUNT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or not 0 < float(match[1]) < MAX_BILLIONS:
+        return parse_bytes(value, name)
+    count = float(match[1])
+    narrow = count * bits_per_weight("q4_k") / 8
+    raise InvalidInputError(
+        f"{name} is {quote(value)}, which would be {count:g} bytes. For {count:g} GB of memory: memwatch fit "
+        f"{count:g}GB. For the weights of {count:g} billion parameters: memwatch fit {2 * count:g}GB in 16 bits, "
+        f"memwatch fit {narrow:.3g}GB in 4; for a model with its cache, give its name, ORG/NAME"
+    )
 
 
 def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> MemoryNeed:

@@ -205,6 +205,16 @@ def choose_context(checkpoint: Checkpoint, use: Use) -> int:
     return use.context or min(checkpoint.context or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
 
 
+def describe_long_context(most: int, wanted: int) -> str:
+    """Return a sentence about a context beyond the maximum of a model, empty if it is within it or unknown (0)."""
+    if not most or wanted <= most:
+        return ""
+    return (
+        f"Its own maximum is {most} tokens: engines refuse {wanted} without a change of its "
+        "configuration (rope scaling)."
+    )
+
+
 def write_request(checkpoint: Checkpoint, use: Use, launch: str = "") -> dict[str, str]:
     """Return the parameters of a model and its use. `launch`: an engine for its launch line, or all."""
     has_shape = checkpoint.transformer is not None or checkpoint.pipeline is not None

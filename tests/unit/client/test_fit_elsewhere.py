@@ -7,16 +7,29 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from memwatch.cli.fit import fit
+from memwatch.cli.http import EXIT_UNKNOWN, CommandError
+from memwatch.core.snapshot import Snapshot
 from memwatch.planning.tables import read_table
+from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.words import SIMULATED
+from support.sample_snapshots import critical_gb10, discrete_gpu, simulated
 
 
 @pytest.fixture
 def llama(tmp_path: Path) -> str:
     """Llama 3 70B, 135 GiB with a context of 8,192 tokens."""
-    (tmp_path / "config.json").write_text(json.dumps(read_table("models", dict)["Llama 3 70B"]))
+    (tmp_path / "config.json").write_text(
+        json.dumps({**read_table("models", dict)["Llama 3 70B"], "max_position_embeddings": 8192})
+    )
     return str(tmp_path)
+
+
+def unnamed_gpu() -> Snapshot:
+    found = discrete_gpu()
+    return replace(found, devices=tuple(replace(one, name="Unheard-of 9000") for one in found.devices))
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -69,6 +82,69 @@ def test_list_has_the_largest_models_of_each_format() -> None:
     assert output.startswith("Largest models that fit on gb10, context 8192:\n")
     assert "gpt-oss-120b" in output
     assert "tokens/s" in output
+
+
+def test_saved_demo_is_named_as_simulated(llama: str, tmp_path: Path) -> None:
+    """In text by a warning, in JSON by a field. A saved snapshot of a real machine has neither."""
+    for build, is_simulated in ((simulated, True), (critical_gb10, False)):
+        path = tmp_path / "machine.json"
+        path.write_bytes(to_bytes(snapshot_json(build())))
+        for arguments in ((llama,), ("--what",)):
+            assert (SIMULATED in run(*arguments, "--on", str(path))[1]) is is_simulated
+            answer = json.loads(run(*arguments, "--on", str(path), "--json")[1])
+            assert answer.get("simulated", False) is is_simulated
+
+
+def test_context_beyond_the_models_own_has_no_launch_line(llama: str) -> None:
+    """There is room, and the engines would not start."""
+    code, output = run(llama, "--on", "8x h200", "--context", "100000", "--launch", "vllm")
+
+    assert code == 0
+    assert "Its own maximum is 8192 tokens: engines refuse 100000 without a change" in output
+    assert "No launch line for vLLM: the model's own maximum is 8192 tokens; ask for a smaller context." in output
+    assert "Greatest that fits, other options as asked: a context of 8192 tokens" in output
+    assert "vllm serve" in run(llama, "--on", "8x h200", "--launch", "vllm")[1]
+
+
+@pytest.mark.parametrize("subject", ["70B", "0.6b", "70 B"])
+def test_number_of_parameters_is_no_size(subject: str) -> None:
+    """Two commands to type, for 70 GB and for the weights."""
+    _, output = run(subject, "--on", "gb10")
+    count = float(subject.strip("bB "))
+
+    assert f"For {count:g} GB of memory: memwatch fit {count:g}GB. For the weights of {count:g} billion" in output
+    assert f"memwatch fit {2 * count:g}GB in 16 bits, memwatch fit " in output
+
+
+def test_bytes_and_other_units_stay_sizes() -> None:
+    for subject in ("512", "100000000B", "70GB", "70GiB"):
+        assert run(subject, "--on", "gb10")[0] == 0
+
+
+def test_least_rate_is_refused_where_no_bandwidth_is_known(tmp_path: Path) -> None:
+    """An empty list would be a no."""
+    path = tmp_path / "machine.json"
+    path.write_bytes(to_bytes(snapshot_json(unnamed_gpu())))
+    with pytest.raises(CommandError) as caught:
+        CliRunner().invoke(
+            fit,
+            ["--what", "--min-speed", "5", "--on", str(path), "--url", "http://127.0.0.1:1"],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
+
+    assert caught.value.code == EXIT_UNKNOWN
+    assert "the bandwidth of Unheard-of 9000 is not known, so that no rate is either; leave --min-speed out" in str(
+        caught.value
+    )
+
+
+def test_list_says_what_the_context_leaves_out() -> None:
+    _, output = run("--what", "--on", "8x h200", "--context", "131072")
+    answer = json.loads(run("--what", "--on", "8x h200", "--context", "131072", "--json")[1])
+
+    assert f"{len(answer['shorter'])} models have a shorter context and are left out." in output
+    assert "GPT-2" in " ".join(answer["shorter"]) or "Llama 2 7B" in answer["shorter"]
 
 
 def test_list_is_empty_where_nothing_is_fast_enough() -> None:

@@ -10,21 +10,39 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.model import Absent
+from memwatch.core.model import Absent, ShareKind, find_system_ram
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import answer_model
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.decode_rate import HIGHEST, LOWEST, estimate_decode_rate
+from memwatch.planning.fit import compute_fit
 from memwatch.planning.huggingface import parse_config
-from memwatch.planning.model_table import MAX_OF_FORMAT, list_models, list_runnable, read_models
-from memwatch.planning.named_machines import IDLE_BYTES, Product, find_bandwidth, read_machine, without_load
+from memwatch.planning.model_table import MAX_OF_FORMAT, list_models, list_runnable, list_shorter, read_models
+from memwatch.planning.named_machines import (
+    IDLE_BYTES,
+    Product,
+    find_bandwidth,
+    more_gpus_of,
+    read_machine,
+    without_load,
+)
 from memwatch.planning.request import Use
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.tables import read_table
 from memwatch.reporting.render.json import snapshot_json
 from scripts.published_models import COUNTED
 from support.paths import ROOT
-from support.sample_snapshots import critical_gb10, discrete_gpu
+from support.sample_snapshots import (
+    calm_workstation,
+    container_with_limit,
+    critical_gb10,
+    discrete_gpu,
+    hugepages_host,
+    many_owners,
+    mig_server,
+    partition,
+    unknown_figures,
+)
 
 GIB = 1 << 30
 MODELS = {one.name: one for one in list_models()}
@@ -70,6 +88,47 @@ def test_sizes_are_those_of_committed_machines() -> None:
 )
 def test_machine_has_as_many_gpus_as_its_name(text: str, gpus: int) -> None:
     assert len(read_machine(text).devices) == gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "ram"),
+    [
+        ("2X RTX4090", 2, 0),
+        (" 2 x rtx 4090 ", 2, 0),
+        ("RTX 4090 x2", 2, 0),
+        ("rtx4090 X 2 + 64 gib", 2, 64),
+        ("4×H100+1TiB", 4, 1024),
+        ("NVIDIA GeForce RTX 4090", 1, 0),
+        ("NVIDIA A100-SXM4-80GB x8", 8, 0),
+        ("AMD Radeon RX 7900 XTX", 1, 0),
+    ],
+)
+def test_case_spaces_and_order_of_a_machine_do_not_matter(text: str, gpus: int, ram: int) -> None:
+    """Also the name that the driver reports."""
+    found = read_machine(text)
+
+    assert len(found.devices) == gpus
+    assert found.pools[0].size_bytes == ram * GIB
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rtx409", "'rtx409' is not a machine that is known; perhaps rtx4090"),
+        ("2x h100-80gb", "or h100;"),
+        ("2x h100 x2", "perhaps h100"),
+        ("rtx 7900 xtx", "perhaps rx7900xtx"),
+    ],
+)
+def test_nearest_machines_are_named(text: str, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(words)) as caught:
+        read_machine(text)
+    assert len(str(caught.value)) < 160
+
+
+def test_more_gpus_are_of_the_same_machine() -> None:
+    assert more_gpus_of(" RTX 4090 x2 + 64GiB") == ["4x rtx4090 + 64gib", "8x rtx4090 + 64gib"]
+    assert more_gpus_of("machine.json") == []
 
 
 @pytest.mark.parametrize(
@@ -133,6 +192,37 @@ def test_machine_without_load_has_at_least_as_much_room(build: Any) -> None:
         assert isinstance(room, Absent) or (isinstance(more, int) and more >= room)
 
 
+EVERY = [
+    calm_workstation, critical_gb10, container_with_limit, discrete_gpu, mig_server, partition, hugepages_host,
+    unknown_figures, many_owners,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("build", EVERY)
+@pytest.mark.parametrize("idle", [1 << 30, 200 << 30])
+def test_empty_machine_has_all_that_is_left_now(build: Any, idle: int) -> None:
+    """Also where less is in use than a desktop takes: for each device and for the CPU."""
+    loaded: Snapshot = build()
+    ram = find_system_ram(loaded.pools)
+    if ram and isinstance(ram.used_bytes, int):  # a quiet machine
+        used = min(idle, ram.used_bytes)
+        changed = replace(ram, used_bytes=used, available_bytes=ram.size_bytes - used, free_bytes=0)
+        loaded = replace(loaded, pools=tuple(changed if one is ram else one for one in loaded.pools))
+    now, empty = (compute_fit(1, one).verdicts for one in (loaded, without_load(loaded)))
+
+    for before, after in zip(now, empty, strict=True):
+        room, more = before.headroom_after_reclaim_bytes, after.headroom_after_reclaim_bytes
+        assert isinstance(room, Absent) or (isinstance(more, int) and more >= room), before.device
+
+
+def test_limit_of_a_container_stays_on_an_empty_machine() -> None:
+    loaded = container_with_limit()
+    limit = next(one.limit_bytes for one in loaded.shares if one.kind is ShareKind.CGROUP)
+    cpu = compute_fit(1, without_load(loaded)).verdicts[-1]
+
+    assert cpu.headroom_after_reclaim_bytes == limit
+
+
 def test_models_of_the_table_have_the_parameters_of_their_names() -> None:
     """In billions, where a name has them, which rounds."""
     # Names that leave embeddings out.
@@ -173,6 +263,18 @@ def test_largest_models_fit_and_larger_ones_do_not() -> None:
     for larger in list_models():
         if larger.transformer and larger.transformer.parameters > largest["q4_k"] and larger.dtype_bytes >= 2:
             assert answer_model(larger, Use(dtype="q4_k"), machine).fit.best != "gpu0"
+
+
+def test_models_with_a_shorter_context_are_left_out() -> None:
+    """GPT-2 takes 1,024 tokens. Where the table has no maximum, the model stays and is marked."""
+    long = Use(context=1 << 17)
+    found, shorter = list_runnable(read_machine("8x h200"), long), list_shorter(long)
+
+    assert shorter
+    assert all(MODELS[name].context < long.context for name in shorter)
+    assert not {one.model for one in found} & set(shorter)
+    assert all(one.max_context in (0, MODELS[one.model].context) for one in found)
+    assert all(one.is_sure_of(long.context) is (one.max_context >= long.context) for one in found)
 
 
 def test_least_rate_leaves_slower_models_out() -> None:

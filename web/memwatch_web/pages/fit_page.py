@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, answer_request, greatest_sentence, report_sentence
+from memwatch.planning.decode_rate import describe_rate
 from memwatch.planning.diffusion import Pipeline
 from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
@@ -104,6 +105,11 @@ class FitForm(Struct, frozen=True):
     def greatest(self) -> str:
         found = self.answered.greatest if self.answered else None
         return greatest_sentence(found) if found else ""
+
+    @property
+    def rate(self) -> str:
+        found = self.answered.decode_rate if self.answered else None
+        return describe_rate(found) if found else ""
 
     @property
     def reports(self) -> list[str]:
@@ -203,7 +209,8 @@ def parse_config_fields(text: str) -> dict[str, str]:
     if config.problem:
         raise InvalidInputError(f"config.json: {config.problem}")
     unknown = {"unknown": config.unknown} if config.unknown else {}
-    return write_shape(config.transformer) | {"dtype": config.dtype} | unknown
+    longest = {"max_context": str(config.context)} if config.context else {}
+    return write_shape(config.transformer) | {"dtype": config.dtype} | longest | unknown
 
 
 # Without data: parameters as diffusers counts them, 16 bits each.

@@ -19,7 +19,7 @@ from memwatch.planning.fit import CPU, Fit
 from memwatch.planning.inference import compute_kv_cache
 from memwatch.planning.need import choose_parallel_kind, compute_checkpoint_need
 from memwatch.planning.number_formats import FILE_BITS, bits_per_cached_number, canonical_name, parse_format
-from memwatch.planning.request import Use, choose_context
+from memwatch.planning.request import Use, choose_context, describe_long_context
 from memwatch.planning.transformer import Transformer
 
 SAFETENSORS, GGUF = "safetensors", "gguf"
@@ -134,6 +134,8 @@ def place(model: str, checkpoint: Checkpoint, use: Use, snapshot: Snapshot, fit:
         raise NoLaunchError("the size of its cache is not known")
     if shape.shared_kv_layers >= shape.n_layers:
         raise NoLaunchError("it is an encoder; there are lines for models that generate text")
+    if describe_long_context(checkpoint.context, use.context):
+        raise NoLaunchError(f"the model's own maximum is {checkpoint.context} tokens; ask for a smaller context")
     names = fit.split.devices if fit.split else () if fit.best in (None, CPU) else (fit.best,)
     gpus = tuple(gpu for name in names for gpu in snapshot.devices if gpu.id == name)
     parts = compute_checkpoint_need(checkpoint, use, max(1, len(gpus))).parts

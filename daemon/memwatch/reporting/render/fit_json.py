@@ -8,6 +8,7 @@ from typing import Annotated
 from memwatch.core.doc import Doc
 from memwatch.core.wire import Json, Shape, Wire
 from memwatch.planning.answer import EngineReport, FitAnswer, Greatest
+from memwatch.planning.decode_rate import DecodeRate
 from memwatch.planning.engines.placement import Flag, Launch
 from memwatch.planning.fit import Split
 from memwatch.planning.need import Reduction
@@ -17,6 +18,12 @@ def unknown(
     found: FitAnswer, _: object
 ) -> Annotated[str | None, Doc("Why the answer is neither yes nor no; null for a certain answer.")]:
     return found.fit.unknown or None
+
+
+def caution(
+    found: FitAnswer, _: object
+) -> Annotated[str | None, Doc("Why engines refuse the plan although there may be room; null if they do not.")]:
+    return found.caution or None
 
 
 def parts(
@@ -61,9 +68,9 @@ FIT = Wire(
             FitAnswer,
             "Fit",
             flat={"fit": ("bytes", "best", "verdicts", "split")},
-            further=(unknown, parts, runtime_source, moves, ram_bytes, launch, launch_refused),
-            order=("bytes", "best", "verdicts", "split", "unknown", "parts", "runtime_source", "moves", "ram_bytes",
-                   "change", "greatest", "launch", "launch_refused", "engines"),
+            further=(unknown, caution, parts, runtime_source, moves, ram_bytes, launch, launch_refused),
+            order=("bytes", "best", "verdicts", "split", "unknown", "caution", "parts", "runtime_source", "moves",
+                   "ram_bytes", "change", "greatest", "decode_rate", "launch", "launch_refused", "engines"),
         ),
         Shape(
             Reduction,
@@ -75,6 +82,7 @@ FIT = Wire(
         Shape(Split, "FitSplit"),
         Shape(EngineReport, "FitEngine"),
         Shape(Greatest, "FitGreatest"),
+        Shape(DecodeRate, "FitDecodeRate"),
         Shape(Flag, "LaunchFlag"),
         Shape(Launch, order=("engine", "command", "language", "flags", "notes")),
     )
