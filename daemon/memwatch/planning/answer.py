@@ -127,7 +127,7 @@ def answer_request(request: FitRequest, snapshot: Snapshot, launch: str = "") ->
             need = parse_need(request.bytes, "bytes")
             return answer_size(need, str(request.bytes), seen, request.use.reserve_bytes)
         engines = select_engines(request.launch or launch)
-        return answer_model(request.checkpoint, request.use, seen, engines, request.model)
+        return answer_model(request.checkpoint, request.use, seen, engines, request.alias or request.model)
 
     return answer_beside_leases(snapshot, request.lease, answer)
 

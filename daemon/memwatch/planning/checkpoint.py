@@ -53,7 +53,7 @@ class Checkpoint(Struct, frozen=True):
     weight of the parts in `scope`. `problem`: why its config.json does not give these, empty if it does. `unknown`:
     what the shape and the files lack, sentences: caches that are not known, files that are missing.
     `pipeline`: the components of a diffusion model, in place of a transformer. `origin`: a sentence about files
-    that are not on this machine, empty if all are.
+    that are not on this machine, empty if all are. `alias`: its name in the store of Ollama.
     """
 
     name: str
@@ -68,6 +68,7 @@ class Checkpoint(Struct, frozen=True):
     unknown: str = ""
     pipeline: Pipeline | None = None
     origin: str = ""
+    alias: str = ""
 
     @property
     def why_shapeless(self) -> str:

@@ -54,7 +54,7 @@ def reported_total(device: Device, snapshot: Snapshot) -> Bytes:
 def describe_total(device: Device, snapshot: Snapshot) -> str:
     """Return the source of a total as a clause."""
     pool, api = pools_of(device, snapshot)[0], "HIP" if device.vendor.upper() == "AMD" else "CUDA"
-    if pool.kind is PoolKind.SYSTEM_RAM:
+    if pool.kind is PoolKind.SYSTEM_RAM or device.architecture is Architecture.UNIFIED:
         return f"{api}'s total: all of System RAM"
     reserve = " without the driver's reserve" if isinstance(pool.reserved_bytes, int) else ""
     return f"{api}'s total: the GPU's memory{reserve}"

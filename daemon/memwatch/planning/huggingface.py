@@ -83,6 +83,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "head_dim": ("head_dim", "attention_head_dim"),
     "context": ("max_position_embeddings", "n_positions"),
 }
+MAX_CONTEXT = 1 << 30
 REQUIRED_KEYS = frozenset({"hidden_size", "n_layers", "n_heads", "vocab_size"})
 # The text model of one that also sees or hears.
 INNER = ("text_config", "llm_config", "language_config")
@@ -144,7 +145,8 @@ def _scaled_context(text: ReadKeys, context: int) -> int:
     is_yarn = (scaling.get("rope_type") or scaling.get("type")) == "yarn"
     if not is_yarn or not isinstance(factor, int | float) or not isinstance(first, int):
         return context
-    return max(context, int(min(max(factor * first, 0), 1 << 30)))
+    is_possible = 0 < factor < MAX_CONTEXT and 0 < first < MAX_CONTEXT
+    return max(context, min(int(factor * first), MAX_CONTEXT)) if is_possible else context
 
 
 def _renamed(given: dict[str, Any], known: Family) -> dict[str, Any]:

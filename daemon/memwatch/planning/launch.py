@@ -31,7 +31,8 @@ ALL = "all"
 
 class Engine(Struct, frozen=True):
     """`files`: kind of files that it loads. `vendors`: those of GPUs it runs on, empty for any, and also the CPU.
-    `layers_only`: it divides a model among GPUs by layers. `offloads`: it can keep layers in System RAM."""
+    `layers_only`: it divides a model among GPUs by layers. `offloads`: it can keep layers in System RAM.
+    `spans`: its line can be for several machines."""
 
     title: str
     build: Callable[[Placement, str], Launch]
@@ -39,14 +40,15 @@ class Engine(Struct, frozen=True):
     vendors: tuple[str, ...] = ()
     layers_only: bool = False
     offloads: bool = False
+    spans: bool = False
 
 
 ENGINES: Mapping[str, Engine] = {
-    "vllm": Engine("vLLM", vllm.build, vendors=GPU_VENDORS),
-    "sglang": Engine("SGLang", sglang.build, vendors=GPU_VENDORS),
+    "vllm": Engine("vLLM", vllm.build, vendors=GPU_VENDORS, spans=True),
+    "sglang": Engine("SGLang", sglang.build, vendors=GPU_VENDORS, spans=True),
     "tensorrt-llm": Engine("TensorRT-LLM", tensorrt_llm.build, vendors=("NVIDIA",)),
     "transformers": Engine("Transformers", transformers.build, layers_only=True),
-    "llama.cpp": Engine("llama.cpp", llama_cpp.build, GGUF, layers_only=True, offloads=True),
+    "llama.cpp": Engine("llama.cpp", llama_cpp.build, GGUF, layers_only=True, offloads=True, spans=True),
     "ollama": Engine("Ollama", llama_cpp.build_ollama, GGUF, layers_only=True, offloads=True),
 }
 
@@ -99,6 +101,8 @@ def _build(
         raise NoLaunchError(
             f"the plan is for {where}, and {engine.title} is for {' and '.join(engine.vendors)} GPUs"
         )
+    if plan.machines > 1 and not engine.spans:
+        raise NoLaunchError(f"the plan is for {plan.machines} machines, and its line is for one")
     return engine.build(
         plan, "" if kind == GGUF and checkpoint.source != "GGUF" else converted_dtype(checkpoint, use)
     )

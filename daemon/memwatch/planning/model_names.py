@@ -173,7 +173,7 @@ def _read_layers(store: ModelPath, manifest: Mapping[str, object], name: str) ->
         raise UnknownModelError(f"{name}: its manifest has no GGUF file; models that run elsewhere have none")
     found = with_projectors(read_gguf(models), towers)
     added = sum(read_head(file).tensor_bytes for file in adapters)
-    return replace(found, name=str(models[0]), weights_bytes=(found.weights_bytes or 0) + added)
+    return replace(found, name=str(models[0]), weights_bytes=(found.weights_bytes or 0) + added, alias=name)
 
 
 def _blob(store: ModelPath, layer: Mapping[str, object]) -> ModelPath:

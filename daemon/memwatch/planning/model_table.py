@@ -88,7 +88,7 @@ def _run(model: Checkpoint, use: Use, snapshot: Snapshot) -> Runnable | None:
     need = compute_checkpoint_need(model, use)
     splits = list_splits(model, use, len(snapshot.devices))
     fit = compute_fit(need.demand, snapshot, use.reserve_bytes, splits, use.gpus > 1)
-    if not fit.is_yes or model.transformer is None or (snapshot.devices and fit.best == CPU):
+    if need.note or not fit.is_yes or model.transformer is None or (snapshot.devices and fit.best == CPU):
         return None
     devices = fit.split.devices if fit.split else (str(fit.best),)
     name = next((one.name for one in snapshot.devices if one.id == fit.best), CPU)

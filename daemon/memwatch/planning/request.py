@@ -100,6 +100,11 @@ class FitRequest(Struct, frozen=True, kw_only=True):
         Doc("Name of the model, by which its servers are found; with launch: its path."),
         Meta(min_length=1, max_length=MAX_NAME),
     ] = "model"
+    alias: Annotated[
+        str,
+        Doc("With launch: name of the model in Ollama's store, whose path is in model."),
+        Meta(max_length=MAX_NAME),
+    ] = ""
     source: Annotated[
         Literal["shape", "config.json", "safetensors", "GGUF"],
         Doc("With launch: the model's files; shape: not known."),
@@ -125,7 +130,7 @@ class FitRequest(Struct, frozen=True, kw_only=True):
         bits, scope = (self.weight_bits, self.weight_scope) if self.weight_bits else (form.bits, form.scope)
         return Checkpoint(
             self.model, self.source, self.shape, self.weights_bytes, self.max_context, bits / 8,
-            scope=scope, unknown=self.unknown,
+            scope=scope, unknown=self.unknown, alias=self.alias,
         )  # fmt: skip
 
 
@@ -235,6 +240,7 @@ def write_request(checkpoint: Checkpoint, use: Use, launch: str = "") -> dict[st
         found |= {"context": choose_context(checkpoint, use), "max_context": checkpoint.context}
     if launch:
         found |= {"launch": launch, "model": checkpoint.name, "source": checkpoint.source}
+        found |= {"alias": checkpoint.alias} if checkpoint.alias else {}
     return {name: str(value) for name, value in found.items()}
 
 

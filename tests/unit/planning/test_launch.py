@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.planning.answer import NOT_KNOWN
+from memwatch.planning.answer import NOT_KNOWN, answer_request
 from memwatch.planning.device_totals import reported_total
 from memwatch.planning.launch import ENGINES, select_engines
+from memwatch.planning.named_machines import read_machine
 from memwatch.planning.need import compute_checkpoint_need
-from memwatch.planning.request import Use
+from memwatch.planning.request import Use, write_request
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
+from memwatch_web.api.fit_query import parse_query
 from support.launch_lines import FOLDER, ask, line, machine, model, option, total_of
 
 GIB = 1 << 30
@@ -339,6 +341,60 @@ def test_model_without_files_has_a_placeholder() -> None:
     assert line(machine("rtx4090"), shape, "vllm").command.startswith("vllm serve MODEL ")
     assert {one.engine for one in found.lines} == GGUF
     assert "-m MODEL.gguf" in found.lines[0].command
+
+
+@pytest.mark.parametrize(
+    ("engine", "gguf", "words"),
+    [
+        ("vllm", False, ("--tensor-parallel-size 2", "--nnodes 2 --node-rank 0 --master-addr HEAD_ADDRESS")),
+        ("sglang", False, ("--tp-size 2", "--nnodes 2 --node-rank 0 --dist-init-addr HEAD_ADDRESS:20000")),
+        ("llama.cpp", True, ("--split-mode layer", "--rpc MACHINE_2:50052", "-fit off")),
+    ],
+)
+def test_two_machines_have_the_options_of_several_nodes(engine: str, gguf: bool, words: tuple[str, ...]) -> None:
+    """Llama 3 70B takes 135 GiB; each GB10 has 122."""
+    found = line(read_machine("2x GB10"), model("Llama 3 70B", gguf), engine)
+
+    assert all(word in found.command for word in words)
+    assert "variable of the GPU's API" not in " ".join(found.notes)
+    assert gguf or "--node-rank 1" in found.notes[0]
+
+
+def test_engines_of_one_machine_refuse_two() -> None:
+    refused = ask(read_machine("2x gb10"), model("Llama 3 70B")).launches.refused
+
+    assert {refused[name] for name in ("tensorrt-llm", "transformers")} == {
+        "the plan is for 2 machines, and its line is for one"
+    }
+
+
+@pytest.mark.parametrize("name", ["gb10", "2x gb10", "2x h100", "4x rtx4090"])
+def test_plan_for_one_machine_has_no_nodes(name: str) -> None:
+    for launch in ask(read_machine(name), model("Llama 3 8B")).launches.lines:
+        assert "node" not in launch.command
+        assert "HEAD" not in launch.command
+
+
+def test_model_of_ollamas_store_is_run_by_its_name() -> None:
+    """A model made from its blob would have no template and no vision tower."""
+    blob = f"/store/blobs/sha256-{'a' * 64}"
+    checkpoint = replace(model("Llama 3 8B", gguf=True), name=blob, alias="qwen3:0.6b")
+    found = {name: line(machine("dgx-spark"), checkpoint, name).command for name in ("ollama", "llama.cpp")}
+
+    assert "' qwen3:0.6b > Modelfile" in found["ollama"]
+    assert "ollama create qwen3-0.6b -f Modelfile && ollama run qwen3-0.6b" in found["ollama"]
+    assert blob not in found["ollama"]
+    assert f"llama-server -m {blob}" in found["llama.cpp"]
+
+
+def test_name_of_ollamas_store_reaches_the_daemon() -> None:
+    checkpoint = replace(model("Llama 3 8B", gguf=True), name="/blob", alias="org/qwen3:8b")
+    request = parse_query(write_request(checkpoint, Use(), "ollama"))
+    found = answer_request(request, machine("dgx-spark"))
+
+    assert "FROM %s" in found.launches.lines[0].command
+    assert "' org/qwen3:8b > Modelfile" in found.launches.lines[0].command
+    assert "ollama create qwen3-8b" in found.launches.lines[0].command
 
 
 def test_unknown_engine_is_refused_with_the_known_ones() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from memwatch.cli.fit import fit_lines, prepare
+from memwatch.cli.fit import fit_lines, name_answer, prepare
 from memwatch.cli.machines import Need, place
+from memwatch.cli.what_fits import answer_named
 from memwatch.core.backends.model import Backends
 from memwatch.library.backend_selection import NoBackendError, select_for_answer
+from memwatch.planning import model_table
 from memwatch.planning.answer import FitAnswer, answer_model, answer_request
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
 from memwatch.planning.launch import ENGINES
@@ -169,12 +171,50 @@ def check_no_yes(found: Checkpoint, use: Use, words: str) -> None:
         assert words in answer.fit.unknown
         assert all(one.fits is not True for one in answer.fit.verdicts)
         assert (answer.greatest, answer.change, answer.launches.lines) == (None, None, ())
-        assert (shown["best"], shown["split"]) == (None, None)
+        assert (shown["best"], shown["split"], shown["decode_rate"]) == (None, None, None)
         assert any(line.startswith("Not known if it fits: ") for line in fit_lines(shown))
         with pytest.raises(NoBackendError, match="it is not known if"):
             select_for_answer(NO_BACKENDS, answer)
+        check_earlier_daemon(shown, answer.need.note)
         need = Need(answer.fit.bytes, 0, 0, is_least=bool(answer.need.note))
         assert [one.fits for one in place(need, [NEIGHBOUR], None)] == [None]
+
+
+def check_earlier_daemon(shown: Mapping[str, Any], note: str) -> None:
+    """A daemon that took the lower bound for the need: its yes, its lines and its changes are not shown."""
+    verdicts = [{**one, "fits": True, "absent": {}} for one in shown["verdicts"]]
+    launch = {"engine": "vllm", "command": "vllm serve", "flags": [], "notes": []}
+    greatest = {"context": 8192, "batch": 1, "dtype": None}
+    sent = {**shown, "best": "gpu0", "verdicts": verdicts, "unknown": None, "launch": [launch]}
+    sent["greatest"] = greatest
+    named = name_answer(sent, "model", note)
+    text = "\n".join(fit_lines(named))
+
+    assert (named["best"], named["unknown"]) == (None, note)
+    assert all(one["fits"] is None for one in named["verdicts"])
+    assert "✓" not in text
+    assert "Fits" not in text
+    assert "vllm serve" not in text
+    assert "Greatest" not in text
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_lower_bound_on_a_named_machine_is_never_a_yes(kind: str, tmp_path: Path) -> None:
+    """Also not on more of its GPUs."""
+    make, words = UNKNOWN[kind]
+    found = read_checkpoint(make(tmp_path))
+    for machine, use in (("8x h200 + 2TiB", NO_USE), ("gb10", Use(reserve_bytes=121 << 30))):
+        answer = answer_named(machine, lambda seen, use=use: answer_model(found, use, seen)).json  # type: ignore[misc]
+        assert (answer["best"], answer["split"], answer["more_gpus"]) == (None, None, None)
+        assert words in (answer["unknown"] or words)
+
+
+def test_lower_bound_is_in_no_list_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table has none: a row with a key that this version does not count would be left out."""
+    rows = {"known": CONFIG, "lacking": {**CONFIG, "index_topk": 64}}
+    monkeypatch.setattr(model_table, "read_models", lambda: rows)
+
+    assert {one.model for one in model_table.list_runnable(ROOMY, NO_USE)} == {"known"}
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)

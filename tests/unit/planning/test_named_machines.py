@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Absent, ShareKind, find_system_ram
 from memwatch.core.snapshot import Snapshot
-from memwatch.planning.answer import answer_model
+from memwatch.planning.answer import answer_model, answer_request, answer_size
 from memwatch.planning.checkpoint import Checkpoint
-from memwatch.planning.decode_rate import HIGHEST, LOWEST, estimate_decode_rate
+from memwatch.planning.decode_rate import HIGHEST, LOWEST, describe_rate, estimate_decode_rate
 from memwatch.planning.fit import compute_fit
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.model_table import MAX_OF_FORMAT, list_models, list_runnable, list_shorter, read_models
@@ -26,11 +26,15 @@ from memwatch.planning.named_machines import (
     read_machine,
     without_load,
 )
-from memwatch.planning.request import Use
+from memwatch.planning.request import Use, write_request
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.tables import read_table
+from memwatch.reporting.render.fit_json import fit_json
 from memwatch.reporting.render.json import snapshot_json
+from memwatch_web.api.fit_query import parse_query
+from memwatch_web.pages.fit_page import build_form, parse_config_fields
 from scripts.published_models import COUNTED
+from support import launch_lines
 from support.paths import ROOT
 from support.sample_snapshots import (
     calm_workstation,
@@ -293,6 +297,69 @@ def test_rate_is_bandwidth_by_bytes_of_a_token() -> None:
     assert rate.read_bytes == pytest.approx(read, rel=1e-6)
     assert (rate.low, rate.high) == pytest.approx((LOWEST * 1.008e12 / read, HIGHEST * 1.008e12 / read), rel=1e-6)
     assert rate.quality == "estimated"
+
+
+@pytest.mark.parametrize("name", ["dgx-spark", "strix-halo", "rtx4090"])
+def test_command_api_and_page_have_one_rate(name: str) -> None:
+    """As a range, marked as estimated; none where nothing fits or no bandwidth is known."""
+    snapshot, found = launch_lines.machine(name), launch_lines.model("Llama 3.2 1B")
+    query = write_request(found, Use())
+    here = answer_model(found, Use(), snapshot)
+    sent = fit_json(answer_request(parse_query(query), snapshot))["decode_rate"]
+    page = build_form(query, snapshot)
+
+    assert here.decode_rate
+    assert sent == fit_json(here)["decode_rate"]
+    assert (sent["quality"], sent["low"] < sent["high"]) == ("estimated", True)
+    assert page.rate == describe_rate(here.decode_rate)
+    assert "tokens a second (estimated: " in page.rate
+
+
+def test_no_yes_and_no_bandwidth_have_no_rate() -> None:
+    found = launch_lines.model("Llama 3.2 1B")
+    named = launch_lines.machine("dgx-spark")
+    unnamed = replace(named, devices=tuple(replace(one, name="Unheard-of 9000") for one in named.devices))
+
+    assert answer_model(found, Use(reserve_bytes=1 << 50), named).decode_rate is None
+    assert answer_model(found, Use(), unnamed).decode_rate is None
+    assert answer_size(GIB, "1GiB", named).decode_rate is None
+
+
+def test_page_has_the_longest_context_of_a_pasted_config() -> None:
+    config = json.dumps({**launch_lines.CONFIGS["Llama 3 8B"], "max_position_embeddings": 8192})
+    fields = {**parse_config_fields(config), "context": "9000"}
+    answer = build_form(fields, launch_lines.machine("dgx-spark")).answered
+
+    assert answer
+    assert answer.caution.startswith("Its own maximum is 8192 tokens: engines refuse 9000 ")
+    assert answer.launches.lines == ()
+
+
+FIRST = {"original_max_position_embeddings": 32768}
+
+
+FIRST = {"original_max_position_embeddings": 32768}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "context"),
+    [
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, **FIRST}}, 131_072),
+        ({"rope_parameters": {"type": "yarn", "factor": 4, **FIRST}}, 131_072),
+        ({"rope_scaling": {"type": "llama3", "factor": 8.0, **FIRST}}, 40_960),
+        ({"rope_scaling": {"type": "linear", "factor": 8.0}}, 40_960),
+        ({"rope_scaling": {"type": "yarn", "factor": "4", **FIRST}}, 40_960),
+        ({"rope_scaling": {"type": "yarn", "factor": -1e300, **FIRST}}, 40_960),
+        ({"rope_scaling": {"type": "yarn", "factor": float("nan"), **FIRST}}, 40_960),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1 << 2000}}, 40_960),
+        ({"rope_scaling": ["yarn"]}, 40_960),
+        ({}, 40_960),
+    ],
+)
+def test_longest_context_includes_the_scaling_of_positions(scaling: dict[str, Any], context: int) -> None:
+    config = {**launch_lines.CONFIGS["Llama 3 8B"], "max_position_embeddings": 40_960, **scaling}
+
+    assert parse_config(config, "config.json").context == context
 
 
 def test_experts_that_a_token_does_not_use_are_not_read() -> None:

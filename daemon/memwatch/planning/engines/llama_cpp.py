@@ -72,6 +72,9 @@ def _devices(plan: Placement) -> Iterator[Flag]:
         yield Flag("-nkvo", "the plan has the cache in System RAM")
     if plan.count > 1:
         yield Flag("--split-mode layer", "each GPU holds some of the layers and their cache")
+    if plan.machines > 1:
+        others = ",".join(f"MACHINE_{at}:50052" for at in range(2, plan.machines + 1))
+        yield Flag(f"--rpc {others}", "the others run rpc-server -H 0.0.0.0 -p 50052 (a build with GGML_RPC)")
     if plan.is_unified and plan.vendors <= {"NVIDIA", "AMD"}:
         yield Flag(
             "-fit off",
@@ -90,12 +93,14 @@ def build_ollama(plan: Placement, dtype: str) -> Launch:
         Flag(f"num_ctx {plan.context}", "the plan's context of one request; by default it depends on the memory"),
         Flag(f"num_gpu {gpu_layers(plan)}", _why_ollama_layers(plan)),
     ]
-    name = re.sub(r"[^a-z0-9._-]+", "-", PurePath(plan.model).stem.lower()).strip("-.") or "model"
+    # A model of the store keeps its template and its vision tower by its name.
+    word = PurePath(plan.alias).name if plan.alias else PurePath(plan.model).stem
+    name = re.sub(r"[^a-z0-9._-]+", "-", word.lower()).strip("-.") or "model"
     text = "".join(f"PARAMETER {one.flag}\\n" for one in parameters)
     command = "\n".join(
         [
             f"{' '.join(one.flag for one in variables)} ollama serve &",
-            f"printf 'FROM %s\\n{text}' {shlex.quote(plan.model)} > Modelfile",
+            f"printf 'FROM %s\\n{text}' {shlex.quote(plan.alias or plan.model)} > Modelfile",
             f"ollama create {name} -f Modelfile && ollama run {name}",
         ]
     )

@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from memwatch.core.doc import Doc
-from memwatch.core.model import Absent, Device, PoolKind
+from memwatch.core.model import Absent, Architecture, Device, PoolKind
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
 from memwatch.planning.checkpoint import Checkpoint
@@ -58,10 +58,20 @@ class Launch(Struct, frozen=True):
     language: Annotated[str, Doc(values=("sh", "python"))] = "sh"
 
 
+def _is_in_ram(gpu: Device, snapshot: Snapshot) -> bool:
+    return any(pool.kind is PoolKind.SYSTEM_RAM for pool in pools_of(gpu, snapshot))
+
+
+def is_machine(gpu: Device, snapshot: Snapshot) -> bool:
+    """Return True for one of several machines with one memory each, which a user named: 2x gb10."""
+    return gpu.architecture is Architecture.UNIFIED and not _is_in_ram(gpu, snapshot)
+
+
 class Placement(Struct, frozen=True):
     """A plan that fits, and where. `gpus` is empty for the CPU. `parallel`: tensor or pipeline, empty for one GPU.
 
-    `parts`: bytes on the fullest GPU, `room`: bytes that it can allocate beside the reserve.
+    `parts`: bytes on the fullest GPU, `room`: bytes that it can allocate beside the reserve. `alias`: see
+    Checkpoint.
     """
 
     model: str
@@ -74,6 +84,7 @@ class Placement(Struct, frozen=True):
     whole_cache: int
     room: int
     snapshot: Snapshot
+    alias: str = ""
 
     @property
     def batch(self) -> int:
@@ -94,7 +105,11 @@ class Placement(Struct, frozen=True):
     @property
     def is_unified(self) -> bool:
         """True if the GPU's memory is System RAM, of which CUDA reports page cache as used."""
-        return any(pool.kind is PoolKind.SYSTEM_RAM for pool in pools_of(self.gpu, self.snapshot))
+        return is_machine(self.gpu, self.snapshot) or _is_in_ram(self.gpu, self.snapshot)
+
+    @property
+    def machines(self) -> int:
+        return max(1, self.count) if all(is_machine(gpu, self.snapshot) for gpu in self.gpus) else 1
 
     @property
     def need(self) -> int:
@@ -146,7 +161,7 @@ def place(model: str, checkpoint: Checkpoint, use: Use, snapshot: Snapshot, fit:
     room = min((one for one in rooms if isinstance(one, int)), default=0) - use.reserve_bytes
     how = choose_parallel_kind(shape, use.parallel, len(gpus)) if len(gpus) > 1 else ""
     context = choose_context(checkpoint, use)
-    return Placement(model, shape, use, context, gpus, how, parts, max(1, whole), room, snapshot)
+    return Placement(model, shape, use, context, gpus, how, parts, max(1, whole), room, snapshot, checkpoint.alias)
 
 
 def round_fraction(part: float, whole: float, digits: int = 3) -> float:
@@ -157,7 +172,7 @@ def round_fraction(part: float, whole: float, digits: int = 3) -> float:
 
 def select_gpus(plan: Placement) -> tuple[list[Flag], list[str]]:
     """Return the variables that make an engine use the plan's GPUs, and notes if that is not known."""
-    if not plan.gpus or len(plan.snapshot.devices) == 1:
+    if not plan.gpus or len(plan.snapshot.devices) == 1 or is_machine(plan.gpu, plan.snapshot):
         return [], _mig_notes(plan)
     chosen = " and ".join(gpu.id for gpu in plan.gpus) if plan.count < 3 else f"{plan.count} GPUs"
     if _mig_notes(plan):
@@ -205,6 +220,20 @@ def converted_dtype(checkpoint: Checkpoint, use: Use) -> str:
     form = parse_format(use.dtype)
     same = abs(form.bytes - checkpoint.dtype_bytes) < 1e-6 and form.scope == checkpoint.scope
     return "" if same else canonical_name(use.dtype)
+
+
+# Address of the first of several machines, to be replaced.
+HEAD = "HEAD_ADDRESS"
+
+
+def each_machine(plan: Placement, further: str = "") -> list[str]:
+    """Return the note for a line that runs on each of several machines. `further`: an option on the others."""
+    if plan.machines == 1:
+        return []
+    last = plan.machines - 1
+    ranks = "--node-rank 1" if last == 1 else f"--node-rank 1 to {last}"
+    also = f" and {further}" if further else ""
+    return [f"Run it on each of {plan.machines} machines, on the others with {ranks}{also}; {HEAD} is the first."]
 
 
 def shared_flags(plan: Placement, tensor: str, pipeline: str) -> Iterator[Flag]:

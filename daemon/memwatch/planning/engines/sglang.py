@@ -1,6 +1,7 @@
 """SGLang: takes a fraction of the memory that is free at its start for weights and cache, up to a number of tokens.
 
 From mem_cache/kv_cache_configurator.py, model_executor/pool_configurator.py and utils/common.py of SGLang 0.5.23.
+Several machines: docs/references/multi_node_deployment/multi_node.md.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from msgspec.structs import replace
 from memwatch.core.units import size
 from memwatch.planning.device_totals import reported_total
 from memwatch.planning.engines.placement import (
+    HEAD,
     Flag,
     Launch,
     NoLaunchError,
     Placement,
     cache_format,
+    each_machine,
     round_fraction,
     select_gpus,
     shared_flags,
@@ -41,6 +44,10 @@ def build(plan: Placement, dtype: str) -> Launch:
         raise NoLaunchError("the free memory that SGLang reads on this GPU is not known")
     variables, notes = select_gpus(plan)
     flags = [*_sizes(plan), *_formats(plan, dtype), *_memory(plan), *shared_flags(plan, "--tp-size", "--pp-size")]
+    if plan.machines > 1:
+        where = f"--nnodes {plan.machines} --node-rank 0 --dist-init-addr {HEAD}:20000"
+        flags.append(Flag(where, "the first of these machines, at a free port"))
+    notes += each_machine(plan)
     notes += [] if _keeps_all(plan) else [WINDOWS]
     words = ["python", "-m", "sglang.launch_server", "--model-path", plan.model]
     return Launch("sglang", shell_line(words, flags, variables), (*variables, *flags), (*notes,))

@@ -1,6 +1,7 @@
 """vLLM: takes a fraction of the total for everything, or an absolute size for the cache.
 
-From vllm/v1/worker/gpu_worker.py, vllm/v1/worker/utils.py and vllm/v1/core/kv_cache_utils.py.
+From vllm/v1/worker/gpu_worker.py, vllm/v1/worker/utils.py and vllm/v1/core/kv_cache_utils.py; several machines:
+docs/serving/parallelism_scaling.md.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from memwatch.core.model import find_system_ram
 from memwatch.core.units import size
 from memwatch.planning.device_totals import describe_total, pools_of, reported_total
 from memwatch.planning.engines.placement import (
+    HEAD,
     Flag,
     Launch,
     NoLaunchError,
     Placement,
     cache_format,
+    each_machine,
     round_fraction,
     select_gpus,
     shared_flags,
@@ -44,6 +47,10 @@ def build(plan: Placement, dtype: str) -> Launch:
     variables, notes = select_gpus(plan)
     flags = [*_sizes(plan), *_formats(plan, dtype), *_memory(plan, cache)]
     flags += shared_flags(plan, "--tensor-parallel-size", "--pipeline-parallel-size")
+    if plan.machines > 1:
+        why = "the first of these machines; without Ray"
+        flags.append(Flag(f"--nnodes {plan.machines} --node-rank 0 --master-addr {HEAD}", why))
+    notes += each_machine(plan, "--headless")
     notes += [PROCESSES] if plan.is_unified and plan.vendors == {"NVIDIA"} else []
     return Launch(
         "vllm", shell_line(["vllm", "serve", plan.model], flags, variables), (*variables, *flags), (*notes,)
