@@ -21,6 +21,7 @@ from support.certificates import authority, signed_by
 from support.checkpoint_files import LLAMA_KEYS, gguf
 from support.client_process import call_memwatch
 from support.daemon_process import RunningDaemon, running_daemon
+from support.http_site import site
 from support.model_hub import SHA, ModelHub, running_hub
 from support.model_stores import hub_files, hugging_face_cache
 
@@ -228,6 +229,22 @@ def test_format_that_is_not_cached_is_measured_on_the_hub(tmp_path: Path) -> Non
     assert "has 1 GGUF models, model-Q4_K_M; 0 of them are Q8_0" in found.origin
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nxx",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000,
+        b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 100_000,
+        b"no HTTP",
+        b"",
+    ],
+)
+def test_answer_that_is_no_http_is_a_refusal(answer: bytes, tmp_path: Path) -> None:
+    variables = {"HF_HUB_CACHE": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    with site(answer) as port, pytest.raises(UnknownModelError, match="is cut off, or is not HTTP"):
+        read_subject(NAME, online=True, environ={"HF_ENDPOINT": f"http://127.0.0.1:{port}", **variables})
+
+
 def test_missing_sizes_come_from_the_heads(hub: ModelHub, files: Path, tmp_path: Path) -> None:
     hub.has_sizes = False
     found = ask(hub, tmp_path)
@@ -260,6 +277,8 @@ SHARD = "model-00001-of-00002.safetensors"
         (lambda hub: hub.cut.add("config.json"), "cut off"),
         (lambda hub: hub.redirects.update({SHARD: f"{hub.url}/org/model/resolve/{hub.sha}/{SHARD}"}), "redirects"),
         (lambda hub: hub.redirects.update({SHARD: "file:///etc/passwd"}), "not an address with http"),
+        (lambda hub: hub.redirects.update({SHARD: "http://[::1"}), "redirects to what is no address"),
+        (lambda hub: hub.redirects.update({SHARD: "http://127.0.0.1:99999/"}), "is not the address of a server"),
         (lambda hub: hub.redirects.update({SHARD: "http://a@127.0.0.1/"}), "without a login"),
         (lambda hub: hub.sizes.update({SHARD: 1 << 70}), "impossible values|not readable"),
         (lambda hub: hub.sizes.update({SHARD: -1}), "impossible values"),

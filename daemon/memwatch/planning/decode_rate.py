@@ -12,6 +12,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from memwatch.core.doc import Doc
+from memwatch.core.units import size
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.inference import choose_cache_bytes, compute_kv_cache, compute_weights
 from memwatch.planning.named_machines import find_bandwidth
@@ -65,8 +66,8 @@ def figure(rate: float) -> str:
 
 def describe_rate(rate: DecodeRate) -> str:
     """Return the rate as a sentence."""
-    read, width = rate.read_bytes / (1 << 30), rate.bandwidth / 1e9
+    width = rate.bandwidth / 1e9
     return (
         f"Decoding one sequence: {figure(rate.low)} to {figure(rate.high)} tokens a second (estimated: "
-        f"{read:.1f} GiB are read for each, at 40 to 80 % of {width:g} GB/s)."
+        f"{size(rate.read_bytes)} are read for each, at 40 to 80 % of {width:g} GB/s)."
     )

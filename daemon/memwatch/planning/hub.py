@@ -53,6 +53,7 @@ HEAD_BYTES = 48 << 10
 # A file of more is no model: 16 TiB.
 MAX_FILE_BYTES = 1 << 44
 MAX_KEPT_BYTES = 64 << 10
+NOT_HTTP = "sent an answer that is cut off, or is not HTTP"
 TOKEN, ADDRESS = "HF_TOKEN", "HF_ENDPOINT"
 REMEDIES = {
     401: "it is gated or private: accept its license on its page, and set HF_TOKEN",
@@ -182,7 +183,10 @@ class Hub:
             if isinstance(found, Head):
                 self._bytes -= len(found.data)
                 return found
-            to = urljoin(url, found)
+            try:
+                to = urljoin(url, found)
+            except ValueError:
+                raise HubError(f"{self.subject}: the hub redirects to what is no address") from None
             if url.startswith("https:") and not to.startswith("https:"):
                 raise HubError(
                     f"{self.subject}: the hub redirects to an address without TLS, which is not followed"
@@ -213,10 +217,12 @@ class Hub:
         except TimeoutError:
             raise HubError(f"{self.subject}: {host} did not answer within {SECONDS:g} s") from None
         except HTTPException:
-            raise HubError(f"{self.subject}: the answer of {host} is cut off, or not HTTP") from None
-        except (OSError, ValueError, GetError) as error:
+            raise HubError(f"{self.subject}: {host} {NOT_HTTP}") from None
+        except (OSError, UnicodeError, GetError) as error:
             why = str(getattr(error, "strerror", None) or error).lower()
             raise HubError(f"{self.subject}: cannot reach {host} ({why})") from None
+        except ValueError:  # a length of chunks, for example
+            raise HubError(f"{self.subject}: {host} {NOT_HTTP}") from None
 
     def _answer(self, response: Any, most: int, is_range: bool) -> Head | str:  # noqa: ANN401  HTTPResponse
         status, location = response.status, response.headers["Location"]
