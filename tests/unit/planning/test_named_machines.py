@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Absent, ShareKind, find_system_ram
 from memwatch.core.snapshot import Snapshot
+from memwatch.planning import model_table
 from memwatch.planning.answer import answer_model, answer_request, answer_size
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.decode_rate import HIGHEST, LOWEST, describe_rate, estimate_decode_rate
@@ -279,6 +280,18 @@ def test_models_with_a_shorter_context_are_left_out() -> None:
     assert not {one.model for one in found} & set(shorter)
     assert all(one.max_context in (0, MODELS[one.model].context) for one in found)
     assert all(one.is_sure_of(long.context) is (one.max_context >= long.context) for one in found)
+
+
+def test_row_may_have_its_longest_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {name: one for name, one in read_models()["Llama 3 8B"].items() if name != "max_position_embeddings"}
+    rows = {"short": {**row, "context": 4096}, "long": {**row, "context": 131072}, "without": row}
+    monkeypatch.setattr(model_table, "read_models", lambda: rows)
+    found = {one.model: one for one in list_runnable(read_machine("8x h200"), Use(context=100_000))}
+
+    assert list_shorter(Use(context=100_000)) == ("short",)
+    assert {name: one.max_context for name, one in found.items() if name != "without"} == {"long": 131072}
+    assert all(one.is_sure_of(100_000) is (name == "long") for name, one in found.items())
+    assert [one.unknown for one in list_models()] == ["", "", ""]
 
 
 def test_least_rate_leaves_slower_models_out() -> None:
