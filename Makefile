@@ -6,7 +6,7 @@ CONSTRAINTS := tests/constraints.txt
 INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 	--constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS)
 # As many workers as the number of test files asks for, see tests/support/lanes.py.
-TESTS := $(BIN)/python -m pytest -n auto --max-worker-restart=0
+TESTS := $(BIN)/python -m pytest -n auto
 PURE := tests/unit tests/incidents
 PROCESS = tests/integration tests/browser tests/deploy tests/faults \
 	$(shell grep -rlE --include='test_*.py' 'mark\.(process|host)' $(PURE))
@@ -106,7 +106,7 @@ test-pure: $(VENV)/.test
 	$(TESTS) -m pure $(or $(TEST_ARGS),$(PURE)) || { $(NONE_IN_THIS_LANE); }
 
 test-process: $(VENV)/.test tools
-	PYTHONPATH=tests $(BIN)/python -m scripts.process_lane -n auto --max-worker-restart=0 -m "process or host" \
+	PYTHONPATH=tests $(BIN)/python -m scripts.process_lane -n auto -m "process or host" \
 		$(or $(TEST_ARGS),$(PROCESS)) || { $(NONE_IN_THIS_LANE); }
 
 test-measure: $(VENV)/.test tools

@@ -175,3 +175,97 @@ def test_run_without_tests_is_told_from_a_failure(suite: SmallSuite) -> None:
     suite.git("tag", "base")
 
     assert run(suite, "-k", "nothing").exit_code == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+# The daemon of this test is its log only.
+HANGS = """
+import time
+from pathlib import Path
+
+from support.started_daemons import STARTED, StartedDaemon
+
+def test_before():
+    pass
+
+def test_hangs(tmp_path):
+    first = not Path(__file__).with_name("count-hangs").exists()
+    Path(__file__).with_name("count-hangs").touch()
+    log = tmp_path / "log"
+    log.write_text("the last word of the daemon\\n")
+    STARTED.append(StartedDaemon(("memwatchd", "--demo"), log))
+    if first:
+        while True:
+            try:
+                time.sleep(3600)
+            except Exception:
+                pass
+
+def test_after():
+    pass
+"""
+# As C code that never returns: the interpreter gets no signal.
+STUCK = """
+import signal
+import time
+
+import pytest
+
+def test_stuck():
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    time.sleep(3600)
+
+@pytest.mark.parametrize("n", range(3))
+def test_left_over(n):
+    pass
+"""
+DISTRIBUTED = """
+def pytest_xdist_make_scheduler(config, log):
+    from support.scheduling import Scheduling
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_hung_test_is_named_with_its_stack_and_daemon_and_the_others_run(
+    suite: SmallSuite, capfd: pytest.CaptureFixture[str], workers: str
+) -> None:
+    suite.write("tests/test_hangs.py", HANGS)
+    suite.write("tests/test_sound.py", "def test_sound():\n    pass\n")
+    suite.commit()
+    suite.git("tag", "base")
+
+    # The deadline is 4 s. At 10 the worker would end, and with it the run.
+    report = run(suite, "-n", workers, "--max-worker-restart=0", "-o", "faulthandler_timeout=10", "-rA")
+    printed, said = capfd.readouterr()
+    assert (report.exit_code, report.used) == (0, 1)
+    (look,) = report.looks
+    assert (look.name, look.verdict) == ("tests/test_hangs.py::test_hangs", "PASSED ALONE")
+    (failure,) = look.failures
+    assert failure.message.endswith(
+        "HungError: hung: the call had no end after 4 s, at tests/test_hangs.py:19 in test_hangs"
+    )
+    assert failure.daemons == [["memwatchd --demo", "the last word of the daemon"]]
+    assert "test_hangs: time.sleep(3600)" in "\n".join(failure.stacks)
+    assert "HUNG tests/test_hangs.py::test_hangs in call: no end after 4 s; load " in said
+    assert {"test_before", "test_after", "test_sound"} <= set(re.findall(r"PASSED \S+::(\w+)", printed))
+
+
+def test_worker_that_cannot_be_interrupted_is_ended_and_its_other_tests_run(
+    suite: SmallSuite, capfd: pytest.CaptureFixture[str]
+) -> None:
+    suite.write("tests/conftest.py", DISTRIBUTED)
+    suite.write("tests/test_a.py", STUCK)
+    suite.write("tests/test_b.py", "def test_sound():\n    pass\n")
+    suite.commit()
+    suite.git("tag", "base")
+
+    timeout = ("-o", "faulthandler_timeout=3", "-o", "faulthandler_exit_on_timeout=true")
+    report = run(suite, "-n", "2", "--max-worker-restart=3", "-rA", *timeout)
+    printed, said = capfd.readouterr()
+    assert report.exit_code == 1
+    assert [(look.name, look.reason) for look in report.looks] == [
+        ("tests/test_a.py::test_stuck", "the worker crashed")
+    ]
+    assert len(re.findall(r"PASSED \S+::test_left_over\[\d\]", printed)) == 3
+    assert "in test_stuck" in said

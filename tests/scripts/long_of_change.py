@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
     if not tests:
         return 0
     # With a second look, as tests of the other lane that start processes.
-    options = ("-n", "auto", "--max-worker-restart=0", "-m", "long")
+    options = ("-n", "auto", "-m", "long")
     code = Lane(ROOT, FOLDER / "long").run([*options, *tests, *arguments]).exit_code
     return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code  # changed files have no long tests
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,19 @@ def taking_turns(folder: Path, *, alone: bool) -> Iterator[None]:
     it would wait forever.
     """
     with (folder / "gate").open("w") as access, (folder / "place").open("w") as place:
-        fcntl.flock(access, fcntl.LOCK_EX)
-        fcntl.flock(place, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        with _stopped_clock():
+            fcntl.flock(access, fcntl.LOCK_EX)
+            fcntl.flock(place, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(access, fcntl.LOCK_UN)
         yield
+
+
+@contextmanager
+def _stopped_clock() -> Iterator[None]:
+    """Stop the clock of the test (`support.deadline`) meanwhile: other tests cause this wait."""
+    left, again = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, left, again)

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from support.host_load import describe_load
-from support.run_records import End, Failure, Outcome, Record
+from support.run_records import STACKS, End, Failure, Outcome, Record
 from support.started_daemons import STARTED, forget_ended
 
 PROPERTY = "memwatch failure"
@@ -123,6 +123,12 @@ def failure_of(report: pytest.TestReport) -> Failure:
         seconds=report.duration,
         fixtures=[(str(path), str(name)) for path, name in details.get("fixtures", ())],
         daemons=[ends_of(text) for title, text in report.sections if title.startswith("daemon log")],
+        stacks=[
+            line
+            for title, text in report.sections
+            if title.startswith(f"Captured {STACKS} ")
+            for line in text.splitlines()
+        ],
     )
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+# Section of the report of a test that hung.
+STACKS = "stacks"
+
 
 class Outcome(Struct, frozen=True, tag="outcome"):
     """Test that passed or was skipped."""
@@ -28,6 +31,7 @@ class Failure(Struct, frozen=True, tag="failure"):
     seconds: float = 0.0
     fixtures: list[tuple[str, str]] = []
     daemons: list[list[str]] = []
+    stacks: list[str] = []  # of the threads of a test that hung
 
 
 class End(Struct, frozen=True, tag="end"):

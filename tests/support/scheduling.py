@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import groupby
 
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 
 class Scheduling(LoadScopeScheduling):
@@ -14,6 +15,26 @@ class Scheduling(LoadScopeScheduling):
 
     Tests that were moved to the end of the run, away from others of their file, are given one by one.
     """
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test in which a worker crashed. Others get those that it had left, but not this one again."""
+        units = self.assigned_work.get(node, {})
+        left = ((scope, test) for scope, tests in units.items() for test, is_over in tests.items() if not is_over)
+        crashed: tuple[str, str] | None = next(left, None)
+        if crashed:
+            units[crashed[0]][crashed[1]] = True
+            for scope in [scope for scope, tests in units.items() if all(tests.values())]:
+                del units[scope]  # a worker that is given nothing to do waits forever
+        super().remove_node(node)
+        return crashed[1] if crashed else None
+
+    def schedule(self) -> None:
+        """Give a new worker, in place of a crashed one, two files: it keeps its last test until it has more."""
+        has_begun = self.collection is not None
+        super().schedule()
+        if has_begun:
+            for node in self.nodes:
+                self._reschedule(node)
 
     def _split_scope(self, nodeid: str) -> str:
         return self._scopes[nodeid]

@@ -131,6 +131,8 @@ def _render(look: Look) -> list[str]:
     lines += [f"  {one.test} failed in {one.phase}, {one.seconds:.1f} s; {one.load}" for one in look.failures]
     first = look.failures[0]
     lines += [f"    | {line}" for line in first.lines]
+    if first.stacks:
+        lines += ["  stacks:", *(f"    | {line}" for line in first.stacks)]
     for daemon in first.daemons:
         lines += ["  daemon:", *(f"    | {line}" for line in daemon)]
     for attempt in look.attempts:

@@ -7,4 +7,4 @@ if ! python=$(sh tests/tools/find_python.sh 3.10); then
 fi
 venv=.venv-3.10
 make --no-print-directory PYTHON="$python" VENV="$venv" "$venv/.test"
-exec "$venv/bin/python" -m pytest -n auto --max-worker-restart=0 -m pure tests/unit tests/incidents "$@"
+exec "$venv/bin/python" -m pytest -n auto -m pure tests/unit tests/incidents "$@"
