@@ -43,7 +43,8 @@ QUESTION_SECONDS = 60.0
 # A machine sends three announcements and one answer a minute. What is over the budget is not parsed (70 µs each).
 MAX_PACKETS_BY_SOURCE, MAX_SOURCES, BUDGET_SECONDS = 20, 256, 1.0
 # In a flood of the group, the kernel drops what is over MAX_BATCH packets in this pause: 6 % of a core at most.
-# Announcements may be among them, so questions are more frequent.
+# Announcements may be among them, so questions are more frequent. A full socket may hold less than MAX_BATCH: 166
+# packets of 217 bytes by Linux' default of 208 KiB. So a source over its budget is a flood, too.
 MAX_BATCH, FLOOD_PAUSE_SECONDS, FLOOD_QUESTION_SECONDS = 256, 0.02, 5.0
 # Interval of a check for the end.
 CHECK_SECONDS = 1.0
@@ -188,6 +189,23 @@ class Budget:
         return True
 
 
+def drain(opened: socket.socket, budget: Budget, take: Callable[[bytes, str], None], now: float) -> bool:
+    """Take the packets that are there. Return whether they are a flood: over a budget, or perhaps not all."""
+    is_flood = False
+    for _ in range(MAX_BATCH):
+        try:
+            data, (source, port) = opened.recvfrom(MAX_PACKET_BYTES + 1)
+        except BlockingIOError:
+            return is_flood
+        # Machines answer from this port. Packets from others may fill the socket as well.
+        is_answer = port == PORT
+        if not budget.admits(source if is_answer else f"others of {source}", now):
+            is_flood = True
+        elif is_answer:
+            take(data, source)
+    return True
+
+
 class Search:
     """Asks for services at all addresses of this machine, and puts those that answer into `found`.
 
@@ -218,20 +236,10 @@ class Search:
             for one in (self._own, self._group):
                 poll.register(one, select.POLLIN)
             poll.poll(min(CHECK_SECONDS, until - now) * 1000)
-            if max(self._drain(self._own, now), self._drain(self._group, now)) == MAX_BATCH:
+            floods = [drain(one, self._budget, self._take, now) for one in (self._own, self._group)]
+            if any(floods):
                 self._ask_at = min(self._ask_at, now + FLOOD_QUESTION_SECONDS)
                 time.sleep(FLOOD_PAUSE_SECONDS)
-
-    def _drain(self, opened: socket.socket, now: float) -> int:
-        """Take the packets that are there. Return their number, MAX_BATCH if there may be more."""
-        for count in range(MAX_BATCH):
-            try:
-                data, (source, port) = opened.recvfrom(MAX_PACKET_BYTES + 1)
-            except BlockingIOError:
-                return count
-            if port == PORT and self._budget.admits(source, now):
-                self._take(data, source)
-        return MAX_BATCH
 
     def _take(self, data: bytes, source: str) -> None:
         try:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import random
+import socket
 import struct
+from collections.abc import Iterable
+from typing import cast
 
 import pytest
 
 from memwatchd.neighbours.mdns import (
+    MAX_BATCH,
     MAX_PACKETS_BY_SOURCE,
     MAX_SOURCES,
+    PORT,
     SERVICE,
     Budget,
     PacketError,
     Service,
     build_question,
+    drain,
     parse_services,
     read_service,
 )
@@ -107,3 +113,38 @@ def test_source_address_has_a_budget_of_packets() -> None:
     assert admitted.count(True) == MAX_PACKETS_BY_SOURCE
     assert 200 < others.count(True) <= MAX_SOURCES
     assert budget.admits("10.0.0.9", 101.1)
+
+
+class Received:
+    """Non-blocking socket that holds these packets, by source and port."""
+
+    def __init__(self, sources: Iterable[tuple[str, int]]) -> None:
+        self._sources = list(sources)
+
+    def recvfrom(self, _: int) -> tuple[bytes, tuple[str, int]]:
+        if not self._sources:
+            raise BlockingIOError
+        return b"packet", self._sources.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("sources", "taken", "is_flood"),
+    [
+        ([("10.0.0.1", PORT)] * MAX_PACKETS_BY_SOURCE, MAX_PACKETS_BY_SOURCE, False),
+        ([("10.0.0.1", PORT)] * (MAX_PACKETS_BY_SOURCE + 1), MAX_PACKETS_BY_SOURCE, True),
+        ([("10.0.0.1", 999)] * MAX_PACKETS_BY_SOURCE + [("10.0.0.1", PORT)], 1, False),
+        ([("10.0.0.1", 999)] * (MAX_PACKETS_BY_SOURCE + 1) + [("10.0.0.1", PORT)], 1, True),
+        ([(f"10.0.0.{number}", PORT) for number in range(166)], 166, False),
+        ([(f"10.0.0.{number % 250}", PORT) for number in range(MAX_BATCH + 1)], MAX_BATCH, True),
+    ],
+    ids=["machine", "flood that fits a socket", "questions", "flood of questions", "many machines", "full batch"],
+)
+def test_flood_is_noticed_also_where_the_socket_holds_little_of_it(
+    sources: list[tuple[str, int]], taken: int, is_flood: bool
+) -> None:
+    """Linux keeps 166 packets of 217 bytes. What a busy memwatchd read of a flood was taken for all of it."""
+    found: list[str] = []
+
+    received = cast(socket.socket, Received(sources))
+    assert drain(received, Budget(), lambda _, source: found.append(source), 100.0) is is_flood
+    assert len(found) == taken
