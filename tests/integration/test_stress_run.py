@@ -33,7 +33,8 @@ def stress(suite: SmallSuite, **options: float) -> Stress:
 
 @pytest.mark.host
 def test_each_run_is_logged_and_nothing_stays(suite: SmallSuite) -> None:
-    suite.write("tests/test_x.py", "def test_a(): pass\n\ndef test_b(): assert 0\n")
+    patient = "def test_a(pytestconfig): assert float(pytestconfig.getini('faulthandler_timeout')) == 600\n"
+    suite.write("tests/test_x.py", patient + "\ndef test_b(): assert 0\n")
 
     rows = stress(suite).run()
     assert [(row.passed, list(row.failed), row.reason) for row in rows] == [

@@ -131,12 +131,19 @@ class Stress:
         return Row(now, self._commit, self._plan.tests, seconds, describe_load(), run.passed, failed, _reason(run))
 
     def _pytest(self, records: Path, group: CpuCgroup | None, bind: Callable[[], None] | None) -> int:
+        # Tests are several times slower here. One that hangs is named before the run reaches its limit.
+        patient = ["-o", f"faulthandler_timeout={self._plan.limit:g}"]
         options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-m", self._plan.marks, f"--test-records={records}"]
-        command = [*(group.inside if group else ()), sys.executable, "-m", "pytest", *options, *self._plan.tests]
+        command = [*(group.inside if group else ()), sys.executable, "-m", "pytest", *options, *patient]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with (records.parent / "output").open("wb") as output:
             process = subprocess.Popen(
-                command, cwd=self._root, env=environment, stdout=output, stderr=output, preexec_fn=bind
+                [*command, *self._plan.tests],
+                cwd=self._root,
+                env=environment,
+                stdout=output,
+                stderr=output,
+                preexec_fn=bind,
             )
             try:
                 return process.wait(self._plan.limit)
