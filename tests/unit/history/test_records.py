@@ -8,8 +8,9 @@ import pytest
 
 from memwatch.core.events import Event
 from memwatch.core.helper.codec import DecodeError, to_line
+from memwatch.core.snapshot_json import LAST_UNIX
 from memwatch_monitor.history.records import MAX_SEQ, EventBatch, pack_events, unpack_events
-from memwatch_monitor.history.ring_file import BLOCK, HEAD_BYTES, LAST_UNIX
+from memwatch_monitor.history.ring_file import BLOCK, HEAD_BYTES
 
 FIRST = 1_000_000
 
