@@ -120,6 +120,7 @@ OPTIONS = (
         ["--demo"], group="Simulation and replay", metavar="MACHINE", help='"list" prints them with a description.'
     ),
     SettingOption(["--replay"], group="Simulation and replay", metavar="FILE"),
+    SettingOption(["--at"], group="Simulation and replay", metavar="DURATION"),
     SettingOption(["--speed"], group="Simulation and replay", metavar="NUMBER", type=float),
     SettingOption(["--salvage"], group="Simulation and replay", is_flag=True, default=None, help="Needs --replay."),
     Option(["--once"], group="One-shot commands", is_flag=True, help="Print one sample and exit."),
@@ -268,8 +269,10 @@ def refuse_replaying(flags: Mapping[str, Any], settings: Settings) -> None:
     demo, file = settings.replay.demo, settings.replay.file
     if flags.get("salvage") and (demo or file is None):
         raise click.UsageError("--salvage needs --replay; use --replay FILE --salvage")
-    if flags.get("speed") is not None and demo is None and file is None:
-        raise click.UsageError("--speed needs --demo or --replay; use for example --replay FILE --speed 10")
+    for flag, value in (("speed", "10"), ("at", "3m")):
+        if flags.get(flag) is not None and demo is None and file is None:
+            usage = f"use for example --replay FILE --{flag} {value}"
+            raise click.UsageError(f"--{flag} needs --demo or --replay; {usage}")
 
 
 def show(settings: Settings) -> int:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.cli.http import CommandError
+from memwatch.core import units
 from memwatch.core.budget import EVENT_STREAMS, Budgets
 from memwatch.core.clock import Clock
 from memwatch.core.collectors import list_collectors
@@ -22,7 +23,7 @@ from memwatch.core.engines.records import ModelQuery, ModelSizes
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import KnownOwners
 from memwatch.core.linux.pstore import find_crash_records
-from memwatch.core.options import InvalidValueError
+from memwatch.core.options import InvalidValueError, duration_text, seconds
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.machine import DirectReading, MachineReader
 from memwatch.core.snapshot import Snapshot
@@ -41,7 +42,7 @@ from memwatchd.settings.alerts import ReceiverSection
 from memwatchd.settings.certificates import certificate_names, tls_context
 from memwatchd.settings.endpoints import NeighbourSection, engine_addresses
 from memwatchd.settings.load import SettingsError, load
-from memwatchd.settings.schema import Settings
+from memwatchd.settings.schema import DEMO_BEGINS, Settings
 from memwatchd.settings.validation import Problem
 from memwatchd.settings.web import Web
 from memwatchd.state_dir import StateDir
@@ -146,9 +147,12 @@ def build_rules(settings: Settings, player: Player | None = None) -> MonitorRule
 def open_player(settings: Settings, unix: float) -> Player | None:
     """Open the demo or recording, if one is configured. Raise RecordingError if it is unreadable.
 
-    A demo starts in the past, so that its first round ends at `unix`. A recording keeps its own timestamps.
+    A demo starts in the past, so that it has played one round at `unix`. A recording keeps its own timestamps.
     """
     replay, file = settings.replay, settings.replay.file
+    at = replay.at
+    if at is None:
+        at = DEMO_BEGINS if replay.demo else seconds(0)
     if replay.demo:
         from memwatchd.recording.demos import path_of
 
@@ -159,8 +163,16 @@ def open_player(settings: Settings, unix: float) -> Player | None:
     from memwatchd.recording.player import Player, ReplayClock
 
     contents = open_recording(file, replay.salvage)
-    began = unix - contents.length if replay.demo else contents.first.unix
-    return Player(contents, ReplayClock(began, replay.speed))
+    length, skipped = contents.length, at.total_seconds()
+    if skipped >= length:
+        raise RecordingError(
+            f"{replay.demo or file} is {units.duration(length)} long and cannot begin at {duration_text(at)}; "
+            f"use a time from 0s to {int(length - contents.first.interval_seconds)}s, such as --at 0s"
+        )
+    began = unix - length - skipped if replay.demo else contents.first.unix
+    clock = ReplayClock(began, replay.speed)
+    clock.skip(skipped)
+    return Player(contents, clock)
 
 
 def open_history_writer(

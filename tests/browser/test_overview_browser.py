@@ -225,7 +225,7 @@ def test_an_incident_does_not_shift_the_layout(browser: SharedBrowser, tmp_path:
     They are played in three. A GPU that becomes high moves to the front, which on a phone moves the others.
     """
     speed = 2
-    with running_daemon(tmp_path, "--demo", demo, "--speed", str(speed)) as daemon:
+    with running_daemon(tmp_path, "--demo", demo, "--at", "0s", "--speed", str(speed)) as daemon:
         pages = {width: browser.new_page(viewport={"width": width, "height": 800}) for width in (1280, 390)}
         for page in pages.values():
             page.goto(daemon.url)

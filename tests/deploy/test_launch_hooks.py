@@ -92,7 +92,7 @@ def test_vllm_waits_for_system_ram_of_a_unified_machine(tmp_path: Path, used: fl
 
 def test_ollama_waits_for_its_gpu(tmp_path: Path) -> None:
     """The demo's GPU is empty at first. A larger size than the whole GPU fails at once."""
-    with running_daemon(tmp_path, "--demo=rtx4090", "--speed=0.1") as daemon:
+    with running_daemon(tmp_path, "--demo=rtx4090", "--at=0s", "--speed=0.1") as daemon:
         command = waiting_command("ollama.service", "1s")
         done = run(command, daemon)
         too_large = run([word.replace("8GiB", "80GiB") for word in command], daemon)
@@ -175,7 +175,7 @@ def prolog(daemon: RunningDaemon, **environ: str) -> subprocess.CompletedProcess
 
 def test_prolog_of_slurm_succeeds_when_memory_is_back(tmp_path: Path) -> None:
     """System RAM and the GPUs of the job."""
-    with running_daemon(tmp_path, "--demo=h100x8-mig", "--speed=0.1") as daemon:
+    with running_daemon(tmp_path, "--demo=h100x8-mig", "--at=0s", "--speed=0.1") as daemon:
         done = prolog(daemon, SLURM_JOB_GPUS="0,1")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -183,7 +183,7 @@ def test_prolog_of_slurm_succeeds_when_memory_is_back(tmp_path: Path) -> None:
 
 def test_prolog_of_slurm_fails_for_missing_memory_only(tmp_path: Path) -> None:
     """A failure drains the node. It names the job and the place; what cannot be measured is logged."""
-    with running_daemon(tmp_path, "--demo=rtx4090", "--speed=0.1") as daemon:
+    with running_daemon(tmp_path, "--demo=rtx4090", "--at=0s", "--speed=0.1") as daemon:
         missing = prolog(daemon, SLURM_JOB_GPUS="0", MEMWATCH_FREE_GPU="23.5GiB", MEMWATCH_FREE_RAM="1GiB")
         unknown = prolog(daemon, SLURM_JOB_GPUS="9", MEMWATCH_FREE_RAM="1GiB")
         unreachable = prolog(daemon, MEMWATCH_URL="http://127.0.0.1:1")
@@ -199,7 +199,7 @@ def test_prolog_of_slurm_fails_for_missing_memory_only(tmp_path: Path) -> None:
 def test_prolog_of_slurm_needs_no_search_path(tmp_path: Path) -> None:
     """slurmd starts it without PATH; the program is named by its path."""
     text = (LAUNCH / "slurm-prolog.sh").read_text()
-    with running_daemon(tmp_path, "--demo=h100x8-mig", "--speed=0.1") as daemon:
+    with running_daemon(tmp_path, "--demo=h100x8-mig", "--at=0s", "--speed=0.1") as daemon:
         environ = {"MEMWATCH": MEMWATCH, "MEMWATCH_URL": daemon.url}
         done = subprocess.run(
             ["/bin/bash", str(LAUNCH / "slurm-prolog.sh")], env=environ, capture_output=True, text=True, check=False

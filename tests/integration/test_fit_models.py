@@ -103,7 +103,10 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemons]:
             folder = tmp_path_factory.mktemp(name)
             simulator = Simulator.of(folder, machine)
             found[name] = stack.enter_context(running_daemon(folder, *simulator.roots, environ=simulator.environ))
-        for name, arguments in (("strix-halo", roots_arguments("strix-halo")), ("mac", ("--demo", "macbook"))):
+        for name, arguments in (
+            ("strix-halo", roots_arguments("strix-halo")),
+            ("mac", ("--demo", "macbook", "--at", "0s")),
+        ):
             found[name] = stack.enter_context(running_daemon(tmp_path_factory.mktemp(name), *arguments))
         for running in found.values():
             running.wait_for(

@@ -55,7 +55,7 @@ def test_pair_of_machines_is_on_one_page_of_both(tmp_path: Path) -> None:
         daemons = {}
         for name, other in (("spark", "ember"), ("ember", "spark")):
             config = neighbours({other: f"unix:{sockets[other]}"})
-            arguments = ("--demo", demos[name], "--listen", f"unix:{sockets[name]}")
+            arguments = ("--demo", demos[name], "--at", "0s", "--listen", f"unix:{sockets[name]}")
             daemons[name] = stack.enter_context(running_daemon(folder(tmp_path, name), *arguments, config=config))
         spark = daemons["spark"]
         for name, other in (("spark", "ember"), ("ember", "spark")):

@@ -31,6 +31,8 @@ from support.daemon_process import (
 from support.http_exchange import exchange
 from support.ingest_client import own_ticks, post
 from support.login_settings import login_config
+from support.pages import fences
+from support.paths import ROOT
 from support.waiting import MAX_WAIT_SECONDS
 
 MEMWATCH = str(Path(MEMWATCHD).with_name("memwatch"))
@@ -232,6 +234,45 @@ def test_recording_of_the_largest_processes_has_no_owners() -> None:
 
     assert (answer["owners"], answer["process_list"]) == ([], "partial")
     assert "contains only the largest processes" in answer["note"]
+
+
+def shown_by(page: str, command: str) -> str:
+    """Return the sample of a page that begins with this command, without it."""
+    (block,) = [one.code for one in fences((ROOT / page).read_text()) if one.code.startswith(f"$ {command}\n")]
+    return block.partition("\n")[2]
+
+
+def test_sample_of_the_readme_is_what_its_command_prints() -> None:
+    command = "memwatchd --demo dgx-spark --at 3m --once"
+
+    done = run_program(MEMWATCHD, *command.split()[1:])
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == shown_by("README.md", command)
+
+
+def test_first_look_shows_what_the_demo_shows_at_its_start(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, "--demo", "dgx-spark", "--speed", "0.1") as daemon:
+        done = run_program(MEMWATCH, "--url", daemon.url, "status", "--tree")
+
+    assert done.stdout == shown_by("docs/start/first-look.md", "memwatch --url http://127.0.0.1:8099 status --tree")
+
+
+def test_time_after_the_end_of_a_demo_is_one_line_and_exit_78(tmp_path: Path) -> None:
+    """For one sample, for the daemon, and from a file."""
+    file = tmp_path / "late.toml"
+    file.write_text('[replay]\ndemo = "gh200"\nat = "8m"\n')
+
+    for arguments in (
+        ("--demo", "gh200", "--at", "8m", "--once"),
+        ("--config", file),
+        ("--config", file, "--once"),
+    ):
+        done = run_program(MEMWATCHD, *arguments)
+        assert done.returncode == 78
+        assert done.stderr == (
+            "memwatchd: gh200 is 7 min long and cannot begin at 8m; use a time from 0s to 419s, such as --at 0s\n"
+        )
 
 
 def test_demo_list_is_printed() -> None:

@@ -129,7 +129,7 @@ def watched_fleet(folder: Callable[[str], Path]) -> Iterator[Fleet]:
             "8x-h100": ([*quick, *roots_arguments("8x-h100")], cards.environ),
             "mi210": ([*quick, *amd.arguments], {}),
             **{name: (roots_arguments(name), {}) for name in OTHERS},
-            **{name: (["--demo", name, "--speed", DEMO_SPEED], {}) for name in DEMOS},
+            **{name: (["--demo", name, "--at", "0s", "--speed", DEMO_SPEED], {}) for name in DEMOS},
         }
         chat = stack.enter_context(engine_site(engine_texts.sglang()))
         daemons = start_all(stack, folder, commands, CHATTY.format(port=chat.port))

@@ -147,7 +147,7 @@ def page_run(folder: Path, is_live: bool) -> Iterator[PageRun]:
     home, state = folder / "home", folder / "daemon"
     home.mkdir()
     state.mkdir()
-    arguments = () if is_live else ("--demo", "dgx-spark")
+    arguments = () if is_live else ("--demo", "dgx-spark", "--at", "0s")
     with running_daemon(state, *arguments) as daemon, ExitStack() as stack:
         run = PageRun(home, daemon)
         stack.callback(run.close)

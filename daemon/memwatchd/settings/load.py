@@ -43,6 +43,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     "state_dir": ("state", "dir"),
     "demo": ("replay", "demo"),
     "replay": ("replay", "file"),
+    "at": ("replay", "at"),
     "speed": ("replay", "speed"),
     "salvage": ("replay", "salvage"),
     "record": ("recording", "file"),

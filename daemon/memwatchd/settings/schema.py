@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, cast, get_args
 
@@ -24,6 +25,8 @@ from memwatch.core.options import (
     Section,
     Size,
     SwitchableOptions,
+    duration_text,
+    parse_duration,
     parse_size,
     seconds,
 )
@@ -54,6 +57,8 @@ from memwatchd.settings.web import Web
 
 Demo = Literal["dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook"]
 DEMOS = get_args(Demo)
+# Every demo has its model loaded then, and 20 seconds later a program begins to leak.
+DEMO_BEGINS = seconds(180)
 Percent = Annotated[float, Bounds(0, 100, above=True)]
 Folder = Annotated[Path, Converter(parse_folder), Accepts("an existing directory")]
 
@@ -84,6 +89,16 @@ class Replay(Section, frozen=True, kw_only=True):
         Converter(parse_new_folder),
         Accepts("the path of a file", '"box.memwatch"'),
         Doc("A recording, played in a loop if no demo is set."),
+    ] = None
+    at: Annotated[
+        timedelta | None,
+        Converter(parse_duration),
+        Bounds(seconds(0), seconds(86400)),
+        Accepts("a duration from 0s to 24h", '"3m"'),
+        Doc(
+            "Where the demo or recording begins, as a time since its start. Defaults to 0s for a recording, and to "
+            f"{duration_text(DEMO_BEGINS)} for a demo: shortly before its memory fills up."
+        ),
     ] = None
     speed: Annotated[float, Bounds(0.1, 100), Doc("Playback speed, {bounds}.")] = 1.0
     salvage: Annotated[bool, Doc("Play the readable part of a damaged recording. Otherwise it is rejected.")] = (

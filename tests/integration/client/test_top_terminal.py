@@ -50,7 +50,7 @@ def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 # Not one of `shared_daemons`: after some minutes its programs are killed, and the screens lack their names.
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    with running_daemon(tmp_path_factory.mktemp("spark"), "--demo", "dgx-spark") as running:
+    with running_daemon(tmp_path_factory.mktemp("spark"), "--demo", "dgx-spark", "--at", "0s") as running:
         yield running
 
 

@@ -18,20 +18,22 @@ from memwatch.core.kernel_log import KernelLog
 from memwatch.core.model import Absent
 from memwatch.core.reading.identity import Identity
 from memwatch.core.snapshot import Node, Snapshot
-from memwatch.reporting.recording.file_format import RecordingFile
+from memwatch.reporting.recording.file_format import RecordingError, RecordingFile
 from memwatch.reporting.render.json import snapshot_json, to_bytes
 from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.neighbours.tick import MAX_BYTES, build_tick, decode_tick, encode_tick
 from memwatch_web.metrics.families import Exporter
 from memwatchd.recording import demos
 from memwatchd.recording.frames import open_recording, read_frames
-from memwatchd.recording.player import Player, ReplayClock
+from memwatchd.recording.player import Player, ReplayClock, build_findings
 from memwatchd.settings.keys import section_keys
-from memwatchd.settings.schema import DEMOS, Replay
+from memwatchd.settings.schema import DEMO_BEGINS, DEMOS, Replay
+from memwatchd.wiring import open_player
 from scripts import demo_machines
 from support import demo_host
 from support.exposition import contents_and_sizes
 from support.monitors import create_monitor
+from support.settings_sample import settings_from
 
 NAMES = tuple(demos.DESCRIPTIONS)
 # Expected architecture of each machine, and the share that shows where its GPU's memory lies.
@@ -82,6 +84,52 @@ def check_nodes(frame: Snapshot) -> None:
     for pool in frame.pools:
         assert pool.id not in free_in or free_in[pool.id] == pytest.approx(pool.free_bytes, abs=NEAR_BYTES)
     assert not frame.nodes or set(of_node.values()) | {"ram"} == set(free_in)
+
+
+@pytest.mark.parametrize(
+    ("replay", "skipped", "ago"),
+    [
+        ('demo = "dgx-spark"', DEMO_BEGINS.total_seconds(), 420.0),
+        ('demo = "dgx-spark"\nat = "0s"', 0.0, 420.0),
+        ('demo = "dgx-spark"\nat = "1m"', 60.0, 420.0),
+        (f'file = "{demos.path_of("dgx-spark")}"', 0.0, None),
+        (f'file = "{demos.path_of("dgx-spark")}"\nat = "5m"', 300.0, None),
+    ],
+)
+def test_replay_begins_at_the_given_time(replay: str, skipped: float, ago: float | None, tmp_path: Path) -> None:
+    """A demo at DEMO_BEGINS, a recording at its start. A demo has one round of history, which ends now."""
+    player = open_player(settings_from(tmp_path, f"[replay]\nspeed = 0.1\n{replay}"), 2e9)
+
+    assert player is not None
+    first = player.contents.first.unix
+    began = first + skipped if ago is None else 2e9 - ago
+    assert player.clock.monotonic() == pytest.approx(skipped, abs=1)
+    assert player.clock.wall() == pytest.approx(began, abs=1)
+    pools = player.gather()[0].pools
+    assert pools == build_findings(frames_of("dgx-spark")[int(skipped)]).pools
+
+
+def test_replay_cannot_begin_after_the_end(tmp_path: Path) -> None:
+    """The last time that can be given is that of the last snapshot."""
+    last = settings_from(tmp_path, '[replay]\ndemo = "gh200"\nat = "419s"')
+    after = settings_from(tmp_path, '[replay]\ndemo = "gh200"\nat = "420s"')
+
+    assert open_player(last, 2e9) is not None
+    with pytest.raises(RecordingError, match=r"^gh200 is 7 min long and cannot begin at 7m; .*from 0s to 419s"):
+        open_player(after, 2e9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_demo_begins_shortly_before_memory_fills_up(name: str) -> None:
+    """The model is loaded and no level is critical; within two minutes one is, with a forecast before."""
+    begins = int(DEMO_BEGINS.total_seconds())
+    frames = frames_of(name)
+    coming = frames[begins : begins + 120]
+
+    assert [pool.used_bytes for pool in frames[begins].pools] == [pool.used_bytes for pool in frames[120].pools]
+    assert levels_of(frames[begins : begins + 1]) != ["critical"]
+    assert "critical" in levels_of(coming)
+    assert any(isinstance(one.seconds_to_full, float) for frame in coming for one in frame.pressure)
 
 
 def test_demos_and_recordings_correspond() -> None:
