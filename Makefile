@@ -204,7 +204,7 @@ scale: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.scale $(SCALE_ARGS)
 
 # No registry is needed: debootstrap makes the base image, once.
-test-image: deb $(VENV)-deploy/.made
+test-image: deb $(VENV)/.test $(VENV)-deploy/.made
 	@sh tests/tools/need.sh debootstrap podman runc netavark aardvark-dns iptables skopeo docker-registry
 	PODMAN_COMPOSE=$(abspath $(VENV))-deploy/bin/podman-compose $(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider \
 		--confcutdir=tests/containers tests/containers $(IMAGE_ARGS)
@@ -245,7 +245,7 @@ test-oldest: tools
 test-lowest:
 	@sh tests/tools/lowest.sh
 
-test-install: build deb
+test-install: build deb $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m scripts.install_ways $(INSTALL_ARGS)
 
 test-neighbours: $(VENV)/.test
@@ -283,15 +283,15 @@ test-llama:
 test-llama-server: $(VENV)/.test
 	PYTHONPATH=tests:daemon $(BIN)/python -m scripts.engine_run $(LLAMA_SERVER)
 
-build: $(VENV)/.test
+build: $(VENV)/.package
 	$(BIN)/python -m build --no-isolation --outdir dist daemon
 	$(BIN)/python -m build --no-isolation --outdir dist
 
-deb: $(VENV)/.test
-	$(BIN)/python deploy/package/deb.py $(DEB_ARGS)
+deb: $(VENV)/.package
+	PYTHONPATH=$(abspath daemon) $(BIN)/python deploy/package/deb.py $(DEB_ARGS)
 
 # The kernel that runs out of memory mostly waits, so it runs beside the checks of systemd.
-test-system: deb
+test-system: deb $(VENV)/.test
 	@sh tests/tools/need.sh systemd-container debootstrap user-mode-linux
 	$(BIN)/python tests/system/vm.py disk
 	@$(BIN)/python tests/system/vm.py boot >out/system/vm-output.txt 2>&1 & \
@@ -300,7 +300,7 @@ test-system: deb
 	wait $$!; machine=$$?; cat out/system/vm-output.txt; \
 	[ $$machine -eq 77 ] && machine=0; [ $$checks -eq 0 ] && exit $$machine; exit $$checks
 
-test-incidents: deb
+test-incidents: deb $(VENV)/.test
 	@sh tests/tools/need.sh debootstrap qemu-system-x86 iproute2
 	$(BIN)/python tests/system/incidents.py || [ $$? -eq 77 ]
 	PYTHONPATH=tests sh tests/tools/own_network.sh $(BIN)/python tests/system/switch_offs.py || [ $$? -eq 77 ]
@@ -351,6 +351,12 @@ clean:
 
 $(VENV)/.made:
 	@sh tests/tools/make_venv.sh $(PYTHON) $(VENV)
+	@touch $@
+
+# Enough for `make build` and `make deb`.
+$(VENV)/.package: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
+	@echo "installing build and hatchling in $(VENV)"
+	@$(INSTALL) --group package
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.made pyproject.toml daemon/pyproject.toml $(CONSTRAINTS)

@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from functools import cache
 from pathlib import Path
 
-import manual
+import shared_files
 from closure import MACHINES, PYTHONS, ROOT, build_environment, locked_for
 from documents import MAINTAINER, compress, write_documents
 from memwatch_build import debian_version, read_build
@@ -59,8 +60,9 @@ DEPENDS = (
 MODES = {"postinst": 0o755, "prerm": 0o755, "postrm": 0o755}
 
 
+@cache
 def download(python: str, machine: str, folder: Path) -> list[Path]:
-    """Download the wheels for one Python version and machine type."""
+    """Download the wheels for one Python version and machine type, once."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     wanted = folder / "requirements.txt"
@@ -88,7 +90,7 @@ def unpack(wheel: Path, home: Path) -> Path:
     if not target.exists():
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(target)
-        for data in target.glob("*.data"):  # unused scripts
+        for data in target.glob("*.data"):  # scripts, which are not used, and our files of /usr/share
             shutil.rmtree(data)
     return target
 
@@ -129,20 +131,23 @@ def make_files(tree: Path, work: Path) -> None:
         put(units / name, tree / "lib/systemd/system" / name)
     put(units / "memwatchd.sysusers", tree / "usr/lib/sysusers.d/memwatchd.conf")
     put(units / "memwatchd.toml", tree / "etc/memwatchd/memwatchd.toml")
-    documents = tree / "usr/share/doc/memwatchd"
-    for drop_in in (units / "drop-ins").glob("*.conf"):
-        put(drop_in, documents / "drop-ins" / drop_in.name)
-    for example in (units / "examples").iterdir():
-        put(example, documents / "examples" / example.name)
-    compress(documents / "CHANGELOG.md.gz", (ROOT / "CHANGELOG.md").read_bytes())
-    put(ROOT / "README.md", documents / "README.md")
+    shared_files.write_files(ROOT, tree / "usr/share")
     pages = work / "manual"
-    manual.write_all(pages)
+    write_manual(pages, work)
     for page in (pages / "man").iterdir():
         compress(tree / "usr/share/man" / f"man{page.suffix[1:]}" / f"{page.name}.gz", page.read_bytes())
     for shell, place in COMPLETIONS.items():
         for file in (pages / "completions" / shell).iterdir():
             put(file, tree / "usr/share" / place / file.name)
+
+
+def write_manual(folder: Path, work: Path) -> None:
+    """Run manual.py, which imports the programs, with their dependencies for this Python."""
+    machine, python = os.uname().machine, f"{sys.version_info[0]}.{sys.version_info[1]}"
+    wheels = download(python, machine, work / f"{machine}-{python}")
+    paths = [ROOT / "daemon", ROOT / "web", *(unpack(wheel, work / "programs") for wheel in wheels)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    subprocess.run([sys.executable, ROOT / "deploy/package/manual.py", folder], check=True, env=environment)
 
 
 def make_control(tree: Path, arch: str, version: str) -> None:

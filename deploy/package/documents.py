@@ -33,7 +33,7 @@ memwatchd: wrong-path-for-interpreter /usr/lib/memwatchd/bin/python3 != /usr/bin
 CHANGELOG = """memwatchd ({version}) unstable; urgency=medium
 
   * Built from revision {revision}.
-    Changes: /usr/share/doc/memwatchd/CHANGELOG.md.gz
+    Changes: /usr/share/doc/memwatchd/CHANGELOG.md
 
  -- {maintainer}  {date}
 """

@@ -21,6 +21,8 @@ Rows = Sequence[tuple[str, str]]
 FILES = (
     ("/etc/memwatchd/memwatchd.toml", "the configuration, see memwatchd.toml(5)"),
     ("/var/lib/memwatchd", "state that survives a restart of the service"),
+    ("/usr/share/memwatchd", "rules for Prometheus, dashboards for Grafana, and files for other systems"),
+    ("/usr/share/doc/memwatchd", "the documentation; index.md lists its pages"),
     ("/usr/share/doc/memwatchd/drop-ins", "drop-ins that give the service further permissions"),
     ("/usr/share/doc/memwatchd/examples", "units and drop-ins of other programs that use memwatchd"),
 )

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from shared_files import place_of
 from support.dashboard_conditions import ALL, LASTING, condition_of, explain
 from support.dashboard_fleet import DEMOS, OTHERS, Fleet, Watched, watched_fleet
 from support.paths import DEPLOY
@@ -306,12 +307,12 @@ def test_dashboards_equal_the_build_of_their_source(tmp_path: Path) -> None:
 
 
 def test_provisioning_finds_the_dashboards() -> None:
-    """The provisioned data source is a Prometheus, and the folder is the one that docker-compose mounts."""
+    """The provisioned data source is a Prometheus, and the folder is the one that packages install."""
     (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/memwatch.yml").read_text())["datasources"]
     (provider,) = yaml.safe_load((GRAFANA / "provisioning/dashboards/memwatch.yml").read_text())["providers"]
 
     assert (source["type"], source["isDefault"]) == ("prometheus", True)
-    assert provider["options"]["path"] == "/var/lib/grafana/dashboards"
+    assert provider["options"]["path"] == f"/usr/share/{place_of('deploy/grafana/dashboards')}"
 
 
 @pytest.mark.parametrize("board", BOARDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,46 +16,33 @@ from closure import PYTHONS, ROOT, read_lock
 from documents import MAINTAINER
 from memwatch_build import debian_version
 from support.daemon_process import clean_environment
+from support.debian_package import MOMENT, DebianPackage, run, used_bytes
+from support.installed_share import DATA, DOCUMENTS, changed_files, dead_links, expected_files, files_below
 from support.wheels import BUILD, SAME_BUILD
 
 pytestmark = pytest.mark.long
 HOME = "usr/lib/memwatchd"
-DOCUMENTS = "usr/share/doc/memwatchd"
-
-
-def run(*command: str | Path, umask: int = 0o022, **environ: str) -> str:
-    words, environment = [str(one) for one in command], clean_environment(**environ)
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, umask=umask)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+SBOM = "usr/share/doc/memwatchd/memwatchd.cdx.json"
 
 
 def build(folder: Path, umask: int = 0o022) -> None:
     command = (sys.executable, ROOT / "deploy/package/deb.py", "--arch=amd64", f"--out={folder}")
-    run(*command, umask=umask, **SAME_BUILD, SOURCE_DATE_EPOCH="1795663226")
+    run(*command, umask=umask, **SAME_BUILD, **MOMENT)
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    build(folder)
-    (file,) = folder.glob("memwatchd_*_amd64.deb")
-    assert file.name == f"memwatchd_{debian_version(BUILD.version)}_amd64.deb"
-    return file
+def package(debian_package: DebianPackage) -> Path:
+    return debian_package.file
 
 
 @pytest.fixture(scope="module")
-def tree(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Unpack the package, with the interpreter that it depends on."""
-    folder = tmp_path_factory.mktemp("root")
-    run("dpkg-deb", "-x", package, folder)
-    (folder / "usr/bin/python3").symlink_to("/usr/bin/python3")
-    return folder
+def tree(debian_tree: Path) -> Path:
+    return debian_tree
 
 
 @pytest.fixture(scope="module")
 def components(tree: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((tree / DOCUMENTS / "memwatchd.cdx.json").read_text())["components"]
+    found: list[dict[str, Any]] = json.loads((tree / SBOM).read_text())["components"]
     return found
 
 
@@ -114,6 +102,44 @@ def test_package_sends_chat_and_checks_passwords(tree: Path) -> None:
     assert printed.startswith(f"memwatchd {BUILD.version} (revision {BUILD.revision}) {tree}")
 
 
+def test_package_is_built_without_the_tools_of_tests(debian_package: DebianPackage) -> None:
+    """`make deb` installs build and hatchling, with what they need: 39 MB in November 2026, most of it pip."""
+    python = debian_package.environment / "bin/python"
+    listed = run(python, "-m", "pip", "--disable-pip-version-check", "list", "--format=json")
+    names = {one["name"] for one in json.loads(listed)}
+
+    assert {"build", "hatchling"} <= names
+    assert not names & {"memwatchd", "memwatch", "click", "msgspec", "pydantic", "pytest", "mypy"}
+    assert used_bytes(debian_package.environment) <= 60_000_000
+
+
+def test_package_has_rules_dashboards_examples_and_pages(tree: Path) -> None:
+    """Those of the repository, in the folders of Debian, and every link of a page leads to one of them."""
+    share = tree / "usr/share"
+    own = {"doc/memwatchd/changelog.gz", "doc/memwatchd/copyright", "doc/memwatchd/memwatchd.cdx.json"}
+    found = {one.relative_to(share) for place in (DATA, DOCUMENTS) for one in files_below(share / place)}
+
+    assert found == {*expected_files(), *map(Path, own)}
+    assert changed_files(share) == []
+    assert dead_links(share) == []
+
+
+def test_manual_pages_are_rendered_without_a_complaint(tree: Path) -> None:
+    """As man(1) shows them, with the files that the package installs."""
+    shown = {}
+    for page in (tree / "usr/share/man").rglob("*.gz"):
+        command = ["man", "--warnings", "--local-file", str(page)]
+        environment = clean_environment(MANWIDTH="100", LC_ALL="C.UTF-8")
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        shown[page.name] = done.stdout
+
+    assert shown.keys() == {"memwatch.1.gz", "memwatchd.8.gz", "memwatchd.toml.5.gz"}
+    named = re.findall(r"^ +(/(?:usr|etc)/\S+)$", shown["memwatchd.8.gz"], re.MULTILINE)
+    assert len(named) >= 4
+    assert [path for path in named if not (tree / path.lstrip("/")).exists()] == []
+
+
 def test_control_names_version_and_dependencies(package: Path) -> None:
     """All Pythons of the lock, and no other: the newest distribution can install it."""
     fields = run("dpkg-deb", "--field", package)
@@ -133,7 +159,7 @@ def test_lintian_finds_nothing_but_the_missing_address(package: Path) -> None:
 
 
 def test_copyright_names_each_distribution(tree: Path) -> None:
-    text = (tree / DOCUMENTS / "copyright").read_text()
+    text = (tree / "usr/share" / DOCUMENTS / "copyright").read_text()
 
     for folder in (tree / HOME / "wheels").iterdir():
         assert f"usr/lib/memwatchd/wheels/{folder.name}/*" in text or folder.name.startswith("memwatch")
@@ -142,7 +168,7 @@ def test_copyright_names_each_distribution(tree: Path) -> None:
 
 
 def test_second_build_is_identical(package: Path, tmp_path: Path) -> None:
-    """Also with another umask, from which the mode of the root folder came."""
+    """Also from the environment of the tests, with another umask, from which the mode of the root folder came."""
     build(tmp_path, umask=0o027)
 
     first, again = (hashlib.sha256(one.read_bytes()) for one in (package, tmp_path / package.name))

@@ -16,6 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from support.installed_share import DATA, DOCUMENTS, changed_files, dead_links, expected_files
 from support.paths import ROOT
 from support.requirements import DAEMON, extras_of, read_project, required_by
 from support.requirements import LIBRARY as LIBRARY_PROJECT
@@ -74,11 +75,12 @@ def expected_in(packages: dict[str, str]) -> set[str]:
 def test_wheels_hold_exactly_the_files_of_their_packages(release: dict[str, Built]) -> None:
     """No ignore rule drops a template, a vendored *.min.js, its licence or py.typed; no test is shipped.
 
-    Beside the packages there are only the unit files, which are copied by hand, and the version of the build.
+    Beside the packages there are only the version of the build and the files of `share`.
     """
-    units = {f"memwatchd/unit/memwatchd.{kind}" for kind in ("service", "slice", "sysusers", "toml")}
+    data = f"memwatchd-{VERSION}.data/data/share"
+    shared = {f"{data}/{place.as_posix()}" for place in expected_files()}
     library = expected_in(LIBRARY) | {"memwatch/_build.py"}
-    for name, expected in (("memwatch", library), ("memwatchd", expected_in(PACKAGES) | units)):
+    for name, expected in (("memwatch", library), ("memwatchd", expected_in(PACKAGES) | shared)):
         names = release[name].wheel_names()
 
         assert {one for one in names if not one.startswith(f"{name}-{VERSION}.dist-info/")} == expected
@@ -97,13 +99,24 @@ def test_wheel_build_is_reproducible(name: str, release: dict[str, Built], tmp_p
     assert again.sdist.read_bytes() == release[name].sdist.read_bytes()
 
 
-def test_installed_wheel_has_the_unit_files(installed: Path) -> None:
-    """In the folder that docs/start/install.md names."""
-    (folder,) = installed.parent.glob("lib/python3*/site-packages/memwatchd/unit")
+def test_installed_wheel_has_rules_dashboards_examples_and_pages(installed: Path) -> None:
+    """In the folders that docs/start/install.md names, below that of the environment."""
+    share = installed.parent / "share"
     page = (ROOT / "docs/start/install.md").read_text()
 
-    assert "/opt/memwatchd/lib/python3*/site-packages/memwatchd/unit" in page
-    assert (folder / "memwatchd.service").read_text() == (ROOT / "systemd/memwatchd.service").read_text()
+    assert "cd /opt/memwatchd/share/memwatchd/systemd\n" in page
+    assert all(f"`/opt/memwatchd/share/{folder}`" in page for folder in (DATA, DOCUMENTS))
+    assert {one.relative_to(share) for one in files_of(share)} == expected_files().keys()
+    assert changed_files(share) == []
+
+
+def test_links_of_the_installed_pages_lead_to_installed_files(installed: Path) -> None:
+    share = installed.parent / "share"
+
+    assert dead_links(share) == []
+    (share / DOCUMENTS / "howto/alerts.md").rename(share / "elsewhere.md")
+    assert any(one.endswith(": alerts.md") for one in dead_links(share))
+    (share / "elsewhere.md").rename(share / DOCUMENTS / "howto/alerts.md")
 
 
 def test_wheel_has_complete_metadata(built: Built) -> None:
@@ -250,7 +263,7 @@ def test_dependencies_of_extras_are_installed_for_tests() -> None:
     extras = extras_of(DAEMON)
 
     assert extras
-    assert set(extras) <= set(read_project(DAEMON)["dependency-groups"]["test"])
+    assert set(extras) <= {one for one in read_project(DAEMON)["dependency-groups"]["test"] if isinstance(one, str)}
 
 
 def test_oldest_tested_dependencies_are_the_lower_bounds() -> None:

@@ -84,6 +84,8 @@ def test_settings_are_accepted(fence: Fence, tmp_path: Path) -> None:
         "make nonsense",
         "cp systemd/drop-ins/nonsense.conf /tmp",
         "cp /usr/share/doc/memwatchd/drop-ins/nonsense.conf /etc",
+        "cp -r /usr/share/memwatchd/grafana/nonsense /etc/grafana",
+        "ls /usr/share/doc/memwatchd/contributing/nonsense.md",
         "if true; then",
     ],
 )

@@ -21,6 +21,7 @@ from memwatchd.cli import command_line
 from support.checkpoint_files import safetensors
 from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, running_daemon
 from support.free_ports import free_port
+from support.installed_share import DATA, DOCUMENTS, is_installed
 from support.pages import Fence
 from support.paths import ROOT
 
@@ -36,11 +37,10 @@ CONFIG = (
 )
 # Folders that the package fills, and where their files come from.
 PACKAGED = {
-    "/usr/share/doc/memwatchd/drop-ins/": "systemd/drop-ins/",
-    "/usr/share/doc/memwatchd/examples/": "systemd/examples/",
     "/usr/lib/systemd/system/": "systemd/",
     "/lib/systemd/system/": "systemd/",
 }
+SHARE = Path("/usr/share")
 _REPOSITORY_PATH = re.compile(r"(?<![\w/.-])(?:\./)?((?:daemon|web|tests|deploy|systemd|docs)/[\w./-]*\w)")
 _ASSIGNMENT = re.compile(r"\w+=")
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
@@ -199,10 +199,13 @@ def check_names_in_shell(code: str) -> None:
     for path in _REPOSITORY_PATH.findall(code):
         if not (ROOT / path).exists():
             raise BlockError(f"there is no {path} in the repository")
-    for word in code.split():
+    for word in (one.strip("'\"") for one in code.split()):
+        is_ours = word.startswith((f"{SHARE / DATA}", f"{SHARE / DOCUMENTS}"))
+        if is_ours and not is_installed(Path(word).relative_to(SHARE)):
+            raise BlockError(f"the package has no {word}")
         for folder, source in PACKAGED.items():
-            name = word.strip("'\"").removeprefix(folder)
-            if word.strip("'\"").startswith(folder) and name and not (ROOT / source / name).exists():
+            name = word.removeprefix(folder)
+            if word.startswith(folder) and name and not (ROOT / source / name).exists():
                 raise BlockError(f"the package has no {word}")
 
 

@@ -324,7 +324,7 @@ def test_program_below_opt_becomes_a_service(machine: Machine) -> None:
     page = Path(__file__).parents[2] / "docs/start/install.md"
     (lines,) = re.findall(r"^cd (/opt/.+?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
     unit = lines.partition("\n")[2].replace("sudo ", "").replace("/opt/memwatchd/bin/memwatchd", program)
-    machine.run(f"set -e\ncd /opt/memwatchd/usr/lib/memwatchd/wheels/memwatchd-*/memwatchd/unit\n{unit}")
+    machine.run(f"set -e\ncd /opt/memwatchd/usr/share/memwatchd/systemd\n{unit}")
     machine.wait_until(machine.answers)
 
     assert json.loads(machine.run("curl -s http://localhost:6360/healthz"))["status"] == "ok"
