@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,20 @@ import pytest
 import yaml
 
 from memwatch.build_info import BASE_VERSION
+from scripts.golden import roots_arguments
 from support.compose_schema import check_compose
-from support.daemon_process import MEMWATCHD, clean_environment
+from support.daemon_process import MEMWATCHD, clean_environment, running_daemon
 from support.dockerfile import stages_of
 from support.paths import ROOT
-from support.prometheus_servers import shipped
+from support.prometheus_servers import Engine, prometheus, shipped
+from support.waiting import wait_until
 
-NEEDED_PROGRAMS = ("promtool",)
+NEEDED_PROGRAMS = ("promtool", "prometheus")
+TOKEN = "0123456789abcdef"
+# The target of Compose's Prometheus.
+INSTANCE = "memwatchd:6360"
+BOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
+VARIABLES = {"$job": "memwatchd", "$instance": INSTANCE, "$need": "1", "$__rate_interval": "5s", "$__range": "1m"}
 
 COMPOSE = ROOT / "docker-compose.yml"
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text())["services"]
@@ -162,6 +170,69 @@ def test_mounted_files_exist(tmp_path: Path) -> None:
     assert [one for one in sources if one.startswith("./") and not (ROOT / one).exists()] == []
     checked = subprocess.run(["promtool", "check", "config", config], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.fixture(scope="module")
+def compose_prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """Run Compose's Prometheus with its configuration and memwatchd with its environment.
+
+    Names of the Compose network become addresses of this machine. Two scrapes are a minute of Compose's.
+    """
+    folder = tmp_path_factory.mktemp("compose")
+    (folder / "token").write_text(TOKEN)
+    (folder / "token").chmod(0o600)
+    given = SERVICES["memwatchd"]["environment"]
+    environ = {name: with_defaults(value) for name, value in given.items() if name.startswith("MEMWATCHD_WEB_")}
+    environ["MEMWATCHD_WEB_AUTH_BEARER_TOKEN"] = f"file:{folder / 'token'}"
+    with running_daemon(folder, *roots_arguments("three-makers-dmem"), environ=environ) as daemon:
+        changes = {
+            "/var/lib/memwatchd-token/token": str(folder / "token"),
+            "rules/*.yml": f"{ROOT}/deploy/prometheus/rules/*.yml",
+            '- targets: ["memwatchd:6360"]': (
+                f'- {{targets: ["127.0.0.1:{daemon.port}"], labels: {{instance: "{INSTANCE}"}}}}'
+            ),
+            "alertmanager:9093": "127.0.0.1:1",
+            "15s": "1s",
+        }
+        with prometheus(folder, shipped("compose/prometheus.yml", changes)) as server:
+            server.wait_for("count_over_time(memwatch_build_info[1m]) > 2")
+            yield server
+
+
+def test_every_rule_of_compose_is_evaluated(compose_prometheus: Engine) -> None:
+    """Prometheus has no error of a rule, and records each series that this machine has."""
+
+    def rules() -> list[Any]:
+        groups = compose_prometheus.ask("/api/v1/rules")["data"]["groups"]
+        return [rule for group in groups for rule in group["rules"]]
+
+    # Slow groups are evaluated within their interval for the first time, so each is asked as well.
+    wait_until(lambda: all(rule["health"] == "ok" for rule in rules() if rule["type"] == "recording"))
+    found = rules()
+    asked = [compose_prometheus.query(rule["query"]) for rule in found]
+
+    assert len(asked) == len(found) >= 18
+    assert {rule["lastError"] for rule in found if "lastError" in rule} == set()
+    assert {rule["health"] for rule in found} <= {"ok", "unknown"}
+    assert compose_prometheus.query(f'instance:memwatch_pool_size_bytes:sum{{instance="{INSTANCE}"}}')
+
+
+@pytest.mark.parametrize("file", BOARDS, ids=[one.stem for one in BOARDS])
+def test_every_dashboard_query_is_answered_by_compose(compose_prometheus: Engine, file: Path) -> None:
+    """With the job and the instance of Compose. test_dashboards.py explains each empty panel of many machines."""
+    board = json.loads(file.read_text())
+
+    def ask(query: str) -> bool:
+        for name, value in VARIABLES.items():
+            query = query.replace(name, value)
+        assert "$" not in query
+        return bool(compose_prometheus.query(query))
+
+    shown = [ask(target["expr"]) for panel in board["panels"] for target in panel.get("targets", ())]
+    marks = [ask(one["expr"]) for one in board["annotations"]["list"]]
+
+    assert sum(shown) > len(shown) / 2
+    assert marks
 
 
 def test_grafana_opens_the_memwatch_dashboard() -> None:
