@@ -1,8 +1,10 @@
-"""Parameters and caches of the families of transformers: `python -m scripts.family_facts > FILE`, with torch.
+"""Parameters and caches of the families of transformers: `python -m scripts.family_facts > FILE`, with torch, timm
+and pillow. `python -m scripts.family_facts images > FILE` counts models that see, without caches.
 
 Each model type is built without memory ("meta") from the defaults of its configuration class, or from a published
 configuration (`models.json`) of a type whose class has none. Its parameters are counted, and two prompts fill its
-cache. tests/support/family_facts.jsonl has the result, which `make test` compares with the planner.
+cache. tests/support/family_facts.jsonl and image_facts.jsonl have the results, which `make test` compares with the
+planner.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +22,7 @@ from scripts.model_run import count_numbers, list_tensors
 
 # Prompts, in tokens. The seconds that a family may take for both.
 SHORT, LONG, SECONDS = 1000, 2000, 120
+ENCODERS = ("vision_config", "audio_config")
 # Classes that decode for an encoder, and have no cache of a chat.
 OTHERS = """
 bart bert bert-generation big_bird bigbird_pegasus blenderbot blenderbot-small camembert cpmant ctrl data2vec-text
@@ -48,7 +52,7 @@ def trim(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def measure(family: str, kind: Any, config: Any) -> dict[str, Any]:
+def measure(family: str, kind: Any, config: Any, cache: bool = True) -> dict[str, Any]:
     """Return the facts of one configuration of a family."""
     import torch
 
@@ -59,6 +63,8 @@ def measure(family: str, kind: Any, config: Any) -> dict[str, Any]:
     parameters, buffers = count_numbers(model)
     facts: dict[str, Any] = {"type": family, "config": trim(json.loads(json.dumps(config.to_dict(), default=str)))}
     facts |= {"parameters": parameters, "buffers": buffers}
+    if not cache:
+        return facts
     with contextlib.suppress(Exception):
         signal.alarm(SECONDS)
         facts["cached"] = [count_cache(model, tokens) for tokens in (SHORT, LONG)]
@@ -76,18 +82,39 @@ def count_cache(model: Any, tokens: int) -> int:
     return sum(one.numel() for one in {id(one): one for one in list_tensors(found)}.values() if one.dim() > 2)
 
 
-def list_classes() -> Iterator[tuple[str, Any, Any]]:
+def list_classes() -> Iterator[tuple[str, Callable[[], tuple[Any, Any]]]]:
     """Yield each type of the causal-LM mapping with its class and the defaults of its configuration."""
     import transformers
 
-    named = import_module("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    for family, name in named.items():
-        if family in OTHERS.split():
-            continue
-        kind = getattr(transformers, name[0] if isinstance(name, (list, tuple)) else name)
+    def build(family: str, name: str) -> tuple[Any, Any]:
+        kind = getattr(transformers, name)
         config = transformers.AutoConfig.for_model(family)
         inner = config.get_text_config()
-        yield family, kind, inner if isinstance(inner, kind.config_class) else config
+        return kind, inner if isinstance(inner, kind.config_class) else config
+
+    for family, name in _list_mapping("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"):
+        if family not in OTHERS.split():
+            yield family, partial(build, family, name)
+
+
+def list_image_classes() -> Iterator[tuple[str, Callable[[], tuple[Any, Any]]]]:
+    """Yield each type of the mapping of models that see. Encoders that are off by default are on."""
+    import transformers
+
+    def build(family: str, name: str) -> tuple[Any, Any]:
+        config = transformers.AutoConfig.for_model(family)
+        absent = [part for part in ENCODERS if getattr(config, part, part) is None and part in config.sub_configs]
+        parts = {part: config.sub_configs[part]().to_dict() for part in absent}
+        return getattr(transformers, name), type(config)(**parts) if parts else config
+
+    for family, name in _list_mapping("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"):
+        yield family, partial(build, family, name)
+
+
+def _list_mapping(name: str) -> Iterator[tuple[str, str]]:
+    named = getattr(import_module("transformers.models.auto.modeling_auto"), name)
+    for family, found in named.items():
+        yield family, found[0] if isinstance(found, (list, tuple)) else found
 
 
 def main() -> None:
@@ -99,10 +126,11 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     transformers.PreTrainedModel.init_weights = lambda self: self.tie_weights()
     signal.signal(signal.SIGALRM, stop)
-    for family, kind, config in list_classes():
+    images = sys.argv[1:] == ["images"]
+    for family, build in list_image_classes() if images else list_classes():
         try:
-            print(json.dumps(measure(family, kind, config)), flush=True)
-        except (TypeError, AttributeError, KeyError, RuntimeError, ValueError) as error:  # noqa: PERF203  a minute each
+            print(json.dumps(measure(family, *build(), cache=not images)), flush=True)
+        except Exception as error:  # noqa: PERF203  each class fails in its own way, and takes a minute
             print(f"{family}: its defaults build no model: {error}", file=sys.stderr)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
 from memwatch.planning.inference import compute_kv_cache
-from scripts.published_models import MODELS, Published
+from scripts.published_models import BUILT, MODELS, Published
 
 SMALL = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 6, "vocab_size": 96, "num_attention_heads": 4,
@@ -119,11 +119,12 @@ def _parts(whole: Any) -> list[Any]:
 
 def check_published() -> None:
     """Count the parameters of the published configurations with the code of transformers."""
-    for model in MODELS:
+    built = [model for model in MODELS if model.name in BUILT]
+    for model in built:
         parameters, others = count_published(model)
         # Files of DeepSeek V3 have the others, those of V2 do not.
         assert model.parameters in (parameters, parameters + others), f"{model.name}: {parameters:,} counted"
-    print(f"{len(MODELS)} published configurations have the parameters of the table")
+    print(f"{len(built)} published configurations have the parameters of the table")
 
 
 def count_published(model: Published) -> tuple[int, int]:

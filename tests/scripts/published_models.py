@@ -43,7 +43,8 @@ def config(family: str, hidden: int, wide: int, layers: int, vocab: int, heads: 
 
 FP8 = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]}
 TIE = {"tie_word_embeddings": True}
-COUNTED: dict[str, int] = {
+# `make test-torch` builds these.
+BUILT: dict[str, int] = {
     "Mistral 7B v0.1": 7_241_732_096,
     "Llama 2 7B": 6_738_415_616,
     "Llama 3 8B": 8_030_261_248,
@@ -99,6 +100,64 @@ COUNTED: dict[str, int] = {
     "StarCoder2 15B": 15_957_889_024,
     "GPT-2": 124_439_808,
 }
+# The hub's own counts of 12 May 2026: llmfit's hf_models.json at 5bdc9df9. Files with layers for multi-token
+# prediction: without these, as their shape has them.
+HUB: dict[str, int] = {
+    "Gemma 4 31B": 31_273_086_512,
+    "Qwen3.5 35B-A3B": 35_107_181_936,
+    "Kimi Linear 48B-A3B": 49_122_681_728,
+    "MiniMax-M2": 228_689_748_992,
+    "Nemotron 3 Nano 30B-A3B": 31_577_937_344,
+    "LFM2 8B-A1B": 8_339_929_856,
+    "LFM2 1.2B": 1_170_340_608,
+    "ERNIE 4.5 21B-A3B": 21_825_437_888,
+    "A.X K1 519B-A33B": 518_983_059_456,
+    "Qwen3 1.7B": 1_720_574_976,
+    "Qwen2.5 1.5B": 1_543_714_304,
+    "Qwen2.5 3B": 3_085_938_688,
+    "Qwen2.5 14B": 14_770_033_664,
+    "Qwen3-Coder 480B-A35B": 480_154_875_392,
+    "Mistral 7B v0.3": 7_248_023_552,
+    "SmolLM2 135M": 134_515_008,
+    "SmolLM2 360M": 361_821_120,
+    "OLMo 2 13B": 13_716_198_400,
+    "OLMo 2 32B": 32_234_279_936,
+    "StarCoder2 3B": 3_030_371_328,
+    "StarCoder2 7B": 7_173_923_840,
+    "EXAONE 4.0 32B": 32_003_216_384,
+    "Seed-OSS 36B": 36_151_104_512,
+    "Ling-mini 2.0 16B-A1B": 16_255_643_392,
+    "dots.llm1 142B-A14B": 142_774_381_696,
+    "Apertus 8B": 8_053_338_176,
+    "DeepSeek R1 Distill Qwen 7B": 7_615_616_512,
+    "Yi 6B": 6_061_035_520,
+    "Granite 3.3 8B": 8_170_864_640,
+    "InternLM2.5 7B": 7_737_708_544,
+    "InternLM2.5 20B": 19_861_149_696,
+    "GLM-5": 743_911_218_432,
+    "DeepSeek V4 Flash": 284_333_146_519,
+    "GLM-4.5-Air": 106_852_251_264,
+    "GLM-4.5": 352_797_829_024,
+    "DeepSeek V3.2": 671_877_944_064,
+    "Qwen3.5 0.8B": 852_985_920,
+    "Qwen3.5 2B": 2_213_241_664,
+    "Qwen3.5 4B": 4_539_265_536,
+    "Qwen3.5 9B": 9_409_813_744,
+    "Qwen3.5 27B": 27_356_728_560,
+    "Qwen3.5 122B-A10B": 122_562_817_776,
+    "Qwen3.5 397B-A17B": 396_802_360_816,
+    "Qwen3-VL 2B": 2_127_532_032,
+    "Qwen3-VL 4B": 4_437_815_808,
+    "Qwen3-VL 8B": 8_767_123_696,
+    "Qwen3-VL 32B": 33_357_390_064,
+    "Qwen3-VL 30B-A3B": 31_070_754_032,
+    "Qwen3-VL 235B-A22B": 235_670_022_896,
+    "Qwen2.5-VL 7B": 8_292_166_656,
+    "Qwen2.5-VL 3B": 3_754_622_976,
+    "Qwen2-VL 7B": 8_291_375_616,
+    "Gemma 4 26B-A4B": 25_805_933_872,
+}
+COUNTED = {**BUILT, **HUB}
 CONFIGS: dict[str, dict[str, Any]] = read_table("models", dict[str, Any])
 MODELS = tuple(Published(name, parameters, CONFIGS[name]) for name, parameters in COUNTED.items())
 

@@ -38,10 +38,11 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
     most families. `ignored`: keys that change no size. `pattern`: every n-th layer looks back on all tokens.
     `windowed`: the sliding window applies without `layer_types`. `rule`: a name in layer_kinds.RULES. `extra`:
     parameters that no other field has, as products of fields and keys such as `n_layers*hidden_size`; a factor
-    `?key` is 1 if that key is true, else 0, and `!key` the other way round. `tower`: the same of keys of
-    `vision_config`, `num_positions` and `text_size`, for a tower unlike a ViT. `cached`: False for encoders, which
-    have no KV cache. `wide_qk_norm`: the norms of queries and keys are as wide as all heads. `missing`: parts that
-    this version does not count.
+    `?key` is 1 if that key is true, else 0, and `!key` the other way round. `tower`, `audio`: the same of keys of
+    `vision_config` and `audio_config` and of the numbers in `describe_tower`; `^key` is one of the outer config.
+    `vision`: values of the class for keys that a `vision_config` may lack. `cached`: False for encoders, which
+    have no KV cache. `wide_qk_norm`: the norms of queries and keys are as wide as all heads. `missing`: the rule
+    that this version lacks, for a part, or with an empty `rule` for all layers.
     """
 
     windowed: bool = False
@@ -59,6 +60,8 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
     rule: str = "experts"
     extra: tuple[str, ...] = ()
     tower: tuple[str, ...] = ()
+    audio: tuple[str, ...] = ()
+    vision: Mapping[str, Any] = {}
     missing: str = ""
 
     @property
@@ -73,7 +76,7 @@ def find_family(*names: str) -> Family | None:
     return rows[row] if isinstance(row, str) else row
 
 
-# Key names in config.json, in order of preference: current names, then GPT-2's.
+# Key names in config.json, in order of preference: current names, then GPT-2's, then that of models.json.
 WORDS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd"),
     "n_layers": ("num_hidden_layers", "n_layer", "num_layers"),
@@ -81,12 +84,15 @@ WORDS: dict[str, tuple[str, ...]] = {
     "n_kv_heads": ("num_key_value_heads", "num_attention_groups"),
     "vocab_size": ("vocab_size",),
     "head_dim": ("head_dim", "attention_head_dim"),
-    "context": ("max_position_embeddings", "n_positions"),
+    "context": ("max_position_embeddings", "n_positions", "context"),
 }
 MAX_CONTEXT = 1 << 30
 REQUIRED_KEYS = frozenset({"hidden_size", "n_layers", "n_heads", "vocab_size"})
 # The text model of one that also sees or hears.
 INNER = ("text_config", "llm_config", "language_config")
+INSTEAD = "give its GGUF file, its folder with safetensors files (weights only), or a size, for example 20GiB"
+# Encoders: names, keys of their configurations, and fields of a row with their rules.
+ENCODERS = (("image encoder", "vision_config", "tower"), ("audio encoder", "audio_config", "audio"))
 EXPERTS_OF_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
 
 
@@ -110,26 +116,30 @@ def parse_config(found: Json, name: str) -> Config:
     inner = next((part for word in INNER if isinstance(part := found.get(word), dict)), {})
     family = str(inner.get("model_type", outer))[:40]
     known = find_family(family, outer)
-    given = {key: value for key, value in {**found, **inner}.items() if value is not None}
+    tied = {key: found[key] for key in ("tie_word_embeddings",) if key in found}  # of the whole model
+    given = {key: value for key, value in {**found, **inner, **tied}.items() if value is not None}
     text = ReadKeys(_renamed({**known.defaults, **given}, known) if known else given)
     numbers = {key: number(text, *words) for key, words in WORDS.items()} | {"n_layers": count_layers(text)}
     missing = [words[0] for key, words in WORDS.items() if not numbers[key] and key in REQUIRED_KEYS]
+    if known and not known.rule:
+        raise UnknownFamilyError(f"{name}: the rule for {known.missing} ({family}) is missing; {INSTEAD}")
     if missing and (known or not family):
         raise InvalidInputError(f"{name}: does not describe a transformer: no readable {', '.join(missing)}")
     if not known:
         raise UnknownFamilyError(
             f"{name}: the model_type {family!r} is not known, and its layers may differ from those of others; "
-            "give its GGUF file, its folder with safetensors files (weights only), or a size, for example 20GiB"
+            f"{INSTEAD}"
         )
-    tower = (find_family(outer) or known).tower or known.tower
-    shape, problem = _transformer(text, family, known, numbers, tower), ""
+    whole = find_family(outer) or known
+    towers, uncounted = count_towers(text, numbers["hidden_size"], (whole, known))
+    shape, problem = _transformer(text, family, known, numbers, towers), ""
     try:
         dtype = parse_quantization(text, shape.n_layers) or _dtype(text)
     except InvalidInputError as error:
         dtype, problem = _dtype(text), str(error)
     unknown = list_unknown(text, known.known_types) if known.cached else ()
-    lacking = known.missing or (find_family(outer) or known).missing
-    note = lacking and f"This version does not count {lacking} of a {outer or family}: it needs more."
+    lacking = known.missing or whole.missing or uncounted
+    note = lacking and f"The rule for {lacking} ({outer or family}) is missing: it needs more."
     note = note or describe_unknown(unknown, "config.json")
     return Config(family, shape, _scaled_context(text, numbers["context"]), dtype, problem, note)
 
@@ -155,9 +165,7 @@ def _renamed(given: dict[str, Any], known: Family) -> dict[str, Any]:
     return {name: value for name, value in (given | renamed).items() if name not in known.ignored}
 
 
-def _transformer(
-    text: Json, family: str, known: Family, numbers: Mapping[str, int], tower: Sequence[str]
-) -> Transformer:
+def _transformer(text: Json, family: str, known: Family, numbers: Mapping[str, int], towers: int) -> Transformer:
     experts = number(text, *layer_kinds.EXPERTS) or 1
     wide = number(text, "moe_intermediate_size", "expert_ffn_hidden_size") if experts > 1 else 0
     single = text.get("multi_query") is True and text.get("new_decoder_architecture") is not True  # Falcon
@@ -176,7 +184,7 @@ def _transformer(
         **_windows(text, known, numbers["n_layers"]),
         **layer_kinds.RULES[known.rule](text),
     }
-    extra = fields.pop("extra_parameters", 0) + count_tower(text, numbers["hidden_size"], tower)
+    extra = fields.pop("extra_parameters", 0) + towers
     extra += sum(_multiply(product, fields, text) for product in known.extra)
     queries = integers(text, "num_attention_heads_per_layer")[: numbers["n_layers"]]
     extra += 2 * sum(one - fields["n_heads"] for one in queries) * fields["hidden_size"] * fields["head_dim"]
@@ -240,22 +248,52 @@ def _windows(text: Json, known: Family, layers: int) -> Fields:
     return {"sliding_window": window, "full_layers": layers // pattern if pattern else 0}
 
 
-def count_tower(text: Json, hidden: int, products: Sequence[str] = ()) -> int:
-    """Return the parameters of a vision tower like ViT, and of a projection to the text model."""
-    found = text.get("vision_config")
-    vision: Json = found if isinstance(found, dict) else {}
-    wide = number(vision, "hidden_size", "embed_dim")
-    layers = number(vision, "num_hidden_layers", "depth")
-    if not wide or not layers:
-        return 0
-    between = number(vision, "intermediate_size") or 4 * wide
-    patch, image = number(vision, "patch_size") or 14, number(vision, "image_size")
-    if products:
-        fields = {"num_positions": (image // patch) ** 2, "text_size": hidden}
-        return sum(_multiply(one, fields, vision) for one in products)
-    each = 4 * (wide * wide + wide) + 2 * wide * between + between + wide + 4 * wide
-    positions = (image // patch) ** 2 * wide
-    return layers * each + 3 * patch * patch * wide + positions + 3 * wide + wide * hidden + wide
+def count_towers(text: Json, hidden: int, families: Sequence[Family]) -> tuple[int, str]:
+    """Return the parameters of the encoders for images and sound, and the one whose rule is missing."""
+    counted = 0
+    for part, key, rule in ENCODERS:
+        given = text.get(key)
+        if not isinstance(given, dict) or not given:
+            continue
+        row = next((one for one in families if getattr(one, rule)), None)
+        if row is None:
+            return counted, f"the {part}"
+        keys: dict[str, Any] = {**row.vision, **given}
+        fields = describe_tower(keys, hidden)
+        outer = {f"^{name}": value for name, value in text.items()}
+        products = [_multiply(one, fields, {**outer, **keys}) for one in getattr(row, rule)]
+        if not fields["wide"] or not fields["layers"] or not all(products[: len(products) // 2]):
+            return counted, f"the {part} of this shape"
+        counted += sum(products)
+    return counted, ""
+
+
+def describe_tower(keys: Json, hidden: int) -> dict[str, int]:
+    """Return numbers of an encoder. `blocks`: layers of a ViT, with biases. `vit`: with patches, positions and a
+    last norm. `head`: pools its tokens. `merged`: the width of neighbours together. `text_size`: of the model."""
+    wide = number(keys, "embed_dim", "hidden_size", "vt_hidden_size")
+    layers = number(keys, "num_hidden_layers", "depth", "vt_num_hidden_layers")
+    between = number(keys, "intermediate_size", "vt_intermediate_size") or 4 * wide
+    heads = number(keys, "num_heads", "num_attention_heads") or 1
+    patch, near = number(keys, "patch_size") or 14, number(keys, "spatial_merge_size") or 2
+    found, each = keys.get("deepstack_visual_indexes"), 2 * wide * between + between + wide
+    blocks = layers * (4 * (wide * wide + wide) + each + 4 * wide)
+    patches, positions = 3 * patch * patch * wide, (number(keys, "image_size") // patch) ** 2
+    return {
+        "wide": wide,
+        "layers": layers,
+        "between": between,
+        "kv_wide": wide * (number(keys, "num_key_value_heads") or heads) // heads,
+        "blocks": blocks,
+        "patches": patches,
+        "num_positions": positions,
+        "vit": blocks + patches + positions * wide + 3 * wide,
+        "head": 4 * wide * wide + 4 * wide + each + 3 * wide,
+        "merged": wide * near * near,
+        "frames": number(keys, "temporal_patch_size") or 2,
+        "deepstack": len(found) if isinstance(found, list) else 0,
+        "text_size": hidden,
+    }
 
 
 def _biases(text: Json, known: Family) -> Biases:

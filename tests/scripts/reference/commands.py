@@ -12,8 +12,9 @@ import click
 from memwatch.cli import cli as client
 from memwatchd import cli as daemon
 from memwatchd.settings.load import CONFIG, FLAGS, PREFIX, SYSTEMD_STATE
-from scripts.published_models import HEADER
+from scripts.published_models import BUILT, COUNTED, HEADER
 from scripts.published_models import rows as rows_of_models
+from scripts.published_sources import SOURCES
 from scripts.reference.markdown import block, code, page, table
 
 WIDTH = 100
@@ -31,10 +32,17 @@ Figures of `memwatch fit` from a `config.json` alone, beside the parameters in t
 that of one sequence at 16 bits. A test compares this table. It is a selection: a model whose difference could not
 be explained is not in it.
 
-The published counts were written down by hand. `make test-torch` builds all 54 models without memory with the code
-of transformers 5.24 and finds the same counts. 49 of 54 shapes were compared with the public code in the last
-column: layers, heads, their size, widths, vocabulary and experts. The others are from memory.
+The published counts were written down by hand. `make test-torch` builds the first {built} models without memory
+with the code of transformers 5.24 and finds the same counts. {read} of {all} shapes were compared with the public
+code or list in the last column: layers, heads, their size, widths, vocabulary and experts. The others are from
+memory.
 """
+
+
+def _models_intro() -> str:
+    return MODELS_INTRO.strip().format(built=len(BUILT), read=len(SOURCES), all=len(COUNTED))
+
+
 SIGNALS = (
     ("SIGHUP", "reload the settings; [Configuration](configuration.md) lists the keys that need a restart"),
     ("SIGTERM, SIGINT", "stop within five seconds"),
@@ -101,5 +109,5 @@ def client_page() -> str:
         *(f"## {title}\n\n{section(title, content)}" for title, content in group.sections),
         "## Environment variables\n\n" + table(("variable", "meaning"), rows),
         *commands,
-        "## Published models\n\n" + MODELS_INTRO.strip() + "\n\n" + "\n".join((HEADER, *rows_of_models())),
+        "## Published models\n\n" + _models_intro() + "\n\n" + "\n".join((HEADER, *rows_of_models())),
     )

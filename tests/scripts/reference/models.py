@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from memwatch.core.units import size
@@ -13,6 +14,9 @@ from memwatch.planning.model_table import list_models
 from memwatch.planning.named_machines import Product
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.tables import read_table
+from scripts.popular_models import MACHINES as NAMED
+from scripts.popular_models import rows as popular_rows
+from scripts.product_sources import find_source
 from scripts.published_models import COUNTED
 from support.paths import ROOT
 
@@ -27,10 +31,32 @@ writes this page.
 `memwatch fit --what` chooses among these. The cache is that of one sequence of 131,072 tokens at 16 bits.
 [Published models](memwatch.md#published-models) compares those marked ✓ with the parameters in their files. The
 shapes of the others are those of classes in transformers 5.24 or as their publishers describe the models, were not
-compared with files, and their parameters follow from the shape. `--what` marks them with ~.
+compared with files or differ from them, and their parameters follow from the shape. `--what` marks them with ~.
 
-| model | type | parameters | | cache |
-|---|---|---:|---|---:|
+Context: the longest of the model itself, in tokens, a dash where no source was found.
+
+| model | type | parameters | | context | cache |
+|---|---|---:|---|---:|---:|
+"""
+POPULAR = """
+## What people download
+
+The first 100 models by downloads in 30 days in llmfit's list of the hub of 12 May 2026 (`hf_models.json` at
+5bdc9df9), without encoders and random test models. Their shapes are those of the row named, or the numbers of that
+list. The answers are those of an empty machine, for one sequence of 8,192 tokens in the published format, and a
+test asks them: {answered} of {all} are yes or no.
+
+| | model | downloads | shape | {machines} |
+|---:|---|---:|---|---|---|---|
+"""
+IMAGES = """
+Of the {all} types, {exact} are exact: {part:.1%}.
+
+Models that see: types of transformers' mapping of image-text models whose encoders are counted, with the defaults
+of their classes.
+
+| type | parameters | counted |
+|---|---:|---:|
 """
 FAMILIES = """
 ## Families
@@ -54,11 +80,12 @@ MACHINES = """
 ## Machines
 
 Names for `--on`. Memory: what the driver reports, or MemTotal where GPU and CPU share one memory. Bandwidth: of
-the product by its public specification, not measured here. The rate of decoding is 40 to 80 % of it by the bytes
-that a token reads, and is told for GPUs with a name of this table only.
+the product, not measured here, as in the document named; – is the maker's figure without one that was read. The
+rate of decoding is 40 to 80 % of it by the bytes that a token reads, and is told for GPUs with a name of this
+table only.
 
-| name | GPU | memory | bandwidth |
-|---|---|---:|---:|
+| name | GPU | memory | bandwidth | source |
+|---|---|---:|---:|---|
 """
 
 
@@ -66,12 +93,32 @@ def render() -> str:
     facts = [json.loads(line) for line in (ROOT / "tests/support/family_facts.jsonl").read_text().splitlines()]
     rows = [_family(one) for one in facts]
     exact = "\n".join(row for row in rows if row.count("|") > MANY)
+    count = len(exact.splitlines()) - len(OTHER_CLASS)
+    images = IMAGES.format(all=len(facts), exact=count, part=count / len(facts)) + "\n".join(_images())
     other = "\n".join(row for row in rows if row.count("|") <= MANY)
-    parts = (INTRO, "\n".join(_models()), "\n", FAMILIES, exact, "\n", UNKNOWN, other, "\n", MACHINES)
+    models = (INTRO, "\n".join(_models()), "\n", _popular(), "\n")
+    parts = (*models, FAMILIES, exact, "\n", images, "\n", UNKNOWN, other, "\n", MACHINES)
     return "".join(parts) + "\n".join(_machines()) + "\n"
 
 
 MANY = 3
+# Its published files have other parameters than its class.
+OTHER_CLASS = ("longcat_flash",)
+
+
+def _popular() -> str:
+    rows = list(popular_rows())
+    answered = sum("| unknown" not in row for row in rows)
+    return POPULAR.format(answered=answered, all=len(rows), machines=" | ".join(NAMED)) + "\n".join(rows)
+
+
+def _images() -> Iterator[str]:
+    for line in (ROOT / "tests/support/image_facts.jsonl").read_text().splitlines():
+        facts = json.loads(line)
+        with suppress(InvalidInputError):
+            found = parse_config(facts["config"], facts["type"])
+            if not found.unknown:
+                yield f"| {facts['type']} | {facts['parameters']:,} | {found.transformer.parameters:,} |"
 
 
 def _models() -> Iterator[str]:
@@ -82,7 +129,9 @@ def _models() -> Iterator[str]:
         cache = size(compute_kv_cache(one.transformer, LONG, 1, 2))
         kind = configs[one.name].get("text_config", configs[one.name]).get("model_type", "")
         mark = "✓" if one.name in COUNTED else ""
-        yield f"| {one.name} | {kind} | {one.transformer.parameters:,} | {mark} | {cache} |"
+        context = configs[one.name].get("context")
+        longest = f"{context:,}" if context else "–"
+        yield f"| {one.name} | {kind} | {one.transformer.parameters:,} | {mark} | {longest} | {cache} |"
 
 
 def _family(facts: dict[str, Any]) -> str:
@@ -91,7 +140,7 @@ def _family(facts: dict[str, Any]) -> str:
         found = parse_config(facts["config"], name)
     except InvalidInputError:
         row = find_family(name)
-        return f"| {name} | {row.missing if row and row.missing else 'a row: its layers are not known'} |"
+        return f"| {name} | {row.missing if row and row.missing else 'its layers'} |"
     if found.unknown:
         row = find_family(facts["config"].get("model_type", name)) or find_family(name)
         return f"| {name} | {row.missing if row and row.missing else found.unknown} |"
@@ -104,4 +153,4 @@ def _family(facts: dict[str, Any]) -> str:
 def _machines() -> Iterator[str]:
     for name, row in read_table("products", Product).items():
         memory = size(row.size_bytes) + (" of System RAM" if row.unified else "")
-        yield f"| {name} | {row.names[0]} | {memory} | {row.bandwidth / 1e9:g} GB/s |"
+        yield f"| {name} | {row.names[0]} | {memory} | {row.bandwidth / 1e9:g} GB/s | {find_source(name)} |"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -15,14 +16,13 @@ from support.paths import ROOT
 
 # Written by tests/scripts/family_facts.py, transformers 5.24.0, torch 2.14.1.
 FACTS = [json.loads(line) for line in (ROOT / "tests/support/family_facts.jsonl").read_text().splitlines()]
+IMAGES = [json.loads(line) for line in (ROOT / "tests/support/image_facts.jsonl").read_text().splitlines()]
 WEIGHTS, CACHES = 0.001, 0.03
 SHORT, LONG = 1000, 2000
 # Types whose class has other parameters than published files, and why.
 OTHER_CLASS = {
     # The class has matrices for 256 experts that do nothing; the published model has 560 billion parameters.
     "longcat_flash",
-    # Its vision tower has a head for pooling by default, which files of Gemma 3 do not have.
-    "gemma3",
 }
 # Least part of the types that are exact. The others are refused, or unknown with what is missing.
 MIN_EXACT = 0.8
@@ -36,6 +36,9 @@ def is_known(facts: dict[str, Any]) -> bool:
 
 
 KNOWN = [facts for facts in FACTS if is_known(facts)]
+SEEING = [facts for facts in IMAGES if is_known(facts)]
+# Types of models that see whose encoders are counted.
+MIN_SEEING = 34
 
 
 def by_type(facts: dict[str, Any]) -> str:
@@ -67,6 +70,35 @@ def test_most_families_are_exact() -> None:
     exact = [one for one in KNOWN if one["type"] not in OTHER_CLASS]
 
     assert len(exact) >= MIN_EXACT * len(FACTS)
+
+
+@pytest.mark.parametrize("facts", SEEING, ids=by_type)
+def test_models_that_see_have_the_parameters_of_the_class(facts: dict[str, Any]) -> None:
+    counted = parse_config(facts["config"], "").transformer.parameters
+
+    assert counted == pytest.approx(facts["parameters"], rel=WEIGHTS)
+
+
+def test_many_types_of_models_that_see_are_counted() -> None:
+    assert len(SEEING) >= MIN_SEEING
+
+
+@pytest.mark.parametrize("part", ["vision_config", "audio_config"])
+def test_encoder_without_a_rule_is_named(part: str) -> None:
+    """Without its encoder a model would be a lower bound."""
+    row = {**read_table("models", Any)["Llama 3 8B"], part: {"hidden_size": 64, "num_hidden_layers": 2}}
+
+    assert parse_config(row, "").unknown.startswith("The rule for the")
+
+
+@pytest.mark.parametrize("facts", [one for one in FACTS if not is_known(one)], ids=by_type)
+def test_type_that_is_not_exact_says_which_rule_is_missing(facts: dict[str, Any]) -> None:
+    try:
+        words = parse_config(facts["config"], facts["type"]).unknown
+    except InvalidInputError as error:
+        words = str(error)
+
+    assert re.search(r"[Tt]he rule for .+ is missing", words)
 
 
 def test_tower_of_mistral_small_has_the_parameters_of_its_files() -> None:
@@ -101,5 +133,5 @@ def test_row_names_a_rule_or_another_row() -> None:
     for name in rows:
         family = find_family(name)
         assert family is not None
-        assert family.rule in RULES
+        assert family.rule in RULES or (family.rule == "" and family.missing)
     assert list(rows) == sorted(rows)

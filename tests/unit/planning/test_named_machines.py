@@ -34,6 +34,7 @@ from memwatch.reporting.render.fit_json import fit_json
 from memwatch.reporting.render.json import snapshot_json
 from memwatch_web.api.fit_query import parse_query
 from memwatch_web.pages.fit_page import build_form, parse_config_fields
+from scripts.product_sources import SOURCES, UNREAD
 from scripts.published_models import COUNTED
 from support import launch_lines
 from support.paths import ROOT
@@ -73,6 +74,10 @@ def test_products_have_names_of_one_row() -> None:
 
     assert len(names) == len(set(names))
     assert list(PRODUCTS) == sorted(PRODUCTS)
+
+
+def test_products_have_a_document_or_are_named_as_unread() -> None:
+    assert sorted((*SOURCES, *UNREAD)) == list(PRODUCTS)
 
 
 def test_sizes_are_those_of_committed_machines() -> None:
@@ -232,6 +237,7 @@ def test_models_of_the_table_have_the_parameters_of_their_names() -> None:
     """In billions, where a name has them, which rounds."""
     # Names that leave embeddings out.
     others = {"Gemma 2B", "Gemma 7B", "Gemma 2 2B", "Granite 3.3 2B", "ERNIE 4.5 0.3B", "Llama 3.2 1B"}
+    others |= {"Qwen2.5-VL 3B", "Qwen2.5-VL 7B", "Qwen2-VL 7B"}  # and the image encoder
     wrong = []
     for one in MODELS.values():
         match = re.search(r" (?:\d+x)?([0-9.]+)(B|M)(?:-A|$| )", one.name)

@@ -35,15 +35,18 @@ from support import paths
 PAGE = (paths.ROOT / "docs" / "reference" / "memwatch.md").read_text()
 MISTRAL = Transformer(4096, 14336, 32, 32000, 32, 8)
 MIB, GIB = 1 << 20, 1 << 30
+# Types with vectors that their rules round: scales of layers, gates and biases of routers.
+NEAR = {
+    "axk1": 1e-7, "gemma4": 1e-6, "nemotron_h": 1e-6, "minimax_m2": 1e-5, "deepseek_v4": 1e-5, "kimi_linear": 1e-4,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_parameters_equal_those_of_the_published_files(model: Published) -> None:
-    """The requirement is 2 %; the result is exact to the last parameter, except for Llama 4's projector."""
+    """Exact to the last parameter, except for some small vectors."""
     shape = parse_config(model.config, model.name).transformer
-    exact = model.config["model_type"] != "llama4"
 
-    assert shape.parameters == pytest.approx(model.parameters, rel=0 if exact else 0.001)
+    assert shape.parameters == pytest.approx(model.parameters, rel=NEAR.get(model.config["model_type"], 0))
     assert compute_weights(shape, 2) == 2 * shape.parameters
 
 

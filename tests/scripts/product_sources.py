@@ -1,0 +1,29 @@
+"""Documents that were read for the bandwidth of products.json: name, and version or date."""
+
+from __future__ import annotations
+
+LLMFIT = "llmfit, hardware.rs at 3f44fd30, 22 August 2026"
+DATASHEETS = "astroC86/gpu-datasheet, README.md: NVIDIA's data sheets"
+SOURCES = {
+    **dict.fromkeys(
+        (
+            "a10", "a100", "a100-40gb", "h100", "h200", "l4", "l40s", "mi210", "mi300x", "rtx3060", "rtx3080",
+            "rtx3090", "rtx3090ti", "rtx4060", "rtx4070", "rtx4070tisuper", "rtx4080", "rtx4080super", "rtx4090",
+            "rtx5070", "rtx5070ti", "rtx5080", "rtx5090", "rtxa6000", "rx7900xtx", "strixhalo", "t4", "v100",
+        ),
+        LLMFIT,
+    ),
+    "a40": DATASHEETS,
+    "b200": "citsjtu2020/LLM-Prof, hardware_spec.md",
+    "gb10": "ai-infrastructure.net, NVIDIA DGX Spark, June 2026",
+    "orinnano": "NVIDIA, Jetson Orin Nano Super data sheet, December 2024 (brojogopalsapui.com)",
+    "rtx5060": "hi-tech.ua, GeForce RTX 5060, 8 May 2025",
+    "rtx6000ada": "fpsbench.com, RTX 6000 Ada Generation",
+    "rtxpro6000": "technical.city, RTX PRO 6000: 1.79 TB/s",
+}  # fmt: skip
+# As their makers publish it; no document was found among stored ones.
+UNREAD = ("agxorin", "arca770", "thor")
+
+
+def find_source(name: str) -> str:
+    return SOURCES.get(name, "–")
