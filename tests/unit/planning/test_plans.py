@@ -220,14 +220,15 @@ def test_training_is_split_with_fsdp() -> None:
 
 
 def test_greatest_context_and_batch_fit_and_one_more_does_not() -> None:
+    """It would go on to 131,072 tokens."""
     card = cards(1, size=24 * GIB, ram_bytes=GIB)
-    greatest = plan(card, "Llama 3 8B").greatest
+    greatest = plan(card, "Granite 3.3 8B").greatest
 
     assert greatest is not None
     for name, most in (("context", greatest.context), ("batch_size", greatest.batch)):
         assert most is not None
-        assert plan(card, "Llama 3 8B", **{name: most}).fit.best == "gpu0"
-        assert plan(card, "Llama 3 8B", **{name: most + 1}).fit.best is None
+        assert plan(card, "Granite 3.3 8B", **{name: most}).fit.best == "gpu0"
+        assert plan(card, "Granite 3.3 8B", **{name: most + 1}).fit.best is None
 
 
 def test_widest_format_that_fits_is_found() -> None:
