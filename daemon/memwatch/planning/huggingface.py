@@ -260,8 +260,9 @@ def count_towers(text: Json, hidden: int, families: Sequence[Family]) -> tuple[i
             return counted, f"the {part}"
         keys: dict[str, Any] = {**row.vision, **given}
         fields = describe_tower(keys, hidden)
-        outer = {f"^{name}": value for name, value in text.items()}
-        products = [_multiply(one, fields, {**outer, **keys}) for one in getattr(row, rule)]
+        named = {factor for product in getattr(row, rule) for factor in product.split("*") if factor[0] == "^"}
+        outer = {name: value for name in named if (value := text.get(name[1:]))}  # the others stay unread
+        products = [_multiply(one, fields, {**keys, **outer}) for one in getattr(row, rule)]
         if not fields["wide"] or not fields["layers"] or not all(products[: len(products) // 2]):
             return counted, f"the {part} of this shape"
         counted += sum(products)

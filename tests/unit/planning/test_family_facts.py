@@ -93,6 +93,13 @@ def test_encoder_without_a_rule_is_named(part: str) -> None:
     assert parse_config(row, "").unknown.startswith("The rule for the")
 
 
+def test_structure_beside_an_image_encoder_is_named() -> None:
+    """Reading the encoder leaves the keys of the text model that no rule reads."""
+    row = {**read_table("models", Any)["Qwen3-VL 8B"], "attention_memory_slots": 4}
+
+    assert "attention_memory_slots" in parse_config(row, "").unknown
+
+
 @pytest.mark.parametrize("facts", [one for one in FACTS if not is_known(one)], ids=by_type)
 def test_type_that_is_not_exact_says_which_rule_is_missing(facts: dict[str, Any]) -> None:
     try:
