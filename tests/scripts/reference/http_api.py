@@ -15,8 +15,40 @@ from support.daemon_process import running_daemon
 Json = Mapping[str, Any]
 
 INTRO = """
-The daemon answers at `http://127.0.0.1:6360` unless `listen` under [`[web]`](configuration.md#web) says
-otherwise. It serves a description of this API for programs at `/openapi.json`, and one to try out at `/docs`.
+This page lists every path that the daemon answers. The daemon listens at `http://127.0.0.1:6360` unless
+`listen` under [`[web]`](configuration.md#web) says otherwise. It serves a description of this API for programs
+at `/openapi.json`, and one to try out at `/docs`.
+
+## First calls
+
+Start a simulated DGX Spark, so that no GPU is needed. For a daemon that already runs, use its address instead.
+
+<!-- runs: in background -->
+```sh
+memwatchd --demo dgx-spark --listen 127.0.0.1:8099
+```
+
+Each of these calls answers with a list. The first has the pools, the second the level of each pool and limit,
+and the third the GPUs:
+
+```sh
+curl -sf http://127.0.0.1:8099/api/v1/pools
+curl -sf http://127.0.0.1:8099/api/v1/pressure
+curl -sf http://127.0.0.1:8099/api/v1/devices
+```
+
+The answer to the first, shortened, as the demo gave it:
+
+```json
+[{"simulated": true, "id": "ram", "kind": "system_ram", "label": "System RAM", "size_bytes": 130663165952,
+  "used_bytes": 18919336960, "available_bytes": 111743828992, "quality": "measured", "reserved_bytes": null,
+  "absent": {"reserved_bytes": "not_supported"}}]
+```
+
+So 111.7 GB of 130.7 GB can still be used. `reserved_bytes` is unknown here, and `absent` has the reason. If
+the daemon has a token, add `-H "Authorization: Bearer $(cat token)"` to each call; without it the answer is 401.
+
+## Conventions
 
 Sizes are bytes. `null` means that a figure is absent, and `absent` of the same object has the reason:
 `not_supported`, `not_permitted`, `not_available`, `not_read`, `suspended`, `stale` or `inconsistent`. Every object
