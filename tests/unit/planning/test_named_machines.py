@@ -289,7 +289,8 @@ def test_models_with_a_shorter_context_are_left_out() -> None:
 
 
 def test_row_may_have_its_longest_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {name: one for name, one in read_models()["Llama 3 8B"].items() if name != "max_position_embeddings"}
+    known = ("max_position_embeddings", "context")
+    row = {name: one for name, one in read_models()["Llama 3 8B"].items() if name not in known}
     rows = {"short": {**row, "context": 4096}, "long": {**row, "context": 131072}, "without": row}
     monkeypatch.setattr(model_table, "read_models", lambda: rows)
     found = {one.model: one for one in list_runnable(read_machine("8x h200"), Use(context=100_000))}
