@@ -20,6 +20,8 @@ from support.debian_package import MOMENT, DebianPackage, run, used_bytes
 from support.installed_share import DATA, DOCUMENTS, changed_files, dead_links, expected_files, files_below
 from support.wheels import BUILD, SAME_BUILD
 
+pytest_plugins = ("support.debian_fixtures",)
+
 pytestmark = pytest.mark.long
 HOME = "usr/lib/memwatchd"
 SBOM = "usr/share/doc/memwatchd/memwatchd.cdx.json"

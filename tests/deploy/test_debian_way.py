@@ -28,6 +28,8 @@ from support.prometheus_servers import alertmanager, prometheus
 from support.waiting import wait_until
 from support.webhook_receiver import Site, receiving
 
+pytest_plugins = ("support.debian_fixtures",)
+
 pytestmark = pytest.mark.long
 NEEDED_PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager", "amtool", "chromium-headless-shell")
 
