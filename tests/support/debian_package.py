@@ -34,7 +34,7 @@ def make_deb(folder: Path) -> DebianPackage:
     """Run `make deb` with a virtual environment that it has to make."""
     venv, out = folder / "venv", folder / "dist"
     settings = (f"PYTHON={sys.executable}", f"VENV={venv}", f"DEB_ARGS=--arch amd64 --out {out}")
-    run("make", "-C", ROOT, "deb", *settings, **SAME_BUILD, **MOMENT)
+    run("make", "-C", ROOT, "deb", *settings, umask=0o022, **SAME_BUILD, **MOMENT)
     (file,) = out.glob("memwatchd_*_amd64.deb")
     assert file.name == f"memwatchd_{debian_version(BUILD.version)}_amd64.deb"
     return DebianPackage(file, venv)

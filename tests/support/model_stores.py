@@ -21,11 +21,11 @@ def hugging_face_cache(cache: Path, name: str, files: Path, revision: str = "mai
     for sub in (folder / "blobs", folder / "refs", snapshot):
         sub.mkdir(parents=True, exist_ok=True)
     for file in [one for one in files.rglob("*") if one.is_file()]:
-        name = file.relative_to(files)
-        digest = hashlib.sha256(f"{sha}{name}".encode()).hexdigest()
+        path = file.relative_to(files)
+        digest = hashlib.sha256(f"{sha}{path}".encode()).hexdigest()
         file.rename(folder / "blobs" / digest)
-        (snapshot / name).parent.mkdir(exist_ok=True)
-        (snapshot / name).symlink_to("../" * (1 + len(name.parts)) + f"blobs/{digest}")
+        (snapshot / path).parent.mkdir(exist_ok=True)
+        (snapshot / path).symlink_to("../" * (1 + len(path.parts)) + f"blobs/{digest}")
     (folder / "refs" / revision).write_text(sha)
     return snapshot
 
