@@ -90,12 +90,15 @@ def answer_of(
     app: ASGIApp, method: str, path: str, query: str = "", accept: str = "*/*", body: str = "", media: str = JSON
 ) -> Answer:
     sent: list[MutableMapping[str, Any]] = []
+    bodies = [body.encode("utf-8", "surrogatepass")]
 
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
     async def receive() -> MutableMapping[str, Any]:
-        return {"type": "http.request", "body": body.encode("utf-8", "surrogatepass"), "more_body": False}
+        if not bodies:
+            await asyncio.Event().wait()  # a server answers again only when the client has left
+        return {"type": "http.request", "body": bodies.pop(), "more_body": False}
 
     scope = {
         "type": "http",
