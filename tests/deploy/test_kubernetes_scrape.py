@@ -175,14 +175,15 @@ def test_each_rule_is_evaluated_without_an_error(tmp_path: Path) -> None:
     """Alerts and recording rules of the PrometheusRule; the recorded series have both nodes."""
     with cluster(tmp_path) as found:
         recorded = found.server.wait_for("count(instance:memwatch_pool_size_bytes:sum) == 2")
-        (fleet,) = found.server.wait_for("job:memwatch_pool_size_bytes:sum")
-        groups = found.server.ask("/api/v1/rules")["data"]["groups"]
-        addresses = found.server.query("memwatch_web_info")
         sizes = [
             pool["size_bytes"]
             for daemon in found.nodes.values()
             for pool in daemon.get("/api/v1/pools", Authorization=f"Bearer {TOKEN}").json
         ]
+        # A rule may have been evaluated between the first scrapes of the two nodes.
+        (fleet,) = found.server.wait_for(f"job:memwatch_pool_size_bytes:sum == {sum(sizes)}")
+        groups = found.server.ask("/api/v1/rules")["data"]["groups"]
+        addresses = found.server.query("memwatch_web_info")
 
     rules = [rule for group in groups for rule in group["rules"] if "slow" not in group["name"]]
     assert recorded

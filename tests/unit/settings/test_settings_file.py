@@ -40,6 +40,7 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
         ("web", "tls", "client_ca_file"),
         ("state", "dir"),
         ("replay", "demo"),
+        ("replay", "at"),
         ("replay", "file"),
         ("recording", "file"),
         ("alerts", "instance"),
