@@ -205,6 +205,15 @@ def test_openapi_lists_every_endpoint(daemon: RunningDaemon) -> None:
     } <= paths.keys()
 
 
+def test_every_operation_has_a_sentence_in_place_of_a_name(daemon: RunningDaemon) -> None:
+    """A reader of /docs sees what each does without opening it."""
+    paths = daemon.get("/openapi.json").json["paths"]
+    said = [operation["summary"] for methods in paths.values() for operation in methods.values()]
+
+    assert len(said) > 30
+    assert [one for one in said if " " not in one or not one.endswith((".", ":"))] == []
+
+
 def test_post_to_a_read_only_endpoint_is_405(daemon: RunningDaemon) -> None:
     answer = get(daemon.port, "/api/v1/snapshot", method="POST")
 

@@ -123,6 +123,10 @@ HEALTH = (
 )
 # fmt: on
 
+DESCRIPTION = """Memory of this machine: pools that add up, and shares inside them. Sizes are bytes, ratios are
+0 to 1, and times are Unix seconds. `null` means that a figure is absent; `absent` of the same object has the
+reason. Begin with `/api/v1/pools`, `/api/v1/devices` for what a GPU can allocate, and `/api/v1/pressure` for the
+level and the time left."""
 # Groups of the OpenAPI description.
 API: Mapping[str, tuple[Route, ...]] = {"memory": MEMORY, "programs": PROGRAMS, "alerts": ALERTS, "health": HEALTH}
 
@@ -143,7 +147,7 @@ def create_api(services: Services, metrics_endpoint: MetricsEndpoint) -> FastAPI
     app = Application(
         title="memwatchd",
         version=__version__,
-        description="Memory of this machine: pools that add up, and shares inside them. Sizes are bytes.",
+        description=DESCRIPTION,
         openapi_url=OPENAPI,
         docs_url=None,
         redoc_url=None,

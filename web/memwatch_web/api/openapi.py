@@ -37,10 +37,18 @@ def with_answers(described: Json, routes: Iterable[Route]) -> Json:
     names = {name for route in routes for name in names_in(route.answer)}
     described.setdefault("components", {}).setdefault("schemas", {}).update(define({*names, "ProblemDetails"}))
     for route in routes:
-        responses = described["paths"][route.path][route.method.lower()]["responses"]
+        operation = described["paths"][route.path][route.method.lower()]
+        operation["summary"] = summarize(operation["description"])
+        responses = operation["responses"]
         responses["200"]["content"] = dict(map(describe_content, route.answer.split(OR)))
         _describe_problems(route, responses)
     return described
+
+
+def summarize(description: str) -> str:
+    """Return the first sentence of a description."""
+    first, stop, _ = " ".join(description.split()).partition(". ")
+    return f"{first}." if stop else first
 
 
 def define(names: Set[str]) -> Json:

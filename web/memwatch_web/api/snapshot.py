@@ -43,7 +43,7 @@ def part(render: Callable[[Snapshot], Any]) -> Handler:
     async def show(services: ApiServices) -> Response:
         return services.respond_with(render)
 
-    show.__name__ = render.__name__.removesuffix("_json")
+    show.__name__, show.__doc__ = render.__name__.removesuffix("_json"), render.__doc__
     return show
 
 

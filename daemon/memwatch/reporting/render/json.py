@@ -176,34 +176,42 @@ WIRE = Wire(
 
 
 def snapshot_json(snapshot: Snapshot) -> Json:
+    """Return everything of the latest sample in one answer."""
     return WIRE.encode(snapshot, snapshot)
 
 
 def pools_json(snapshot: Snapshot) -> list[Json]:
+    """Return the pools: physical memory, counted once, so that sizes and use add up."""
     return WIRE.encode_all(snapshot.pools, snapshot)
 
 
 def shares_json(snapshot: Snapshot) -> list[Json]:
+    """Return the shares: bytes inside a pool, such as the CUDA Pool or a limit of a container. They never add up."""
     return WIRE.encode_all(snapshot.shares, snapshot)
 
 
 def devices_json(snapshot: Snapshot) -> list[Json]:
+    """Return GPUs and NPUs: what they allocate from, and how much they can allocate now."""
     return WIRE.encode_all(snapshot.devices)
 
 
 def processes_json(snapshot: Snapshot) -> list[Json]:
+    """Return the processes with their memory, resident and on devices."""
     return WIRE.encode_all(snapshot.processes, snapshot)
 
 
 def engines_json(snapshot: Snapshot) -> list[Json]:
+    """Return the model servers: their model, and the parts of their memory."""
     return WIRE.encode_all(snapshot.engines, snapshot)
 
 
 def pressure_json(snapshot: Snapshot) -> list[Json]:
+    """Return the level of each pool and limit, with the reasons and the time left."""
     return WIRE.encode_all(snapshot.pressure)
 
 
 def collectors_json(snapshot: Snapshot) -> list[Json]:
+    """Return the sources of figures: whether each works, and why not."""
     return WIRE.encode_all(snapshot.collectors)
 
 
