@@ -246,7 +246,7 @@ def build_live_settings(
     return LiveSettings(
         rules=build_rules(settings, player),
         web_options=WebOptions(
-            hosts=web.hosts,
+            hosts=web.allowed_hosts,
             certificate_names=certificate_names(*certificate) if certificate else (),
             process_metrics=named,
             owner_metrics=settings.processes.owners,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from msgspec import field
 
@@ -174,8 +175,8 @@ class Web(Section, frozen=True, kw_only=True):
         ON_RELOAD,
         Doc(
             'Further allowed Host names, without ports, such as "gpu1.example.com", or ".example.com" for a '
-            "domain with all its names. localhost, the names of this machine and of its certificate, and "
-            "numeric addresses are always allowed. Other names get 400, as protection against DNS rebinding, "
+            "domain with all its names. localhost, the names of this machine and of its certificate, that of url, "
+            "and numeric addresses are always allowed. Other names get 400, as protection against DNS rebinding, "
             "except with a right token, password or client certificate."
         ),
     ] = ()
@@ -251,6 +252,12 @@ class Web(Section, frozen=True, kw_only=True):
             return self.url if self.url != NO_URL and leads_elsewhere(self.url) else None
         address, scheme = self.address_for_others(host), "http" if self.tls.cert_file is None else "https"
         return f"{scheme}://{address}" if address else None
+
+    @property
+    def allowed_hosts(self) -> tuple[str, ...]:
+        """Names that requests may have as their Host: those of `hosts`, and that of the links to the pages."""
+        named = None if self.url is None or self.url == NO_URL else urlsplit(self.url).hostname
+        return self.hosts if named is None or named in self.hosts else (*self.hosts, named)
 
     @property
     def tcp_port(self) -> int | None:

@@ -47,6 +47,26 @@ def test_address_and_instance_are_those_of_other_machines(
     assert (sender.url, sender.instance, sender.job) == (url, instance, "memwatchd")
 
 
+@pytest.mark.parametrize(
+    ("config", "hosts"),
+    [
+        ('url = "https://memory.example.org/gpu1"', ("memory.example.org",)),
+        ('url = "https://memory.example.org:8443"\nhosts = ["a.b"]', ("a.b", "memory.example.org")),
+        ('url = "http://A.b"\nhosts = ["a.b"]', ("a.b",)),
+        ('url = "http://192.0.2.1:6360"', ("192.0.2.1",)),
+        ('url = "none"\nhosts = ["a.b"]', ("a.b",)),
+        ("", ()),
+    ],
+)
+def test_browser_that_follows_a_link_is_let_in(tmp_path: Path, config: str, hosts: tuple[str, ...]) -> None:
+    """The host of the links in notifications is allowed as the Host of requests, without a second setting."""
+    settings = settings_from(tmp_path, f"[web]\n{config}\n")
+
+    live = wiring.build_live_settings(settings, settings, host="spark")
+
+    assert live.web_options.hosts == hosts
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "127.8.9.1", "spark.localhost", "0.0.0.0"])
 def test_address_of_this_machine_is_no_link(tmp_path: Path, host: str) -> None:
     """A receiver elsewhere would open its own machine. The settings are accepted, with a warning."""

@@ -186,7 +186,7 @@ def pools_json(snapshot: Snapshot) -> list[Json]:
 
 
 def shares_json(snapshot: Snapshot) -> list[Json]:
-    """Return the shares: bytes inside a pool, such as the CUDA Pool or a limit of a container. They never add up."""
+    """Return the shares: bytes inside a pool, such as the CUDA Pool or a limit. They never add up."""
     return WIRE.encode_all(snapshot.shares, snapshot)
 
 
