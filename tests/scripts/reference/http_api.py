@@ -41,11 +41,11 @@ The answer to the first, shortened, as the demo gave it:
 
 ```json
 [{"simulated": true, "id": "ram", "kind": "system_ram", "label": "System RAM", "size_bytes": 130663165952,
-  "used_bytes": 18919336960, "available_bytes": 111743828992, "quality": "measured", "reserved_bytes": null,
+  "used_bytes": 86264424448, "available_bytes": 44398741504, "quality": "measured", "reserved_bytes": null,
   "absent": {"reserved_bytes": "not_supported"}}]
 ```
 
-So 111.7 GB of 130.7 GB can still be used. `reserved_bytes` is unknown here, and `absent` has the reason. If
+So 44.4 GB of 130.7 GB can still be used. `reserved_bytes` is unknown here, and `absent` has the reason. If
 the daemon has a token, add `-H "Authorization: Bearer $(cat token)"` to each call; without it the answer is 401.
 
 ## Conventions
