@@ -7,11 +7,14 @@ its virtual environment has a site-packages folder per version, which refers to 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -187,30 +190,44 @@ def link_newest(file: Path) -> None:
     link.symlink_to(file.name)
 
 
+@contextmanager
+def building_alone(work: Path) -> Iterator[None]:
+    """Wait for another build of this checkout, which uses the same folder."""
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def main() -> None:
     here = "arm64" if os.uname().machine == "aarch64" else "amd64"
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--arch", choices=MACHINES, default=here)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     arguments = parser.parse_args()
+    work = ROOT / "out" / "deb"
+    with building_alone(work):
+        build_package(arguments.arch, arguments.out, work, is_of_here=arguments.arch == here)
+
+
+def build_package(arch: str, out: Path, work: Path, is_of_here: bool) -> None:
     build = read_build()
     version, moment = debian_version(build.version), source_moment(build.epoch)
     os.environ["SOURCE_DATE_EPOCH"] = str(moment)
-    work = ROOT / "out" / "deb"
-    tree = work / arguments.arch
+    tree = work / arch
     shutil.rmtree(tree, ignore_errors=True)
-    unpacked = make_environment(tree, MACHINES[arguments.arch], work)
+    unpacked = make_environment(tree, MACHINES[arch], work)
     components = list_components((wheel, folder) for folder, wheel in unpacked.items())
     make_files(tree, work)
     write_documents(tree, unpacked, version, build.revision, moment)
     write_sbom(tree / "usr/share/doc/memwatchd/memwatchd.cdx.json", build.version, components)
-    make_control(tree, arguments.arch, version)
+    make_control(tree, arch, version)
     settle_modes(tree, moment)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    file = arguments.out / f"memwatchd_{version}_{arguments.arch}.deb"
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / f"memwatchd_{version}_{arch}.deb"
     subprocess.run(["dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, file], check=True)
     shutil.copyfile(tree / "usr/share/doc/memwatchd/memwatchd.cdx.json", file.with_suffix(".cdx.json"))
-    if arguments.arch == here:
+    if is_of_here:
         link_newest(file)
 
 
