@@ -285,7 +285,12 @@ def build_gguf(name: str, keys: Mapping[str, gguf.Value], weights: int, numbers:
 def with_projectors(found: Checkpoint, files: Sequence[ModelPath]) -> Checkpoint:
     """Add the largest of a GGUF model's vision towers, which are files of their own."""
     sizes = [gguf.read_head(file).tensor_bytes for file in files]
-    return replace(found, weights_bytes=(found.weights_bytes or 0) + max(sizes, default=0))
+    return add_weights(found, max(sizes, default=0))
+
+
+def add_weights(found: Checkpoint, added: int) -> Checkpoint:
+    """Return a model with further weights. If its own are not known, neither is the sum."""
+    return found if found.weights_bytes is None else replace(found, weights_bytes=found.weights_bytes + added)
 
 
 def choose_gguf(names: Sequence[str], variant: str, subject: str) -> list[str]:

@@ -20,6 +20,7 @@ from memwatch.planning import hub
 from memwatch.planning.checkpoint import (
     PROJECTOR,
     Checkpoint,
+    add_weights,
     choose_gguf,
     read_checkpoint,
     read_checkpoint_as_owner,
@@ -173,7 +174,7 @@ def _read_layers(store: ModelPath, manifest: Mapping[str, object], name: str) ->
         raise UnknownModelError(f"{name}: its manifest has no GGUF file; models that run elsewhere have none")
     found = with_projectors(read_gguf(models), towers)
     added = sum(read_head(file).tensor_bytes for file in adapters)
-    return replace(found, name=str(models[0]), weights_bytes=(found.weights_bytes or 0) + added, alias=name)
+    return replace(add_weights(found, added), name=str(models[0]), alias=name)
 
 
 def _blob(store: ModelPath, layer: Mapping[str, object]) -> ModelPath:

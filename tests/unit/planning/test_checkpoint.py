@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from memwatch.planning import gguf as gguf_format
 from memwatch.planning import model_file
-from memwatch.planning.checkpoint import read_checkpoint
+from memwatch.planning.checkpoint import Checkpoint, add_weights, read_checkpoint
 from memwatch.planning.sizes import InvalidInputError
 from scripts.published_models import MODELS
 from support.checkpoint_files import LLAMA_KEYS, gguf, safetensors
@@ -296,3 +297,11 @@ def test_missing_paths_and_other_files_are_rejected(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidInputError, match=words):
             read_checkpoint(path)
+
+
+def test_unknown_weights_stay_unknown_with_further_ones() -> None:
+    """The size of a vision tower alone would be taken for that of the model, and fit anywhere."""
+    known = Checkpoint("model", "GGUF", None, 1000, 0, 2.0, "")
+
+    assert add_weights(known, 24).weights_bytes == 1024
+    assert add_weights(replace(known, weights_bytes=None), 24).weights_bytes is None

@@ -31,7 +31,17 @@ from memwatch_web.pages.history_data import (
     list_columns,
 )
 from memwatch_web.pages.history_page import PAGE_SECONDS, SERIES_OF_A_POOL, build_input
-from memwatch_web.pages.landscape import Drawing, Growing, Layer, Past, Rectangle, draw_maps, shorten, width_of
+from memwatch_web.pages.landscape import (
+    MAX_NAMED_POOLS,
+    Drawing,
+    Growing,
+    Layer,
+    Past,
+    Rectangle,
+    draw_maps,
+    shorten,
+    width_of,
+)
 from memwatch_web.pages.overview import MIN_HISTORY_SECONDS, value_at
 from memwatch_web.pages.renderer import Pages, PageServices
 
@@ -451,6 +461,6 @@ def describe_relation(snapshot: Snapshot) -> str:
             continue
         if share.kind in HELD_BY_DEVICES:
             return f"{share.label} {words.size(share.used_bytes)} ⊂ {pool.label} {words.size(pool.size_bytes)}"
-    if len(snapshot.pools) > 3:
+    if len(snapshot.pools) > MAX_NAMED_POOLS:
         return f"{len(snapshot.pools)} pools beside each other, at one scale"
     return " beside ".join(f"{pool.label} {words.size(pool.size_bytes)}" for pool in snapshot.pools)
