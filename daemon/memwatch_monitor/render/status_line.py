@@ -17,6 +17,7 @@ from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.summary import (
+    MANY_GPUS,
     Allocatable,
     compute_headroom,
     find_cuda_free,
@@ -25,8 +26,6 @@ from memwatch.reporting.render.summary import (
     name_unknown,
 )
 
-# From this number of GPUs on they are counted together.
-MANY_GPUS = 3
 # Growth is measured over this time; the tracker has a reading every ten seconds.
 GROWTH_SECONDS, MIN_GROWTH_SECONDS = 30.0, 5.0
 MIN_BYTES_PER_SECOND = 1 << 20

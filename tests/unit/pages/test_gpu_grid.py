@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Snapshot
-from memwatch.reporting.render.memory_map import build_maps
-from memwatch_web.pages.overview import MAX_HOLDERS, arrange, build_cells, find_top_holders, split_gpus
+from memwatch.reporting.render.memory_map import build_maps, split_gpus
+from memwatch_web.pages.overview import MAX_HOLDERS, arrange, build_cells, find_top_holders
 from memwatch_web.pages.processes import sort_places, sum_devices
 from support.sample_parts import GIB, vram
 from support.sample_snapshots import critical_gb10, discrete_gpu, mig_server

@@ -13,9 +13,7 @@ from starlette.datastructures import QueryParams
 
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
-from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
-from memwatch_web.asgi.problems import ProblemError
-from memwatch_web.pages.landscape import (
+from memwatch.reporting.render.landscape import (
     Box,
     Drawing,
     Growing,
@@ -30,6 +28,8 @@ from memwatch_web.pages.landscape import (
     spread,
     width_of,
 )
+from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
+from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.picture import FORMS, THEMES, Card, build_picture, parse_query
 from memwatch_web.pages.renderer import Pages
 from support.sample_mig import eight_by_seven

@@ -14,7 +14,6 @@ from memwatch.reporting.render import words
 from memwatch.reporting.render.memory_map import MemoryMap
 from memwatch.reporting.render.summary import by_footprint
 from memwatch_monitor.history.tiers import History
-from memwatch_monitor.render.status_line import MANY_GPUS
 from memwatch_web.pages.processes import GROWTH_SECONDS, sort_places, sum_devices
 
 MAX_HOLDERS = 8
@@ -159,14 +158,6 @@ class GpuCell(Struct, frozen=True):
     level: str
     note: str
     devices: tuple[Device, ...]
-
-
-def split_gpus(maps: Sequence[MemoryMap]) -> tuple[tuple[MemoryMap, ...], tuple[MemoryMap, ...]]:
-    """Return the maps of GPUs that are many, and the other maps."""
-    gpus = tuple(one for one in maps if one.pool and one.pool.kind in (PoolKind.VRAM, PoolKind.HBM))
-    if len(gpus) < MANY_GPUS:
-        return (), tuple(maps)
-    return gpus, tuple(one for one in maps if one not in gpus)
 
 
 def arrange(maps: Sequence[MemoryMap]) -> tuple[tuple[MemoryMap, ...], tuple[MemoryMap, ...]]:

@@ -16,6 +16,17 @@ from memwatch.core.model import Absent, Content, Pool, Share, Thresholds
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import LEVEL_WORDS, Level, Pressure, Snapshot
 from memwatch.reporting.render import words
+from memwatch.reporting.render.landscape import (
+    MAX_NAMED_POOLS,
+    Drawing,
+    Growing,
+    Layer,
+    Past,
+    Rectangle,
+    draw_maps,
+    shorten,
+    width_of,
+)
 from memwatch.reporting.render.memory_map import GPU_MEMORY, HELD_BY_DEVICES, build_limit_maps, build_maps
 from memwatch_monitor.history.tiers import Bucket
 from memwatch_monitor.render.status_line import KILLED, StatusLine, Use, build_status_line
@@ -31,17 +42,6 @@ from memwatch_web.pages.history_data import (
     list_columns,
 )
 from memwatch_web.pages.history_page import PAGE_SECONDS, SERIES_OF_A_POOL, build_input
-from memwatch_web.pages.landscape import (
-    MAX_NAMED_POOLS,
-    Drawing,
-    Growing,
-    Layer,
-    Past,
-    Rectangle,
-    draw_maps,
-    shorten,
-    width_of,
-)
 from memwatch_web.pages.overview import MIN_HISTORY_SECONDS, value_at
 from memwatch_web.pages.renderer import Pages, PageServices
 

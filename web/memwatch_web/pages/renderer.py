@@ -19,7 +19,7 @@ from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.engine_view import engine_of
 from memwatch.reporting.render.json import to_bytes
-from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
+from memwatch.reporting.render.memory_map import build_limit_maps, build_maps, split_gpus
 from memwatch.reporting.render.summary import (
     SilenceNotice,
     build_latest,
@@ -48,7 +48,6 @@ from memwatch_web.pages.overview import (
     build_cells,
     find_changes,
     find_top_holders,
-    split_gpus,
 )
 from memwatch_web.pages.processes import (
     FIGURE_WORDS,

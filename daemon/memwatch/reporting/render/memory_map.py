@@ -18,6 +18,7 @@ from memwatch.core.model import Absent, Bytes, Content, Pool, PoolKind, Process,
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.engine_view import Drawn, DrawnPart, draw_parts
+from memwatch.reporting.render.summary import MANY_GPUS
 
 # Left to right: used, then available.
 ORDER = (
@@ -433,3 +434,11 @@ def _by_parent(shares: Iterable[Share]) -> dict[str, tuple[Share, ...]]:
     for share in shares:
         inside[share.within] = (*inside.get(share.within, ()), share)
     return inside
+
+
+def split_gpus(maps: Sequence[MemoryMap]) -> tuple[tuple[MemoryMap, ...], tuple[MemoryMap, ...]]:
+    """Return the maps of GPUs that are many, and the other maps."""
+    gpus = tuple(one for one in maps if one.pool and one.pool.kind in (PoolKind.VRAM, PoolKind.HBM))
+    if len(gpus) < MANY_GPUS:
+        return (), tuple(maps)
+    return gpus, tuple(one for one in maps if one not in gpus)

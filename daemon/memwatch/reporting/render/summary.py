@@ -22,6 +22,8 @@ from memwatch.reporting.render import words as wording
 UID = re.compile(r" \(uid \d+\)\Z")
 # One line each; the list of silences has the others.
 MAX_NOTICES = 3
+# From this number of GPUs on they are counted and drawn together.
+MANY_GPUS = 3
 
 
 class SilenceNotice(Struct, frozen=True):

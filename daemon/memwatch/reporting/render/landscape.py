@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Absent, PoolKind
 from memwatch.reporting.render import words
-from memwatch.reporting.render.memory_map import GPU_MEMORY, Bracket, MemoryMap, Segment
-from memwatch_web.pages.overview import split_gpus
+from memwatch.reporting.render.memory_map import GPU_MEMORY, Bracket, MemoryMap, Segment, split_gpus
 
 # Widths of characters in parts of the font's size, at least: those of DejaVu Sans, the widest of the usual fonts,
 # as measured in Chromium (November 2026). Bold ones are a tenth wider.
