@@ -165,11 +165,21 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
             "lmdeploy:prompt_tokens_total": figures("counters.prompt_tokens"),
             "lmdeploy:generation_tokens_total": figures("counters.generation_tokens"),
         },
+        "/v1/metrics": {
+            "gpu_cache_usage_perc": USE,
+            "num_requests_running": figures("requests_running"),
+            "num_requests_waiting": figures("requests_waiting"),
+            "prompt_tokens_total": figures("counters.prompt_tokens"),
+            "generation_tokens_total": figures("counters.generation_tokens"),
+        },
         "/v1/models": {"data.id": figures("model")},
+        "/system": {"loaded_models.id": figures("model")},
     },
 }
 VLLM = Command(("vllm", "serve", "Qwen/Qwen3-32B", "-tp", "2"))
 LMDEPLOY = Command(("lmdeploy", "serve", "api_server", "Qwen/Qwen3-8B"))
+NIM = Command(("python3", "-m", "nim_llm_sdk.entrypoints.launch"))
+LOCAL_AI = Command(("/usr/bin/local-ai", "run"))
 LLAMA = Command(("llama-server", "-np", "4"))
 RUNNER = Command(("/usr/lib/ollama/llama-server", "--model", "/m/sha256-1", "-np", "1"))
 
@@ -244,6 +254,8 @@ TEXTS: Mapping[str, tuple[str, Mapping[str, bytes], Command, Command]] = {
     "openvino": ("openvino", texts.openvino(), Command(), Command()),
     "openai": ("openai", texts.openai(), Command(), Command()),
     "lmdeploy": ("openai", texts.lmdeploy(), LMDEPLOY, Command()),
+    "nim": ("openai", texts.nim(), NIM, Command()),
+    "local-ai": ("openai", texts.local_ai("gpt-4"), LOCAL_AI, Command()),
     # Many samples.
     "vllm whole": ("vllm", texts.vllm(), VLLM, Command()),
     "sglang wide": ("sglang", texts.sglang(tp=8), Command(), Command()),

@@ -218,7 +218,7 @@ def lm_studio(*loaded: str, size: int = 5 * GIB) -> dict[str, bytes]:
 
 
 def openai() -> dict[str, bytes]:
-    return {"/v1/models": to_json(object="list", data=[{"id": "mlx-community/Qwen3-4B-4bit", "object": "model"}])}
+    return {"/v1/models": listed("mlx-community/Qwen3-4B-4bit")}
 
 
 def openvino() -> dict[str, bytes]:
@@ -233,15 +233,40 @@ def openvino() -> dict[str, bytes]:
     return {"/metrics": text.encode()}
 
 
-def lmdeploy() -> dict[str, bytes]:
-    """LMDeploy with its metrics, on by default since its PR #4108."""
-    values = {
-        "num_api_requests_waiting": 4.0,
+def in_form_of_vllm(prefix: str, model: str, **further: float) -> bytes:
+    """Metrics of LMDeploy, Aphrodite, FastDeploy, and of NVIDIA NIM with an empty prefix."""
+    values = further | {
         "num_requests_running": 3.0,
         "num_requests_waiting": 1.0,
         "gpu_cache_usage_perc": 0.97,
         "prompt_tokens_total": 52_000.0,
         "generation_tokens_total": 9_000.0,
     }
-    lines = [f'lmdeploy:{name}{{engine="0",model_name="m"}} {value}\n' for name, value in values.items()]
-    return {"/metrics": "".join(lines).encode(), "/v1/models": to_json(object="list", data=[{"id": "m"}])}
+    return "".join(
+        f'{prefix}{name}{{engine="0",model_name="{model}"}} {value}\n' for name, value in values.items()
+    ).encode()
+
+
+def listed(*models: str) -> bytes:
+    return to_json(object="list", data=[{"id": one, "object": "model"} for one in models])
+
+
+def lmdeploy() -> dict[str, bytes]:
+    """LMDeploy with its metrics, on by default since its PR #4108."""
+    return {"/metrics": in_form_of_vllm("lmdeploy:", "m", num_api_requests_waiting=4.0), "/v1/models": listed("m")}
+
+
+def nim() -> dict[str, bytes]:
+    """NVIDIA NIM for language models: names of its page on observability."""
+    return {
+        "/v1/metrics": in_form_of_vllm("", "google/gemma-3-1b-it"),
+        "/v1/models": listed("google/gemma-3-1b-it"),
+    }
+
+
+def local_ai(*loaded: str) -> dict[str, bytes]:
+    """LocalAI: two models in its configuration, and the loaded ones of them."""
+    return {
+        "/v1/models": listed("gpt-4", "llava"),
+        "/system": to_json(backends=["llama-cpp"], loaded_models=[{"id": one} for one in loaded]),
+    }

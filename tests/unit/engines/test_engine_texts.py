@@ -462,6 +462,18 @@ def test_helpers_of_a_desktop_are_no_servers() -> None:
         (("vllm-omni", "serve", "m"), "vllm"),
         (("python3", "-m", "dynamo.vllm", "--model", "m"), "vllm"),  # ai-dynamo/dynamo#4441
         (("python3", "-m", "dynamo.sglang", "--model-path", "m"), "sglang"),
+        # docker/model-runner#226 and its start script, mudler/LocalAI#1729, sybil-solutions/vllm-studio#168,
+        # xorbitsai/inference#4676, PaddlePaddle/FastDeploy#4085, alibaba/rtp-llm#297.
+        (("/opt/nim/llm/.venv/bin/python3", "-m", "nim_llm_sdk.entrypoints.openai.api_server"), "openai"),
+        (("python3", "-m", "vllm_nvext.entrypoints.openai.api_server", "--max-model-len", "16000"), "openai"),
+        (("./local-ai",), "openai"),
+        (("/local-ai", "run", "gemma"), "openai"),
+        (("local-ai", "--debug"), "openai"),
+        (("/venv/bin/python", "/opt/tabbyAPI/main.py", "--port", "5000"), "openai"),
+        (("/env/bin/python", "/env/bin/xinference-local", "--port", "9998"), "openai"),
+        (("python3", "/usr/local/bin/fastdeploy", "serve", "--model=m"), "openai"),
+        (("python", "-m", "fastdeploy.entrypoints.openai.api_server", "--model", "m"), "openai"),
+        (("rtp-llm", "serve", "m", "--start_port", "26000"), "openai"),
         (("/ovms/bin/ovms", "--rest_port", "8000", "--model_name", "m"), "openvino"),
         (("/app/bin/com.docker.llama-server", "--model", "x.gguf", "--host", "inference-0.sock"), "llama.cpp"),
     ],
@@ -473,7 +485,7 @@ def test_command_line_names_the_engine(argv: tuple[str, ...], kind: str) -> None
     assert may_start_engine("\0".join(argv).encode())
 
 
-@pytest.mark.parametrize("name", sorted(openai.MODULES | openai.SCRIPTS))
+@pytest.mark.parametrize("name", sorted(openai.MODULES | openai.SCRIPTS | openai.SERVE | openai.NIM_MODULES))
 def test_every_name_of_an_engine_is_looked_at(name: str) -> None:
     assert may_start_engine(f"python3\0-m\0{name}\0".encode())
 
@@ -498,6 +510,9 @@ def test_other_command_lines_are_not_looked_at() -> None:
         ("python", "train.py", "--model", "vllm"),
         ("tail", "-f", "llama-server"),
         ("less", "Qwen3-8B.llamafile"),
+        ("local-ai", "models", "install", "gemma"),
+        ("python3", "main.py"),
+        ("fastdeploy", "bench", "serve"),
     ],
 )
 def test_other_programs_are_no_engine(argv: tuple[str, ...]) -> None:

@@ -260,7 +260,7 @@ class Collector(BaseCollector):
     def _locate(self, process: ServerProcess, command: Command, before: Found | None) -> Found:
         """Find the socket of a server. One that listens where it did before is kept, with its counters."""
         kind = process.kind
-        named = next((n for n in (command.number(name) for name in kind.port_options) if n), None)
+        named = kind.named_port(command)
         preferred = named or kind.port
         listeners = find_listeners(self._roots.procfs, process, self._tables)
         asked = [one for one in listeners if one.port not in kind.inner_ports]

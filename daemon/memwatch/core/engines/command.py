@@ -38,6 +38,11 @@ class Command(Struct, frozen=True):
         return base_name(self._words[0]) if self._words else ""
 
     @property
+    def folder(self) -> str:
+        """Return the base name of the folder of the program or script, empty if it is named without one."""
+        return base_name(self._words[0].rpartition("/")[0]) if self._words else ""
+
+    @property
     def subcommand(self) -> str:
         """Return the argument after the program or the script: `serve` of `vllm serve MODEL`."""
         return self._words[1] if len(self._words) > 1 else ""
@@ -150,7 +155,7 @@ def base_name(path: str) -> str:
 # comparing its words with each kind takes 12 µs. A build starts hundreds of processes a second.
 MENTION = re.compile(
     rb"vllm|sglang|\bovms\b|llama|ollama|text-generation|trtllm|tensorrt_llm|triton|mlx_v?lm|mlc_llm|lmdeploy|koboldcpp|aphrodite|mistralrs"
-    rb"|llmster|lm-studio|atom\.entrypoints"
+    rb"|llmster|lm-studio|atom\.entrypoints|nim_llm_sdk|local-ai|[Tt]abby(?:API|api)|xinference|fastdeploy|rtp[-_]llm|maga_transformer"
 )
 
 

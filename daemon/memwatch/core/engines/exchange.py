@@ -45,8 +45,10 @@ class Exchange:
         inner: Command,
         asks_rare: bool,
         deadline: float,
+        known_paths: dict[str, str] | None = None,
     ) -> None:
-        """`deadline`: of all requests, in seconds of `time.monotonic`."""
+        """`deadline`: of all requests, in seconds of `time.monotonic`. `known_paths`: of each `A|B`, the path that
+        was answered in earlier rounds; the round changes it."""
         self.bodies: dict[str, bytes] = dict(earlier)
         self.failure: GetError | None = None
         self.has_asked_rare: bool = False
@@ -55,6 +57,7 @@ class Exchange:
         self._kind, self._fetch = kind, fetch
         self._answers = Answers(self.bodies, command, inner)
         self._asks_rare = asks_rare
+        self._known_paths = {} if known_paths is None else known_paths
 
     def run(self) -> None:
         try:
@@ -97,7 +100,7 @@ class Exchange:
         for one in requests:
             if not one.allows(self._answers):
                 continue
-            body = self._first(one.path, MAX_ANSWER_BYTES if one.asked == "every 5 s" else MAX_KEPT_BYTES)
+            body = self._first(one, MAX_ANSWER_BYTES if one.asked == "every 5 s" else MAX_KEPT_BYTES)
             if body is not None:
                 self.bodies[one.path] = body
             elif self.failure is not None and not self.failure.status:
@@ -106,18 +109,30 @@ class Exchange:
                 self.bodies.pop(one.path, None)
         return True
 
-    def _first(self, path: str, max_bytes: int) -> bytes | None:
-        """Return the first answer of `A|B`. Without one, keep the failure."""
-        for one in path.split("|"):
+    def _first(self, request: Request, max_bytes: int) -> bytes | None:
+        """Return the first answer of `A|B` that is understood, else the first one. Without one, keep the failure.
+
+        The path that had it is asked first until the next rare requests: each other one is an error in the log of
+        the server.
+        """
+        paths, odd = request.path.split("|"), None
+        paths.sort(key=lambda path: path != self._known_paths.get(request.path))
+        for path in paths:
             try:
-                return self._fetch(one, max_bytes, self._deadline)
+                body = self._fetch(path, max_bytes, self._deadline)
             except GetTimeoutError:
                 self.failure = GetTimeoutError(NOT_IN_TIME)
             except GetError as failure:
                 self.failure = failure
+            else:
+                if request.is_answered_by(body):
+                    self._known_paths[request.path] = path
+                    return body
+                odd = body if odd is None else odd
+                continue
             if not self.failure.status:  # not even a refusal: the next path would wait as long
-                return None
-        return None
+                break
+        return odd
 
 
 def run_all(bounded: Sequence[Exchange], unbounded: Sequence[Exchange], deadline: float) -> None:

@@ -37,6 +37,10 @@ class EngineKind(Struct, frozen=True):
     variables: Mapping[str, Variable] = {}
     has_own_port: Callable[[Command], bool] = always
 
+    def named_port(self, command: Command) -> int | None:
+        """Return the port that a command line names, None without one."""
+        return next((port for port in map(command.number, self.port_options) if port), None)
+
     def requests_of(self, asked: Frequency) -> tuple[Request, ...]:
         return tuple(one for one in self.requests if one.asked == asked)
 
@@ -127,7 +131,8 @@ KINDS = (
         openai.REQUESTS,
         openai.matches,
         openai.parse,
-        ("--port", "-p", "--server-port"),
+        openai.PORT_OPTIONS,
+        has_own_port=openai.has_http_port,
     ),
 )
 KIND_BY_NAME: Mapping[str, EngineKind] = {kind.name: kind for kind in KINDS}

@@ -1,4 +1,7 @@
-"""Servers with OpenAI's API that report little more than their model, and Hugging Face TGI with some figures."""
+"""Servers with OpenAI's API that report little more than their model, and Hugging Face TGI with some figures.
+
+LMDeploy, Aphrodite, FastDeploy and NVIDIA NIM have metrics of vLLM's form with a prefix of their own, or none.
+"""
 
 from __future__ import annotations
 
@@ -24,57 +27,129 @@ from memwatch.core.listing import some_of
 from memwatch.core.model import Absent
 
 PORT, MAX_NAMES = 8000, 8
-LMDEPLOY = "lmdeploy"
+PORT_OPTIONS = ("--port", "-p", "--server-port", "--start-port")
+LMDEPLOY, APHRODITE, FASTDEPLOY = "lmdeploy", "aphrodite", "fastdeploy"
+# Programs of NVIDIA NIM for language models, 1.0 to 1.15; its metrics have names without a prefix.
+NIM_MODULES = frozenset({
+    "nim_llm_sdk.entrypoints.launch", "nim_llm_sdk.entrypoints.openai.api_server",
+    "vllm_nvext.entrypoints.openai.api_server",
+})  # fmt: skip
+# LocalAI and TabbyAPI list the models that they could load; Xinference only those that it has loaded.
+LOCAL_AI, TABBY_API, XINFERENCE = "local-ai", "tabbyapi", ("xinference-local", "xinference-supervisor")
+
+
+def is_nim(command: Command) -> bool:
+    return command.module in NIM_MODULES
+
+
+def is_local_ai(command: Command) -> bool:
+    """Match its server, and none of its other commands such as `local-ai models install`."""
+    return command.script == LOCAL_AI and (command.subcommand in ("", "run") or command.subcommand.startswith("-"))
+
+
+def is_tabby_api(command: Command) -> bool:
+    return command.script in ("main.py", "start.py") and command.folder.lower() == TABBY_API
+
+
+def is_program(name: str, command: Command) -> bool:
+    return command.script == name or command.module.partition(".")[0] == name
+
+
+def prefix_of(command: Command) -> str | None:
+    """Return what comes before the names of a server's metrics, None for one without metrics of vLLM's form."""
+    if is_nim(command):
+        return ""
+    return next((f"{one}:" for one in (LMDEPLOY, APHRODITE, FASTDEPLOY) if is_program(one, command)), None)
 
 
 def has_metrics(answers: Answers) -> bool:
-    """Return True for LMDeploy, whose /metrics has names of vLLM's form (its PR #3534; by default since #4108)."""
-    return is_lmdeploy(answers.command)
+    """Return True for a server whose /metrics has names of vLLM's form (lmdeploy#3534, by default since #4108)."""
+    return bool(prefix_of(answers.command))
 
 
+class LoadedModel(Struct, frozen=True):
+    id: str = ""
+
+
+class System(Struct, frozen=True):
+    """/system of LocalAI."""
+
+    loaded_models: list[LoadedModel] | None = None
+
+
+SYSTEM, NIM_METRICS = "/system", "/v1/metrics"
 REQUESTS = (
-    Request("/metrics", "every 5 s", "None: the HTTP server answers. Asked of LMDeploy only.", has_metrics),
+    Request(
+        "/metrics",
+        "every 5 s",
+        "None: the HTTP server answers. Asked of LMDeploy, Aphrodite and FastDeploy only.",
+        has_metrics,
+    ),
+    Request(
+        NIM_METRICS,
+        "every 5 s",
+        "None: the HTTP server answers. Asked of NVIDIA NIM only.",
+        lambda answers: is_nim(answers.command),
+    ),
     Request(
         "/v1/models",
         "once a minute",
         "None: a list of names, also from servers that load a model with its first request.",
         form=Models,
     ),
+    Request(
+        SYSTEM,
+        "once a minute",
+        "None: it lists loaded models. Asked of LocalAI only.",
+        lambda answers: is_local_ai(answers.command),
+        System,
+    ),
 )
 # They list all models of the machine's cache, loaded or not (Blaizzy/mlx-vlm#2073).
 LIST_CACHE = frozenset({"mlx_lm.server", "mlx_vlm.server"})
 MODULES = LIST_CACHE | {
     "llama_cpp.server", "mlc_llm.serve", "aphrodite.endpoints.openai.api_server", "atom.entrypoints.openai_server",
+    "fastdeploy.entrypoints.openai.api_server", "fastdeploy.entrypoints.openai.multi_api_server",
+    "rtp_llm.start_server", "maga_transformer.start_server",
 }  # fmt: skip
-SCRIPTS = LIST_CACHE | {"koboldcpp", "mlc_llm", "aphrodite", "llamafile", "mistralrs-server"}
+SCRIPTS = LIST_CACHE | {"koboldcpp", "mlc_llm", APHRODITE, "llamafile", "mistralrs-server", *XINFERENCE}
+# Programs of which one command is the server.
+SERVE = frozenset({"mistralrs", "sglang-omni", FASTDEPLOY, "rtp-llm"})
 # Programs of a release and of a model: koboldcpp.py, koboldcpp-linux-x64, llamafile-0.9.3, Qwen3-8B.llamafile.
 PREFIXES, SUFFIX = ("koboldcpp-", "llamafile-"), ".llamafile"
 NO = Absent.NOT_SUPPORTED
 NOT_LOADED = "It lists {count} models, and not which of them are loaded."
 MAYBE_LOADED = "It lists a model of its cache, and not whether that is loaded."
 NONE_LOADED = "None of its {count} models is loaded."
-NO_SIZES = "It reports the use of its KV cache, and no sizes."
-# Requests that wait for the engine, and those that wait for a handle of it.
-LMDEPLOY_QUEUES = ("num_requests_waiting", "num_api_requests_waiting")
+NO_SIZES = "The use of its KV cache is read from its metrics, and no sizes."
+OWN_PORT = "Its requests and the use of its KV cache are at the port of --metrics-port, which is not asked."
+# Beginnings of names that metrics of vLLM's form have.
+FORM = ("num_requests_", "gpu_cache_usage_perc", "kv_cache_usage_perc")
+# Requests that wait for the engine, and those that wait for a handle of LMDeploy's.
+QUEUES = ("num_requests_waiting", "num_api_requests_waiting")
 NOTHING_MORE = "It reports its model only: the API has no figures of memory and load."
-
-
-def is_lmdeploy(command: Command) -> bool:
-    return command.script == LMDEPLOY or command.module.partition(".")[0] == LMDEPLOY
 
 
 def matches(command: Command) -> bool:
     is_part = command.script in ("mlx_lm", "mlx_vlm") and command.subcommand == "server"
-    is_part = is_part or (command.script in ("mistralrs", "sglang-omni") and command.subcommand == "serve")
-    is_part = is_part or (is_lmdeploy(command) and "serve" in command.argv)
+    is_part = is_part or (command.script in SERVE and command.subcommand == "serve")
+    is_part = is_part or (is_program(LMDEPLOY, command) and "serve" in command.argv)
+    is_part = is_part or is_nim(command) or is_local_ai(command) or is_tabby_api(command)
     name = command.script.removesuffix(".py")
     is_named = name in SCRIPTS or name.startswith(PREFIXES) or name.endswith(SUFFIX)
     return is_part or command.module in MODULES or is_named
 
 
+def has_http_port(command: Command) -> bool:
+    """Return False for Xinference, whose parts have sockets of another protocol."""
+    return command.script not in XINFERENCE
+
+
 def parse(answers: Answers) -> EngineReading:
-    listed, started = answers.models(), answers.command.option("--model")
-    model, note = find_model(listed, started, lists_cache(answers.command))
+    command, prefix = answers.command, prefix_of(answers.command)
+    started = command.option("--model", "--model-name")
+    model, note = find_model(list_models(answers), started, lists_cache(command))
+    is_apart = is_program(FASTDEPLOY, command) and "/metrics" not in answers.bodies
     found = EngineReading(
         version=NO,
         model=name_of(model.id or started),
@@ -87,36 +162,52 @@ def parse(answers: Answers) -> EngineReading:
         requests_waiting=NO,
         rate=NO,
         sleeping=NO,
-        notes=(note, NOTHING_MORE) if note else (NOTHING_MORE,),
+        notes=tuple(filter(None, (note, OWN_PORT if is_apart else NOTHING_MORE))),
     )
-    metrics = answers.metrics()
-    return with_metrics(found, metrics, note) if metrics.has(f"{LMDEPLOY}:") else found
+    metrics = answers.metrics("/metrics" if prefix else NIM_METRICS)
+    if prefix is None or not any(metrics.has(f"{prefix}{one}") for one in FORM):
+        return found
+    return with_metrics(found, metrics, prefix, note)
 
 
-def with_metrics(found: EngineReading, metrics: Exposition, note: str) -> EngineReading:
-    """Add the figures of LMDeploy. It reports no bytes and no blocks of its KV cache."""
-    use = f"{LMDEPLOY}:gpu_cache_usage_perc"
-    pools, impossible = metrics.by(use, VLLM_CORE), metrics.count_impossible(use)
+def with_metrics(found: EngineReading, metrics: Exposition, prefix: str, note: str) -> EngineReading:
+    """Add the figures of metrics in vLLM's form. Bytes and blocks of the KV cache are not read."""
+    running = f"{prefix}num_requests_running"
+    use = (f"{prefix}kv_cache_usage_perc", f"{prefix}gpu_cache_usage_perc")
+    pools, impossible = metrics.cache_use(use, running)
     worst, mean = worst_and_mean(pools, impossible)
     return replace(
         found,
         kv_cache_ratio=worst,
         kv_cache_mean_ratio=mean,
-        requests_running=count_of(metrics.total(f"{LMDEPLOY}:num_requests_running", VLLM_CORE)),
-        requests_waiting=metrics.count_all({f"{LMDEPLOY}:{name}": VLLM_CORE for name in LMDEPLOY_QUEUES}),
+        requests_running=count_of(metrics.total(running, VLLM_CORE)),
+        requests_waiting=metrics.count_all({f"{prefix}{name}": VLLM_CORE for name in QUEUES}),
         counters=Counters(
-            metrics.total(f"{LMDEPLOY}:prompt_tokens_total", EVERY_LABEL),
-            metrics.total(f"{LMDEPLOY}:generation_tokens_total", EVERY_LABEL),
-            metrics.total(f"{LMDEPLOY}:time_to_first_token_seconds_sum", EVERY_LABEL),
-            metrics.total(f"{LMDEPLOY}:time_to_first_token_seconds_count", EVERY_LABEL),
+            metrics.total(f"{prefix}prompt_tokens_total", EVERY_LABEL),
+            metrics.total(f"{prefix}generation_tokens_total", EVERY_LABEL),
+            metrics.total(f"{prefix}time_to_first_token_seconds_sum", EVERY_LABEL),
+            metrics.total(f"{prefix}time_to_first_token_seconds_count", EVERY_LABEL),
         ),
         rate=Absent.NOT_AVAILABLE,
         notes=tuple(filter(None, (note, *note_impossible(pools, impossible), NO_SIZES))),
     )
 
 
+def list_models(answers: Answers) -> list[Model]:
+    """Return the listed models, each with whether it is loaded, where the server reports that."""
+    listed = answers.models()
+    if answers.command.script in XINFERENCE:
+        return [replace(one, loaded=True) for one in listed]
+    system = answers.json(SYSTEM, System) if is_local_ai(answers.command) else None
+    if system is None or system.loaded_models is None:
+        return listed
+    loaded = [Model(id=one.id, loaded=True) for one in system.loaded_models]
+    return loaded or [replace(one, loaded=False) for one in listed]
+
+
 def lists_cache(command: Command) -> bool:
-    return command.script in (*LIST_CACHE, "mlx_lm", "mlx_vlm") or command.module in LIST_CACHE
+    is_mlx = command.script in (*LIST_CACHE, "mlx_lm", "mlx_vlm") or command.module in LIST_CACHE
+    return is_mlx or is_local_ai(command) or is_tabby_api(command)
 
 
 def find_model(listed: list[Model], started: str, is_cache: bool) -> tuple[Model, str]:

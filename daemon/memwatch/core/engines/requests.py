@@ -157,7 +157,9 @@ def always(_: Answers) -> bool:
 
 
 class Request(Struct, frozen=True):
-    """A path of an engine. `A|B` is B if A has no answer.
+    """A path of an engine. `A|B` is B if A has no answer, or one with no known field.
+
+    LM Studio answers each path that it does not know with 200 and a sentence (lmstudio-bug-tracker#618).
 
     `effect` is that on a server that sleeps or loads a model. `allows` decides by the answers of this round to the
     requests before it, and by the command line. A request that is never sent is listed with the reason. `form` is
@@ -169,6 +171,10 @@ class Request(Struct, frozen=True):
     effect: str
     allows: Callable[[Answers], bool] = always
     form: type[Struct] | None = None
+
+    def is_answered_by(self, body: bytes) -> bool:
+        """Return False for JSON without a known field."""
+        return self.form is None or is_understood(body, self.form)
 
     def find_oddity(self, body: bytes) -> str:
         """Return a sentence if the answer, or a field of it, was not understood; empty otherwise."""

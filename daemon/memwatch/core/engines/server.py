@@ -142,6 +142,7 @@ class EngineServer:
         self._admit, self._resolve, self._cpu_time = admit, resolve, cpu_time
         self._exchange: Exchange | None = None
         self._bodies: dict[str, bytes] = {}
+        self._known_paths: dict[str, str] = {}
         self._rare_at = float("-inf")
         self._failure: GetError | None = None
         self._times_used_up = 0
@@ -176,7 +177,11 @@ class EngineServer:
             return None
         self._fetch_seconds = 0.0
         asks_rare = now - self._rare_at >= RARE_SECONDS
-        self._exchange = Exchange(self.kind, self._fetch, self._bodies, command, inner, asks_rare, deadline)
+        if asks_rare:
+            self._known_paths = {}
+        self._exchange = Exchange(
+            self.kind, self._fetch, self._bodies, command, inner, asks_rare, deadline, self._known_paths
+        )
         return self._exchange
 
     def take(self, exchange: Exchange, command: Command, inner: Command) -> None:

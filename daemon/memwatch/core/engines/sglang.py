@@ -34,6 +34,9 @@ INFO = "/server_info|/get_server_info"
 GIB, MAX_GPUS = 1 << 30, 4096
 SOME_REPLICAS = "{count} of {replicas} replicas report: its requests and the use of its KV cache are theirs only."
 NO_METRICS = "Start it with --enable-metrics for requests and tokens."
+# Options that leave weights in System RAM: experts of KTransformers, and layers. The server reports those of GPUs.
+OFFLOADING = ("--kt-weight-path", "--kt-amx-weight-path", "--cpu-offload-gb")
+OFFLOADED = "Its weights are those on GPUs: the ones in System RAM ({option}) are counted in the rest."
 
 
 class MemoryUsage(Struct, frozen=True):
@@ -85,7 +88,7 @@ def has_own_port(command: Command) -> bool:
 
 
 def parse(answers: Answers) -> EngineReading:
-    metrics, info = answers.metrics(), answers.json(INFO, Info) or Info()
+    metrics, info, command = answers.metrics(), answers.json(INFO, Info) or Info(), answers.command
     running = metrics.total("sglang:num_running_reqs", SGLANG_REPLICA)
     usage, gpus = [state.memory_usage for state in info.internal_states], count_gpus(info)
     pools, impossible = find_cache_use(metrics), metrics.count_impossible("sglang:token_usage")
@@ -93,7 +96,7 @@ def parse(answers: Answers) -> EngineReading:
     missing = note_missing(metrics, info)
     return EngineReading(
         version=name_of(info.version),
-        model=name_of(info.served_model_name or info.model_path or answers.command.option("--model-path")),
+        model=name_of(info.served_model_name or info.model_path or command.option("--model-path", "--model")),
         model_path=info.model_path,
         quantization=name_of(info.quantization),
         context_tokens=count_of(info.context_length or metrics.one("sglang:context_len")),
@@ -111,7 +114,10 @@ def parse(answers: Answers) -> EngineReading:
         ),
         gpu_fraction=ratio_of(info.mem_fraction_static),
         quality=Quality.MEASURED if gpus == 1 else Quality.DERIVED,
-        notes=(*note_impossible(pools, impossible), *missing) if "/metrics" in answers.bodies else (NO_METRICS,),
+        notes=(
+            *(OFFLOADED.format(option=one) for one in OFFLOADING if command.option(one) not in ("", "0")),
+            *((*note_impossible(pools, impossible), *missing) if "/metrics" in answers.bodies else (NO_METRICS,)),
+        ),
     )
 
 

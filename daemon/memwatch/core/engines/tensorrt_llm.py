@@ -45,6 +45,13 @@ BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 REQUESTS = "nv_trt_llm_request_metrics"
 PARALLEL = "trtllm_parallel_config_info"
 NO_TOKENS = "It reports no count of tokens."
+# openai_server.py serves metrics with return_perf_metrics only, and fills those of the cache with the other option.
+NO_METRICS = (
+    "Set return_perf_metrics and enable_iter_perf_stats in its file of options for its KV cache and requests."
+)
+NO_CACHE_METRICS = (
+    "Its metrics have no KV cache; those of newer versions do, with enable_iter_perf_stats in its options."
+)
 FIRST_RANK = "Its use is that of the first of {count} ranks: with attention DP each has its own KV cache."
 MAYBE_FIRST_RANK = (
     "The size of its KV cache is not known: if its file of options enables attention DP, the figures are those of "
@@ -82,8 +89,10 @@ def parse_serve(answers: Answers) -> EngineReading:
         cache = None
         notes.append(MAYBE_FIRST_RANK.format(count=ranks))
     generated = metrics.total("trtllm_generation_tokens_total", EVERY_LABEL)
-    if generated is None:
-        notes.append(NO_TOKENS)
+    if SERVE_METRICS not in answers.bodies:
+        notes.append(NO_METRICS)
+    elif generated is None:
+        notes += [NO_TOKENS] if pools or impossible else [NO_TOKENS, NO_CACHE_METRICS]
     return EngineReading(
         version=name_of(answers.version()),
         model=name_of(model.id),

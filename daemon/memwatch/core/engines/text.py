@@ -121,6 +121,19 @@ class Exposition:
         known = [one for one in (self.total(*each) for each in identities.items()) if one is not None]
         return count_of(sum(known) if known else None)
 
+    def cache_use(
+        self, use: Sequence[str], running: str, has_blocks: bool = True
+    ) -> tuple[dict[Identity, float], int]:
+        """Return the used fraction of each cache of vLLM's form, and the number of those whose use cannot be true.
+
+        A request that runs has a block, so a cache of blocks is not empty then: a scheduler that leaves out its
+        statistics reports 0 (vllm-omni #4802), and so do servers that only print the names (llm-d-inference-sim
+        #36).
+        """
+        pools, busy = self.by(use, VLLM_CORE), self.by(running, VLLM_CORE)
+        known = {core: used for core, used in pools.items() if used or not has_blocks or not busy.get(core)}
+        return known, self.count_impossible(*use) + len(pools) - len(known)
+
     def infos(self, name: str, identity: Identity) -> list[bytes]:
         """Return the labels of the first sample of each thing."""
         first: dict[tuple[str, ...], bytes] = {}

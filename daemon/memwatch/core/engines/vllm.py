@@ -39,6 +39,7 @@ REQUESTS = (
     Request("/is_sleeping", "never", "It asks the engine core; `/metrics` has the same, without it."),
 )
 USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+RUNNING = "vllm:num_requests_running"
 CONFIG = "vllm:cache_config_info"
 PREFIX = "vllm:"
 FRACTION = "--gpu-memory-utilization"
@@ -74,7 +75,7 @@ def parse(answers: Answers) -> EngineReading:
         context_tokens=count_of(model.max_model_len),
         kv_cache_ratio=worst,
         kv_cache_mean_ratio=mean,
-        requests_running=count_of(metrics.total("vllm:num_requests_running", VLLM_CORE)),
+        requests_running=count_of(metrics.total(RUNNING, VLLM_CORE)),
         requests_waiting=count_of(metrics.total("vllm:num_requests_waiting", VLLM_CORE)),
         counters=Counters(
             metrics.total("vllm:prompt_tokens_total", EVERY_LABEL),
@@ -96,15 +97,11 @@ def note_missing(answers: Answers) -> tuple[str, ...]:
 def find_cache_use(metrics: Exposition) -> tuple[dict[Identity, float], int]:
     """Return the used fraction of each cache, and the number of those whose use cannot be true.
 
-    A request that runs has a block, so a cache of blocks is not empty then: a scheduler that leaves out its
-    statistics reports 0 (vllm-omni #4802), and so do servers that only print the names (llm-d-inference-sim #36).
     Models without attention have one block, and use none.
     """
-    pools, running = metrics.by(USE, VLLM_CORE), metrics.by("vllm:num_requests_running", VLLM_CORE)
     counts = _numbers(metrics.infos(CONFIG, VLLM_CORE), "num_gpu_blocks")
     has_blocks = not counts or any(blocks != 1 for blocks in counts)
-    known = {core: used for core, used in pools.items() if used or not has_blocks or not running.get(core)}
-    return known, metrics.count_impossible(*USE) + len(pools) - len(known)
+    return metrics.cache_use(USE, RUNNING, has_blocks)
 
 
 def with_cache(found: EngineReading, metrics: Exposition, command: Command) -> EngineReading:

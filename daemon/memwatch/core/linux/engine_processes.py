@@ -317,24 +317,30 @@ def share_slots(
 def find_listeners(procfs: Path, server: ServerProcess, tables: ListenerTables) -> list[Listener]:
     """Return the sockets of a server, or of the processes that it started if it has none.
 
-    Without access to their descriptors: those of its user at the port of its command line.
+    If the server has none at the port that its command line names, those of its processes at that port come first:
+    the HTTP server of Xinference is a separate process. Without access to their descriptors: those of its user at
+    the port of its command line.
     """
     rows = tables.read(procfs / str(server.pid) / "net")
     if not rows:
         return []
-    left, hidden = MAX_SEARCHED, False
+    left, hidden, named = MAX_SEARCHED, False, server.kind.named_port(server.command)
     started: set[int] = set()
+    own: list[Listener] = []
     for pid in server.pids:
         inodes = read_socket_inodes(procfs / str(pid), left)
         hidden = hidden or inodes is None
         held, looked_at = inodes or (frozenset[int](), 0)
         left -= looked_at
         started |= held
-        if pid == server.pid and (found := [row for inode, row in rows.items() if inode in held]):
-            return found
+        if pid == server.pid:
+            own = [row for inode, row in rows.items() if inode in held]
+            if own and (named is None or any(row.port == named for row in own)):
+                return own
         if left <= 0:
             break
-    if found := [row for inode, row in rows.items() if inode in started]:
+    held_rows = [row for inode, row in rows.items() if inode in started]
+    if found := [row for row in held_rows if row.port == named] or own or held_rows:
         return found
     ports = {server.kind.port, *(server.command.number(name) for name in server.kind.port_options)}
     return [row for row in rows.values() if row.port in ports and row.uid == server.uid] if hidden else []

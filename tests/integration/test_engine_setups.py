@@ -1,0 +1,235 @@
+"""Model servers as public reports and their documentation start them: found, asked at the right port, and read.
+
+Each row names its source. `tests/hardware/public-reports.md` has the rule by which they were chosen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memwatch.core.collectors.engines import PORT_UNKNOWN, Collector
+from memwatch.core.engines import openai, sglang, tensorrt_llm
+from memwatch.core.engines.records import Engine
+from memwatch.core.model import Absent
+from support import engine_texts as texts
+from support.engine_host import EngineHost
+from support.engine_servers import Answer, EngineSite, Handler, engine_site
+
+NO = Absent.NOT_SUPPORTED
+Setup = Callable[[EngineHost, int], None]
+
+
+def to_json(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def refused(status: int) -> Answer:
+    return lambda handler: handler.reply(status, b'{"detail": "Not Found"}')
+
+
+def unexpected(handler: Handler) -> None:
+    """LM Studio answers a path that it does not know with 200 (lmstudio-ai/lmstudio-bug-tracker#618)."""
+    handler.reply(200, to_json(error=f"Unexpected endpoint or method. (GET {handler.path})"))
+
+
+def started_by(*argv: str, then: tuple[tuple[str, ...], ...] = ()) -> Setup:
+    """Return a set-up of a server that listens at `{port}` of its options, and of processes that it started."""
+
+    def setup(host: EngineHost, port: int) -> None:
+        host.add(500, [one.format(port=port) for one in argv])
+        for pid, one in enumerate(then, 501):
+            host.add(pid, one, parent=500)
+        host.listen(500, port, "0.0.0.0")
+
+    return setup
+
+
+def ask(tmp_path: Path, setup: Setup, answers: Mapping[str, Answer]) -> tuple[list[Engine], EngineSite]:
+    with engine_site(answers) as site:
+        host = EngineHost(tmp_path)
+        setup(host, site.port)
+        collector = Collector(host.roots, True, (), None, host.net)
+        for _ in range(2):
+            engines = collector.collect().engines
+    return list(engines), site
+
+
+OLD_LM_STUDIO: Mapping[str, Answer] = {
+    "/api/v1/models": unexpected,
+    "/api/v0/models": to_json(
+        object="list",
+        data=[
+            {"id": "qwen2-vl-7b-instruct", "state": "not-loaded", "quantization": "4bit"},
+            {
+                "id": "llama-3.1-8b-instruct",
+                "state": "loaded",
+                "quantization": "Q4_K_M",
+                "loaded_context_length": 4096,
+            },
+        ],
+    ),
+}
+MEMORY = {"weight": 12.5, "kvcache": 2.5, "token_capacity": 40000}
+KIMI = to_json(served_model_name="Kimi-K2", version="0.5.5", tp_size=2, internal_states=[{"memory_usage": MEMORY}])
+KT = ("--model", "Kimi-K2/", "--kt-weight-path", "Kimi-K2-CPU/", "--kt-method", "AMXINT4", "--kt-cpuinfer", "56")
+FIGURES = {"kv_cache_ratio": 0.97, "requests_running": 3, "requests_waiting": 1, "generation_tokens_total": 9000}
+APHRODITE = {"/metrics": texts.in_form_of_vllm("aphrodite:", "m"), "/v1/models": texts.listed("m")}
+FASTDEPLOY = {"/metrics": texts.in_form_of_vllm("fastdeploy:", "m"), "/v1/models": texts.listed("m")}
+
+
+@pytest.mark.parametrize(
+    ("setup", "answers", "figures"),
+    [
+        pytest.param(
+            started_by("/tmp/.mount_LM-StuAbC/lm-studio", "--run-as-service"),
+            OLD_LM_STUDIO,
+            {"model": "llama-3.1-8b-instruct", "quantization": "Q4_K_M", "context_tokens": 4096},
+            id="lmstudio-ai/lms#210",
+        ),
+        pytest.param(
+            started_by("/opt/nim/llm/.venv/bin/python3", "-m", "nim_llm_sdk.entrypoints.openai.api_server"),
+            texts.nim(),
+            {"model": "google/gemma-3-1b-it", **FIGURES},
+            id="docker/model-runner#226",
+        ),
+        pytest.param(
+            started_by("./local-ai", then=(("/tmp/localai/backend_data/backend-assets/grpc/llama-cpp", "--addr"),)),
+            texts.local_ai("gpt-4"),
+            {"model": "gpt-4", "pids": (500, 501)},
+            id="mudler/LocalAI#1729",
+        ),
+        pytest.param(
+            started_by("/local-ai", "run"),
+            texts.local_ai(),
+            {"model": Absent.NOT_AVAILABLE, "notes": (openai.NONE_LOADED.format(count=2), openai.NOTHING_MORE)},
+            id="the same, with no model loaded",
+        ),
+        pytest.param(
+            started_by("python3", "/usr/bin/trtllm-serve", "TinyLlama", "--extra_llm_api_options", "x.yaml"),
+            {"/version": to_json(version="1.0.0"), "/v1/models": texts.listed("TinyLlama")},
+            {"model": "TinyLlama", "notes": (tensorrt_llm.NO_METRICS,)},
+            id="NVIDIA/TensorRT-LLM#7056",
+        ),
+        pytest.param(
+            started_by("trtllm-serve", "serve", "/models/Qwen3-8B", "--port", "{port}", "--backend", "pytorch"),
+            {
+                "/prometheus/metrics": b"e2e_request_latency_seconds_count 1.0\n",
+                "/v1/models": texts.listed("m"),
+            },
+            {
+                "kv_cache_ratio": Absent.NOT_AVAILABLE,
+                "notes": (tensorrt_llm.NO_TOKENS, tensorrt_llm.NO_CACHE_METRICS),
+            },
+            id="vllm-project/aibrix#2004",
+        ),
+        pytest.param(
+            started_by("python3", "/opt/tabbyAPI/main.py", "--port", "{port}", "--model-name", "Qwen3-exl3"),
+            {"/v1/models": texts.listed("Qwen3-exl3", "Llama-exl3")},
+            {"model": "Qwen3-exl3"},
+            id="sybil-solutions/vllm-studio#168",
+        ),
+        pytest.param(
+            started_by("python", "-m", "sglang.launch_server", "--port", "{port}", *KT),
+            {"/server_info": KIMI},
+            {
+                "weights_bytes": 25 << 30,
+                "notes": (sglang.OFFLOADED.format(option="--kt-weight-path"), sglang.NO_METRICS),
+            },
+            id="KTransformers: Kimi-K2-Thinking.md",
+        ),
+        pytest.param(
+            started_by("python3", "/usr/bin/aphrodite", "run", "m", "--host", "0.0.0.0", "--disable-log-requests"),
+            APHRODITE,
+            {"model": "m", **FIGURES, "notes": (openai.NO_SIZES,)},
+            id="Aphrodite: Logging Metrics for Production",
+        ),
+        pytest.param(
+            started_by("fastdeploy", "serve", "--model=ERNIE", "--port={port}", "--metrics-port={port}"),
+            FASTDEPLOY,
+            {"model": "m", **FIGURES},
+            id="PaddlePaddle/FastDeploy#4085, with one port",
+        ),
+        pytest.param(
+            started_by("fastdeploy", "serve", "--model=ERNIE", "--port={port}", "--metrics-port=8492"),
+            {"/v1/models": texts.listed("default")},
+            {"model": "default", "requests_running": NO, "notes": (openai.OWN_PORT,)},
+            id="PaddlePaddle/FastDeploy#4085",
+        ),
+        pytest.param(
+            started_by("rtp-llm", "serve", "/mnt/hf/bge-reranker-base", "--start_port", "{port}"),
+            {"/v1/models": texts.listed("bge-reranker-base")},
+            {"model": "bge-reranker-base"},
+            id="alibaba/rtp-llm#297",
+        ),
+    ],
+)
+def test_server_of_a_public_report_is_read(
+    tmp_path: Path, setup: Setup, answers: Mapping[str, Answer], figures: Mapping[str, object]
+) -> None:
+    engines, site = ask(tmp_path, setup, answers)
+    (found,) = engines
+    assert found.url == f"http://127.0.0.1:{site.port}"
+    assert {name: getattr(found, name) for name in figures} == figures
+
+
+XINFERENCE = ("/env/bin/python", "/env/bin/xinference-local", "--host", "0.0.0.0")
+SPAWNED = ("/env/bin/python", "-c", "from multiprocessing.spawn import spawn_main", "--multiprocessing-fork")
+
+
+def xinference(host: EngineHost, port: int, *options: str) -> None:
+    """Its HTTP server is a separate process. The others have sockets of another protocol (inference#1757)."""
+    host.add(500, (*XINFERENCE, *options))
+    host.add(501, SPAWNED, parent=500)
+    host.add(502, SPAWNED, parent=500)
+    host.listen(500, 1041)
+    host.listen(501, 1042)
+    host.listen(502, port, "0.0.0.0")
+
+
+def test_http_server_of_xinference_is_asked_at_its_port(tmp_path: Path) -> None:
+    """xorbitsai/inference#4676: it lists loaded models only."""
+    answers = {"/v1/models": texts.listed("bge-m3", "qwen3")}
+    engines, site = ask(tmp_path, lambda host, port: xinference(host, port, "--port", str(port)), answers)
+    (found,) = engines
+    assert found.url == f"http://127.0.0.1:{site.port}"
+    assert found.notes[0] == "It has 2 models loaded: bge-m3, qwen3."
+
+
+def test_xinference_without_a_port_is_not_asked(tmp_path: Path) -> None:
+    engines, site = ask(tmp_path, xinference, {"/v1/models": texts.listed("bge-m3")})
+    assert ([one.notes for one in engines], site.requests) == ([(PORT_UNKNOWN,)], [])
+
+
+def test_models_of_tabby_are_llama_servers_of_their_own(tmp_path: Path) -> None:
+    """TabbyML/tabby#2659, which is another program than TabbyAPI."""
+    with ExitStack() as stack:
+        sites = [stack.enter_context(engine_site(texts.llama_cpp())) for _ in range(2)]
+        host = EngineHost(tmp_path)
+        host.add(400, ("/opt/tabby/bin/tabby", "serve", "--model", "StarCoder-1B", "--device", "cuda"))
+        for pid, site in enumerate(sites, 500):
+            host.add(pid, ("/opt/tabby/bin/llama-server", "--port", str(site.port), "-np", "1"), parent=400)
+            host.listen(pid, site.port)
+        engines = Collector(host.roots, True, (), None, host.net).collect().engines
+    assert [(one.pid, one.url) for one in engines] == [
+        (pid, f"http://127.0.0.1:{site.port}") for pid, site in enumerate(sites, 500)
+    ]
+
+
+def test_path_that_had_the_answer_is_asked_first_for_a_minute(tmp_path: Path) -> None:
+    """LM Studio logs an error for each path that it does not know."""
+    host, now = EngineHost(tmp_path), [1000.0]
+    with engine_site(OLD_LM_STUDIO) as site:
+        host.add(500, ("/opt/LM Studio/lm-studio",))
+        host.listen(500, site.port)
+        collector = Collector(host.roots, True, (), None, host.net, lambda: now[-1])
+        for seconds in (0.0, 5.0, 10.0, 61.0):
+            now.append(1000.0 + seconds)
+            collector.collect()
+    old, new = "/api/v0/models", "/api/v1/models"
+    assert [path for _, path in site.requests] == [new, old, old, old, new, old]
