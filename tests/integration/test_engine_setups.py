@@ -15,6 +15,7 @@ import pytest
 
 from memwatch.core.collectors.engines import PORT_UNKNOWN, Collector
 from memwatch.core.engines import openai, sglang, tensorrt_llm
+from memwatch.core.engines.command import FURTHER_NODE, UNIX_SOCKET
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent
 from support import engine_texts as texts
@@ -176,6 +177,92 @@ def test_server_of_a_public_report_is_read(
     (found,) = engines
     assert found.url == f"http://127.0.0.1:{site.port}"
     assert {name: getattr(found, name) for name in figures} == figures
+
+
+@pytest.mark.parametrize(
+    ("setup", "answers", "figures"),
+    [
+        pytest.param(
+            started_by("text-embeddings-router", "--model-id", "BAAI/bge-large-en-v1.5", "--port", "{port}"),
+            texts.tei(),
+            {"model": "BAAI/bge-large-en-v1.5", "requests_waiting": 3, "context_tokens": 512, "notes": ()},
+            id="huggingface/text-embeddings-inference#880",
+        ),
+        pytest.param(
+            started_by("infinity_emb", "v2", "--model-id", "gte-large", "--url-prefix", "/v1", "--port", "{port}"),
+            {"/v1/models": texts.listed("gte-large")},
+            {"model": "gte-large"},
+            id="michaelfeil/infinity#517",
+        ),
+        pytest.param(
+            started_by("infinity_emb", "v2", "--model-id", "gte-large", "--port", "{port}"),
+            {"/models": texts.listed("gte-large")},
+            {"model": "gte-large"},
+            id="the same, without a prefix",
+        ),
+        pytest.param(
+            started_by("/home/ana/.ape-1.10", "./mistral-7b.llamafile", "--server", "--port", "{port}"),
+            {"/v1/models": texts.listed("mistral-7b")},
+            {"model": "mistral-7b"},
+            id="Significant-Gravitas/AutoGPT#7091",
+        ),
+        pytest.param(
+            started_by("/third_party/bin/llama-box/llama-box", "--port", "{port}", "--model", "/m/qwen.gguf"),
+            {"/v1/models": texts.listed("qwen2.5-14b-instruct")},
+            {"model": "qwen2.5-14b-instruct"},
+            id="gpustack/gpustack#1570",
+        ),
+        pytest.param(
+            started_by("python", "/venv/bin/max", "serve", "--model", "google/gemma-3-27b-it", "--port", "{port}"),
+            {"/v1/models": texts.listed("google/gemma-3-27b-it")},
+            {"model": "google/gemma-3-27b-it"},
+            id="Modular MAX: its page on serving",
+        ),
+        pytest.param(
+            started_by("python3", "-m", "mlc_llm", "serve", "--mode", "local", "--port", "{port}", "/m/Qwen2.5"),
+            {"/v1/models": texts.listed("Qwen2.5")},
+            {"model": "Qwen2.5"},
+            id="dusty-nv/jetson-containers#1116",
+        ),
+    ],
+)
+def test_server_of_a_further_report_is_read(
+    tmp_path: Path, setup: Setup, answers: Mapping[str, Answer], figures: Mapping[str, object]
+) -> None:
+    (found,), site = ask(tmp_path, setup, answers)
+    assert {name: getattr(found, name) for name in figures} == figures
+    assert {path for _, path in site.requests} == set(answers)
+
+
+@pytest.mark.parametrize(
+    ("argv", "note"),
+    [
+        pytest.param(
+            ("vllm", "serve", "m", "--headless", "--data-parallel-size-local", "2"),
+            FURTHER_NODE.format(option="--headless"),
+            id="vllm-project/vllm-ascend#649",
+        ),
+        pytest.param(
+            ("python", "-m", "sglang.launch_server", "--nnodes", "2", "--node-rank", "1", "--port", "50000"),
+            FURTHER_NODE.format(option="--node-rank"),
+            id="sgl-project/sglang#10001",
+        ),
+        pytest.param(
+            ("/app/llama-server", "--metrics", "--model", "m.gguf", "--host", "inference-runner-0.sock"),
+            UNIX_SOCKET.format(path="inference-runner-0.sock"),
+            id="docker/model-runner#1058",
+        ),
+        pytest.param(
+            ("vllm", "serve", "m", "--uds", "/tmp/vllm.sock"),
+            UNIX_SOCKET.format(path="/tmp/vllm.sock"),
+            id="vLLM: its page on the command line",
+        ),
+    ],
+)
+def test_server_without_an_http_port_is_not_asked(tmp_path: Path, argv: tuple[str, ...], note: str) -> None:
+    """Its processes may have sockets for each other."""
+    (found,), site = ask(tmp_path, started_by(*argv), {})
+    assert (found.url, found.notes, site.requests) == (Absent.NOT_AVAILABLE, (note,), [])
 
 
 XINFERENCE = ("/env/bin/python", "/env/bin/xinference-local", "--host", "0.0.0.0")

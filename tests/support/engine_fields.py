@@ -164,6 +164,7 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
             "lmdeploy:num_api_requests_waiting": figures("requests_waiting"),
             "lmdeploy:prompt_tokens_total": figures("counters.prompt_tokens"),
             "lmdeploy:generation_tokens_total": figures("counters.generation_tokens"),
+            "te_queue_size": figures("requests_waiting"),
         },
         "/v1/metrics": {
             "gpu_cache_usage_perc": USE,
@@ -173,12 +174,20 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
             "generation_tokens_total": figures("counters.generation_tokens"),
         },
         "/v1/models": {"data.id": figures("model")},
+        "/models": {"data.id": figures("model")},
         "/system": {"loaded_models.id": figures("model")},
+        "/info": {
+            "model_id": figures("model", "model_path"),
+            "version": figures("version"),
+            "max_input_length": figures("context_tokens"),
+        },
     },
 }
 VLLM = Command(("vllm", "serve", "Qwen/Qwen3-32B", "-tp", "2"))
 LMDEPLOY = Command(("lmdeploy", "serve", "api_server", "Qwen/Qwen3-8B"))
 NIM = Command(("python3", "-m", "nim_llm_sdk.entrypoints.launch"))
+TEI = Command(("text-embeddings-router", "--model-id", "BAAI/bge-large-en-v1.5"))
+INFINITY = Command(("infinity_emb", "v2", "--model-id", "m"))
 LOCAL_AI = Command(("/usr/bin/local-ai", "run"))
 LLAMA = Command(("llama-server", "-np", "4"))
 RUNNER = Command(("/usr/lib/ollama/llama-server", "--model", "/m/sha256-1", "-np", "1"))
@@ -256,6 +265,8 @@ TEXTS: Mapping[str, tuple[str, Mapping[str, bytes], Command, Command]] = {
     "lmdeploy": ("openai", texts.lmdeploy(), LMDEPLOY, Command()),
     "nim": ("openai", texts.nim(), NIM, Command()),
     "local-ai": ("openai", texts.local_ai("gpt-4"), LOCAL_AI, Command()),
+    "tei": ("openai", texts.tei(), TEI, Command()),
+    "infinity": ("openai", {"/models": texts.listed("m")}, INFINITY, Command()),
     # Many samples.
     "vllm whole": ("vllm", texts.vllm(), VLLM, Command()),
     "sglang wide": ("sglang", texts.sglang(tp=8), Command(), Command()),

@@ -264,6 +264,14 @@ def nim() -> dict[str, bytes]:
     }
 
 
+def tei() -> dict[str, bytes]:
+    """Hugging Face's server of embeddings."""
+    return {
+        "/metrics": b"te_queue_size 3\nte_embed_count 10\n",
+        "/info": to_json(model_id="BAAI/bge-large-en-v1.5", version="1.8.0", max_input_length=512),
+    }
+
+
 def local_ai(*loaded: str) -> dict[str, bytes]:
     """LocalAI: two models in its configuration, and the loaded ones of them."""
     return {

@@ -474,6 +474,13 @@ def test_helpers_of_a_desktop_are_no_servers() -> None:
         (("python3", "/usr/local/bin/fastdeploy", "serve", "--model=m"), "openai"),
         (("python", "-m", "fastdeploy.entrypoints.openai.api_server", "--model", "m"), "openai"),
         (("rtp-llm", "serve", "m", "--start_port", "26000"), "openai"),
+        # text-embeddings-inference#880, infinity#517, AutoGPT#7091, gpustack#1570.
+        (("text-embeddings-router", "--model-id", "m", "--port", "80"), "openai"),
+        (("/venv/bin/python", "/venv/bin/infinity_emb", "v2", "--model-id", "m"), "openai"),
+        (("/home/ana/.ape-1.10", "./mistral-7b.llamafile", "--server"), "openai"),
+        (("/third_party/bin/llama-box/llama-box", "--port", "40131", "--model", "m.gguf"), "openai"),
+        (("/venv/bin/python", "/venv/bin/max", "serve", "--model", "google/gemma-3-27b-it"), "openai"),
+        (("python", "-m", "lightllm.server.api_server", "--model_dir", "m"), "openai"),
         (("/ovms/bin/ovms", "--rest_port", "8000", "--model_name", "m"), "openvino"),
         (("/app/bin/com.docker.llama-server", "--model", "x.gguf", "--host", "inference-0.sock"), "llama.cpp"),
     ],
@@ -487,7 +494,7 @@ def test_command_line_names_the_engine(argv: tuple[str, ...], kind: str) -> None
 
 @pytest.mark.parametrize("name", sorted(openai.MODULES | openai.SCRIPTS | openai.SERVE | openai.NIM_MODULES))
 def test_every_name_of_an_engine_is_looked_at(name: str) -> None:
-    assert may_start_engine(f"python3\0-m\0{name}\0".encode())
+    assert may_start_engine(f"python3\0-m\0{name}\0serve\0".encode())
 
 
 def test_other_command_lines_are_not_looked_at() -> None:
@@ -513,6 +520,8 @@ def test_other_command_lines_are_not_looked_at() -> None:
         ("local-ai", "models", "install", "gemma"),
         ("python3", "main.py"),
         ("fastdeploy", "bench", "serve"),
+        ("max", "generate", "--model", "m"),
+        ("infinity_emb", "help"),
     ],
 )
 def test_other_programs_are_no_engine(argv: tuple[str, ...]) -> None:

@@ -260,6 +260,8 @@ class Collector(BaseCollector):
     def _locate(self, process: ServerProcess, command: Command, before: Found | None) -> Found:
         """Find the socket of a server. One that listens where it did before is kept, with its counters."""
         kind = process.kind
+        if why := kind.why_unasked(command):
+            return Found(None, why, self._turn)
         named = kind.named_port(command)
         preferred = named or kind.port
         listeners = find_listeners(self._roots.procfs, process, self._tables)

@@ -11,7 +11,8 @@ from memwatch.core.engines.text import number_in
 
 TRUE, FALSE = ("1", "true", "on", "yes", "enabled"), ("0", "false", "off", "no", "disabled")
 FULL_WINDOWS, NO_FULL_WINDOWS = "--swa-full", "--no-swa-full"
-INTERPRETER = re.compile(r"(?:python|pypy)[0-9.]*")
+# Also the loader of llamafiles, `ape` or `.ape-1.10`, which has the file as its first argument.
+INTERPRETER = re.compile(r"(?:python|pypy)[0-9.]*|\.?ape(?:-[0-9.]+)?")
 
 
 class Command(Struct, frozen=True):
@@ -112,6 +113,11 @@ class Command(Struct, frozen=True):
         return argv[argv.index(word) + 1] if word in argv[:-1] else ""
 
 
+# Why a server is not asked.
+FURTHER_NODE = "It is a part of a server on several nodes ({option}): the first node has the API and the figures."
+UNIX_SOCKET = "It listens on a Unix socket ({path}), which is not asked."
+
+
 class Variable(Struct, frozen=True):
     """A variable that means the same as an option. With `off` it is a flag: `off` is the option for "false"."""
 
@@ -155,7 +161,8 @@ def base_name(path: str) -> str:
 # comparing its words with each kind takes 12 µs. A build starts hundreds of processes a second.
 MENTION = re.compile(
     rb"vllm|sglang|\bovms\b|llama|ollama|text-generation|trtllm|tensorrt_llm|triton|mlx_v?lm|mlc_llm|lmdeploy|koboldcpp|aphrodite|mistralrs"
-    rb"|llmster|lm-studio|atom\.entrypoints|nim_llm_sdk|local-ai|[Tt]abby(?:API|api)|xinference|fastdeploy|rtp[-_]llm|maga_transformer"
+    rb"|llmster|lm-studio|atom\.entrypoints|nim_llm_sdk|local-ai|[Tt]abby(?:API|api)|xinference|fastdeploy|rtp[-_]llm|maga_transformer|lightllm"
+    rb"|text-embeddings|infinity_emb|\bmax\x00serve"
 )
 
 

@@ -16,13 +16,17 @@ def always(_: Command) -> bool:
     return True
 
 
+def asked(_: Command) -> str:
+    return ""
+
+
 class EngineKind(Struct, frozen=True):
     """`requests` in the order of sending. `port`: the default one. `port_options`: options that set it.
 
     `options_files`: options that name a file with further ones. `variables`: those of its environment that set
     options which decide on its memory. `inner_ports`: ports at which its program listens for its own parts; they
     are not asked. `has_own_port`: False for a program that may listen for another protocol; only a port that its
-    command line names is asked.
+    command line names is asked. `why_unasked`: why a server has no HTTP API, empty if it has one.
     """
 
     name: EngineName
@@ -36,6 +40,7 @@ class EngineKind(Struct, frozen=True):
     inner_ports: frozenset[int] = frozenset()
     variables: Mapping[str, Variable] = {}
     has_own_port: Callable[[Command], bool] = always
+    why_unasked: Callable[[Command], str] = asked
 
     def named_port(self, command: Command) -> int | None:
         """Return the port that a command line names, None without one."""
@@ -55,6 +60,7 @@ KINDS = (
         vllm.parse,
         options_files=vllm.OPTIONS_FILES,
         has_own_port=vllm.has_own_port,
+        why_unasked=vllm.why_unasked,
     ),
     EngineKind(
         "sglang",
@@ -65,6 +71,7 @@ KINDS = (
         sglang.parse,
         options_files=sglang.OPTIONS_FILES,
         has_own_port=sglang.has_own_port,
+        why_unasked=sglang.why_unasked,
     ),
     EngineKind(
         "llama.cpp",
@@ -74,6 +81,7 @@ KINDS = (
         llama_cpp.matches,
         llama_cpp.parse,
         variables=llama_cpp.VARIABLES,
+        why_unasked=llama_cpp.why_unasked,
     ),
     EngineKind(
         "ollama",

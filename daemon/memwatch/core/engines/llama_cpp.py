@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.engines.command import CACHE_VARIABLES, Command, Variable
+from memwatch.core.engines.command import CACHE_VARIABLES, UNIX_SOCKET, Command, Variable
 from memwatch.core.engines.records import Cache, Counters, EngineReading
 from memwatch.core.engines.requests import Answers, Request
 from memwatch.core.engines.text import bytes_of, count_of, name_of, ratio_of
 from memwatch.core.listing import some_of
 from memwatch.core.model import Absent, Quality
+from memwatch.core.printable import printable
 
 PORT = 8080
 # A build of the week before PR #18228 was merged; one of the month after PR #18777, which calls /models harmless;
@@ -207,6 +208,12 @@ REQUESTS = (
     ),
     Request("/slots", "never", "It loads a sleeping model and counts as activity."),
 )
+
+
+def why_unasked(command: Command) -> str:
+    """Return why a server has no address, empty if it has one: `--host FILE.sock`, as in Docker's model runner."""
+    host = command.option("--host")
+    return UNIX_SOCKET.format(path=printable(host)) if host.endswith(".sock") else ""
 
 
 def matches(command: Command) -> bool:

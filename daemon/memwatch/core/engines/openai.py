@@ -36,6 +36,8 @@ NIM_MODULES = frozenset({
 })  # fmt: skip
 # LocalAI and TabbyAPI list the models that they could load; Xinference only those that it has loaded.
 LOCAL_AI, TABBY_API, XINFERENCE = "local-ai", "tabbyapi", ("xinference-local", "xinference-supervisor")
+# Servers of embeddings: Hugging Face TEI has no list of models, Infinity one below its --url-prefix.
+TEI, INFINITY = "text-embeddings-router", "infinity_emb"
 
 
 def is_nim(command: Command) -> bool:
@@ -63,8 +65,20 @@ def prefix_of(command: Command) -> str | None:
 
 
 def has_metrics(answers: Answers) -> bool:
-    """Return True for a server whose /metrics has names of vLLM's form (lmdeploy#3534, by default since #4108)."""
-    return bool(prefix_of(answers.command))
+    """Return True for a server whose /metrics is read (LMDeploy: #3534, by default since #4108)."""
+    return bool(prefix_of(answers.command)) or is_tei(answers.command)
+
+
+def is_tei(command: Command) -> bool:
+    return command.script == TEI
+
+
+def is_infinity(command: Command) -> bool:
+    return command.script == INFINITY and command.subcommand == "v2"
+
+
+def has_bare_list(command: Command) -> bool:
+    return is_infinity(command) and not command.option("--url-prefix").strip("/")
 
 
 class LoadedModel(Struct, frozen=True):
@@ -77,12 +91,20 @@ class System(Struct, frozen=True):
     loaded_models: list[LoadedModel] | None = None
 
 
-SYSTEM, NIM_METRICS = "/system", "/v1/metrics"
+class TeiInfo(Struct, frozen=True):
+    """/info of TEI, 1.2 to 1.8."""
+
+    model_id: str = ""
+    version: str = ""
+    max_input_length: int | None = None
+
+
+SYSTEM, NIM_METRICS, BARE_LIST, INFO = "/system", "/v1/metrics", "/models", "/info"
 REQUESTS = (
     Request(
         "/metrics",
         "every 5 s",
-        "None: the HTTP server answers. Asked of LMDeploy, Aphrodite and FastDeploy only.",
+        "None: the HTTP server answers. Asked of LMDeploy, Aphrodite, FastDeploy and TEI only.",
         has_metrics,
     ),
     Request(
@@ -95,7 +117,22 @@ REQUESTS = (
         "/v1/models",
         "once a minute",
         "None: a list of names, also from servers that load a model with its first request.",
-        form=Models,
+        lambda answers: not (is_tei(answers.command) or has_bare_list(answers.command)),
+        Models,
+    ),
+    Request(
+        BARE_LIST,
+        "once a minute",
+        "None: a list of names. Asked of Infinity only.",
+        lambda answers: has_bare_list(answers.command),
+        Models,
+    ),
+    Request(
+        INFO,
+        "once a minute",
+        "None: the HTTP server answers. Asked of TEI only.",
+        lambda answers: is_tei(answers.command),
+        TeiInfo,
     ),
     Request(
         SYSTEM,
@@ -110,11 +147,13 @@ LIST_CACHE = frozenset({"mlx_lm.server", "mlx_vlm.server"})
 MODULES = LIST_CACHE | {
     "llama_cpp.server", "mlc_llm.serve", "aphrodite.endpoints.openai.api_server", "atom.entrypoints.openai_server",
     "fastdeploy.entrypoints.openai.api_server", "fastdeploy.entrypoints.openai.multi_api_server",
-    "rtp_llm.start_server", "maga_transformer.start_server",
+    "rtp_llm.start_server", "maga_transformer.start_server", "lightllm.server.api_server",
 }  # fmt: skip
-SCRIPTS = LIST_CACHE | {"koboldcpp", "mlc_llm", APHRODITE, "llamafile", "mistralrs-server", *XINFERENCE}
+SCRIPTS = LIST_CACHE | {
+    "koboldcpp", "mlc_llm", APHRODITE, "llamafile", "mistralrs-server", "llama-box", TEI, *XINFERENCE,
+}  # fmt: skip
 # Programs of which one command is the server.
-SERVE = frozenset({"mistralrs", "sglang-omni", FASTDEPLOY, "rtp-llm"})
+SERVE = frozenset({"mistralrs", "sglang-omni", FASTDEPLOY, "rtp-llm", "max"})
 # Programs of a release and of a model: koboldcpp.py, koboldcpp-linux-x64, llamafile-0.9.3, Qwen3-8B.llamafile.
 PREFIXES, SUFFIX = ("koboldcpp-", "llamafile-"), ".llamafile"
 NO = Absent.NOT_SUPPORTED
@@ -134,7 +173,7 @@ def matches(command: Command) -> bool:
     is_part = command.script in ("mlx_lm", "mlx_vlm") and command.subcommand == "server"
     is_part = is_part or (command.script in SERVE and command.subcommand == "serve")
     is_part = is_part or (is_program(LMDEPLOY, command) and "serve" in command.argv)
-    is_part = is_part or is_nim(command) or is_local_ai(command) or is_tabby_api(command)
+    is_part = is_part or is_nim(command) or is_local_ai(command) or is_tabby_api(command) or is_infinity(command)
     name = command.script.removesuffix(".py")
     is_named = name in SCRIPTS or name.startswith(PREFIXES) or name.endswith(SUFFIX)
     return is_part or command.module in MODULES or is_named
@@ -146,6 +185,8 @@ def has_http_port(command: Command) -> bool:
 
 
 def parse(answers: Answers) -> EngineReading:
+    if is_tei(answers.command):
+        return parse_tei(answers)
     command, prefix = answers.command, prefix_of(answers.command)
     started = command.option("--model", "--model-name")
     model, note = find_model(list_models(answers), started, lists_cache(command))
@@ -168,6 +209,25 @@ def parse(answers: Answers) -> EngineReading:
     if prefix is None or not any(metrics.has(f"{prefix}{one}") for one in FORM):
         return found
     return with_metrics(found, metrics, prefix, note)
+
+
+def parse_tei(answers: Answers) -> EngineReading:
+    """TEI has a queue and no KV cache. Its weights follow from the model's files."""
+    info, command = answers.json(INFO, TeiInfo) or TeiInfo(), answers.command
+    started = info.model_id or command.option("--model-id")
+    return EngineReading(
+        version=name_of(info.version),
+        model=name_of(started),
+        model_path=started,
+        context_tokens=count_of(info.max_input_length),
+        kv_cache_bytes=NO,
+        kv_cache_ratio=NO,
+        kv_cache_mean_ratio=NO,
+        requests_running=NO,
+        requests_waiting=count_of(answers.metrics().one("te_queue_size")),
+        rate=NO,
+        sleeping=NO,
+    )
 
 
 def with_metrics(found: EngineReading, metrics: Exposition, prefix: str, note: str) -> EngineReading:
@@ -195,8 +255,8 @@ def with_metrics(found: EngineReading, metrics: Exposition, prefix: str, note: s
 
 def list_models(answers: Answers) -> list[Model]:
     """Return the listed models, each with whether it is loaded, where the server reports that."""
-    listed = answers.models()
-    if answers.command.script in XINFERENCE:
+    listed = answers.models(BARE_LIST if has_bare_list(answers.command) else "/v1/models")
+    if answers.command.script in XINFERENCE or is_infinity(answers.command):
         return [replace(one, loaded=True) for one in listed]
     system = answers.json(SYSTEM, System) if is_local_ai(answers.command) else None
     if system is None or system.loaded_models is None:

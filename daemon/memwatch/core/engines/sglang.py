@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from memwatch.core.engines.command import Command
+from memwatch.core.engines.command import FURTHER_NODE, Command
 from memwatch.core.engines.records import Counters, EngineReading
 from memwatch.core.engines.requests import Answers, Request
 from memwatch.core.engines.text import (
@@ -81,6 +81,11 @@ REQUESTS = (
 def matches(command: Command) -> bool:
     served = command.script == "sglang" and command.subcommand == "serve"
     return served or command.module in ("sglang.launch_server", DYNAMO)
+
+
+def why_unasked(command: Command) -> str:
+    """Return why a server has no API, empty if it has. At a further node it only answers checks of its health."""
+    return FURTHER_NODE.format(option="--node-rank") if command.number("--node-rank") else ""
 
 
 def has_own_port(command: Command) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from memwatch.core.engines.command import Command
+from memwatch.core.engines.command import FURTHER_NODE, UNIX_SOCKET, Command
 from memwatch.core.engines.records import Cache, Counters, EngineReading
 from memwatch.core.engines.requests import Answers, Models, Request, VersionAnswer
 from memwatch.core.engines.text import (
@@ -26,6 +26,7 @@ from memwatch.core.engines.text import (
     worst_and_mean,
 )
 from memwatch.core.model import Absent
+from memwatch.core.printable import printable
 
 PORT = 8000
 OPTIONS_FILES = ("--config",)
@@ -59,6 +60,14 @@ def matches(command: Command) -> bool:
 
 def has_own_port(command: Command) -> bool:
     return command.module != DYNAMO
+
+
+def why_unasked(command: Command) -> str:
+    """Return why a server has no HTTP API, empty if it has. The engine of a further node has sockets for others."""
+    if command.has("--headless"):
+        return FURTHER_NODE.format(option="--headless")
+    path = command.option("--uds")
+    return UNIX_SOCKET.format(path=printable(path)) if path else ""
 
 
 def parse(answers: Answers) -> EngineReading:
