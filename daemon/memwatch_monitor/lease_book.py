@@ -24,7 +24,7 @@ from memwatch.core.accounting.leased import (
     with_leases_used,
 )
 from memwatch.core.budget import ROOT, Account, Budget
-from memwatch.core.clock import Moment
+from memwatch.core.clock import CLOCK_SET_SECONDS, Moment
 from memwatch.core.events import LEASE
 from memwatch.core.leases import (
     ARRIVED_RATIO,
@@ -212,8 +212,6 @@ def _device_bytes(process: Process, inside: Collection[str], unsure: Collection[
 
 # Growth is measured once a second at most, also while the loop ticks faster.
 FOLLOW_SECONDS = 0.9
-# As for silences: a larger difference means that the wall clock was set.
-CLOCK_SET_SECONDS = 1.0
 
 
 class LeaseRefusedError(ValueError):

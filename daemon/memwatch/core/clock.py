@@ -7,6 +7,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+# Wall clock and boot time are read one after the other. A larger difference means that the wall clock was set.
+CLOCK_SET_SECONDS = 1.0
 _BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

@@ -8,13 +8,11 @@ from typing import Annotated
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.clock import Moment
+from memwatch.core.clock import CLOCK_SET_SECONDS, Moment
 from memwatch.core.doc import Doc
 
 MIN_SECONDS, MAX_SECONDS = 1.0, 30 * 86_400.0
 MAX_SILENCES = 100
-# Wall clock and boot time are read one after the other. A larger difference means that the wall clock was set.
-CLOCK_SET_SECONDS = 1.0
 
 
 class Silence(Struct, frozen=True):
