@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from msgspec.structs import replace
 
 from memwatch.core.budget import KINDS, ROOT, Account, Budget
 from memwatch.core.clock import Clock
-from memwatch.core.helper.codec import DecodeError, from_line, to_line
+from memwatch.core.helper.codec import DecodeError, from_packed, to_packed
 from memwatch.core.linux.accounts import Accounts
 from memwatch.reporting.incidents.records import Incident
 from memwatch_monitor.alerts.rules import KERNEL
@@ -28,24 +27,18 @@ from memwatch_monitor.history.ring_file import RingContents, Stamp, boot_bytes, 
 MAX_BYTES = 384 << 10
 # Account of the incidents that begin with the mark of a program.
 PROGRAMS = Account("programs")
-# An incident has some 30 kB.
-MAX_UNPACKED_BYTES = 1 << 20
 # An incident counts as recent for this long after its last change: for three scrapes, also at one a minute.
 RECENT_SECONDS = 300.0
 
 
 def pack(incident: Incident) -> bytes:
     """Encode an incident as compressed bytes, some thousand."""
-    return zlib.compress(to_line(incident), 6)
+    return to_packed(incident, 6)
 
 
 def unpack(data: bytes) -> Incident:
     """Decode an incident. Raises DecodeError for anything else."""
-    try:
-        line = zlib.decompressobj().decompress(data, MAX_UNPACKED_BYTES)
-    except zlib.error as error:
-        raise DecodeError(f"not an incident: {error}") from None
-    return from_line(Incident, line)
+    return from_packed(Incident, data)
 
 
 def weigh(incident: Incident) -> int:

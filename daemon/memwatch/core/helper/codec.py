@@ -14,6 +14,8 @@ from typing import Any, TypeVar, cast
 from memwatch.core.wire import Wire, in_place
 
 R = TypeVar("R")
+# A compressed record has 2 to 30 kB. More than this is none.
+MAX_UNPACKED_BYTES = 1 << 20
 # A helper process sends integers as its library returned them.
 LINES: Wire = Wire(too_many=math.inf)
 
@@ -51,3 +53,21 @@ def from_line(kind: type[R], line: bytes) -> R:
         return cast(R, LINES.decode(kind, json.loads(line)))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise DecodeError(f"not a {kind.__name__}: {line[:80]!r} ({error})") from None
+
+
+def to_packed(record: Any, level: int) -> bytes:  # noqa: ANN401  any record type
+    """Encode a record as compressed bytes. `level`: that of zlib, 1 (fast) to 9 (small)."""
+    import zlib  # helper processes compress nothing
+
+    return zlib.compress(to_line(record), level)
+
+
+def from_packed(kind: type[R], data: bytes) -> R:
+    """Decode the result of `to_packed`. Raises `DecodeError` for anything else."""
+    import zlib
+
+    try:
+        line = zlib.decompressobj().decompress(data, MAX_UNPACKED_BYTES)
+    except zlib.error as error:
+        raise DecodeError(f"not a {kind.__name__}: {error}") from None
+    return from_line(kind, line)

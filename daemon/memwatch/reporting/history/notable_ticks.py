@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import zlib
 from collections import deque
 from collections.abc import Mapping
 from typing import Annotated
@@ -11,14 +10,12 @@ from typing import Annotated
 from msgspec import Struct, field
 
 from memwatch.core.doc import Doc
-from memwatch.core.helper.codec import DecodeError, from_line, to_line
+from memwatch.core.helper.codec import from_packed, to_packed
 from memwatch.core.model import Absent, Bytes, Device, Process, Words
 from memwatch.core.snapshot import Level, LevelWord, Snapshot
 
 MAX_TICKS = 2000
 HOLDERS = 10
-# A tick has 2 to 20 kB uncompressed. Anything larger is not a tick.
-MAX_UNPACKED_BYTES = 1 << 20
 CALM_SECONDS, BUSY_SECONDS = 3600.0, 300.0
 
 
@@ -151,17 +148,12 @@ def _build_holder(process: Process) -> Holder:
 
 def pack(tick: Tick) -> bytes:
     """Encode a tick as compressed bytes, a few hundred."""
-    return zlib.compress(to_line(tick), 1)
+    return to_packed(tick, 1)
 
 
 def unpack(data: bytes) -> Tick:
     """Decode a tick from `pack`. Raises DecodeError for anything else."""
-    inflater = zlib.decompressobj()
-    try:
-        line = inflater.decompress(data, MAX_UNPACKED_BYTES)
-    except zlib.error as error:
-        raise DecodeError(f"not a tick: {error}") from None
-    return from_line(Tick, line)
+    return from_packed(Tick, data)
 
 
 class NotableTick(Struct, frozen=True):
