@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from memwatch.core.linux.files import Roots, read_once
+from memwatch.core.linux.files import Roots, maps_every_user, read_once
 from memwatch.core.owners import WITHIN
 from memwatch.core.printable import printable
 
@@ -49,8 +49,6 @@ LXCFS = "lxcfs:"
 _CONTAINERS = {"docker": "Docker", "lxc": "LXC", "lxc-libvirt": "LXC", "oci": "OCI", "podman": "Podman"}
 _CONTAINER_WORD = re.compile(rb"[a-z][a-z0-9-]{0,31}")
 _CONTAINER_VARIABLE = re.compile(rb"(?:^|\0)container=([^\0]{1,40})")
-# All user ids, as in the first user namespace (user_namespaces(7)).
-_WHOLE_MAP = [b"0", b"0", b"4294967295"]
 
 
 class Scope(NamedTuple):
@@ -422,5 +420,4 @@ def _read_container_word(roots: Roots) -> str:
 
 def is_in_user_namespace(roots: Roots) -> bool:
     """Return True if the user ids differ from the machine's: root here is another user outside."""
-    lines = (read_once(roots.procfs / "self/uid_map") or b"").split(b"\n")
-    return bool(lines[0]) and lines[0].split() != _WHOLE_MAP
+    return not maps_every_user(roots.procfs / "self/uid_map")

@@ -12,6 +12,8 @@ from memwatch.core.runtime.regular_file import read_regular
 
 # Text of an `SourceUnavailable` if the file exists and this user may not read it.
 NOT_PERMITTED = "not permitted"
+# All user ids, as in the first user namespace (user_namespaces(7)).
+WHOLE_MAP = [b"0", b"0", b"4294967295"]
 
 
 class SourceUnavailable(Exception):
@@ -85,6 +87,15 @@ def read_once(path: Path) -> bytes | None:
         return read_regular(path)
     except OSError:
         return None
+
+
+def maps_every_user(uid_map: Path) -> bool:
+    """Return True outside user namespaces, by the file /proc/self/uid_map; a system without it has none.
+
+    Inside, the ids differ from the machine's, and the overflow id stands for all users that are not mapped.
+    """
+    found = read_once(uid_map)
+    return found is None or found.split() == WHOLE_MAP
 
 
 def inode_of(path: Path) -> int:

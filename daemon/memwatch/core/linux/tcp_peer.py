@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from memwatch.core.http import remaining
+from memwatch.core.linux.files import maps_every_user
 from memwatch.core.model import Absent
 
 if TYPE_CHECKING:
@@ -155,14 +156,6 @@ def parse_rows(lines: Iterable[bytes], local: bytes, remote: bytes) -> Iterator[
         uid, inode = columns[UID], columns[INODE]
         if uid.isdigit() and inode.isdigit() and len(uid) <= 10:
             yield int(uid), int(inode)
-
-
-def maps_every_user(uid_map: Path) -> bool:
-    """Return True outside user namespaces. Inside, the overflow id stands for all users that are not mapped."""
-    try:
-        return uid_map.read_bytes().split() == [b"0", b"0", b"4294967295"]
-    except OSError:
-        return True
 
 
 Find = Callable[[TcpEnd, TcpEnd], Peer]
