@@ -16,7 +16,7 @@ from memwatch.core.listing import LISTS, left_out_texts
 from memwatch.core.model import Absent, Architecture, Device
 from memwatch.core.snapshot import CollectorStatus, Snapshot
 from memwatch.core.units import size
-from memwatch.reporting.doctor.model import Check, ConfigState, Verdict
+from memwatch.reporting.doctor.model import RELOAD_NVIDIA, Check, ConfigState, Verdict
 
 # Collectors that every machine needs: if one is unavailable, it is not listed as "not applicable".
 _EVERYWHERE = frozenset({"meminfo", "psi", "vmstat", "processes", "machine"})
@@ -24,7 +24,7 @@ _EVERYWHERE = frozenset({"meminfo", "psi", "vmstat", "processes", "machine"})
 _REMEDIES = (
     ("nvml", "no NVIDIA driver is installed", "install NVIDIA's driver, and its library in a container"),
     ("nvml", "modprobe nvidia", "modprobe nvidia"),
-    ("nvml", "another version than the library", "restart the machine, or reload the nvidia modules"),
+    ("nvml", "another version than the library", RELOAD_NVIDIA),
     ("nvmap", "debugfs", "mount debugfs at /sys/kernel/debug, and use the drop-in jetson.conf or root"),
     ("nvmap", "ermission", "use the drop-in jetson.conf, or run memwatchd as root: only root may enter debugfs"),
     ("tegrastats", "no tegrastats on PATH", "set path under [collectors.tegrastats]"),

@@ -9,6 +9,9 @@ from msgspec import Struct
 
 from memwatch.core.doc import Doc
 
+# Remedy for a kernel driver of another version than its library.
+RELOAD_NVIDIA = "restart the machine, or reload the nvidia modules"
+
 
 class Verdict(Enum):
     """`OK`: no problem. `HINT`: works, but more data is possible. `PROBLEM`: data is missing or wrong."""

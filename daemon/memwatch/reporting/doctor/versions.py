@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from memwatch.core.backends.probes import find_library, read_head
 from memwatch.core.linux.files import Roots
-from memwatch.reporting.doctor.model import Check, Verdict
+from memwatch.reporting.doctor.model import RELOAD_NVIDIA, Check, Verdict
 
 PACKAGES = ("amdsmi", "nvidia-ml-py", "pynvml")
 ROCM = "opt/rocm"
@@ -113,7 +113,7 @@ def _nvidia_versions(installed: InstalledVersions) -> Iterator[Check]:
             "nvidia.versions",
             Verdict.PROBLEM,
             f"NVIDIA's kernel driver is {module}, its library {library}: every NVML call fails (error 18)",
-            "restart the machine, or reload the nvidia modules",
+            RELOAD_NVIDIA,
         )
 
 
