@@ -15,7 +15,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from memwatch.cli.context import print_errors
-from memwatch.cli.home_assistant import Topics, discovery_of, encode, values_of
+from memwatch.cli.home_assistant import PASSWORD_VARIABLE, Topics, discovery_of, encode, values_of
 from memwatch.cli.http import CommandError
 from memwatch.core.http import GetError
 from memwatch.core.linux.key_owner import KeyOwners, KeyUse, KnownOwners
@@ -23,7 +23,6 @@ from memwatch.core.linux.process_files import Passwd
 from memwatch.core.snapshot import Snapshot
 
 Json = dict[str, Any]
-PASSWORD_VARIABLE = "MEMWATCH_MQTT_PASSWORD"  # noqa: S105  a name
 ONLINE, OFFLINE = "online", "offline"
 CONNECT_SECONDS = 10.0
 # Received bytes of one connection, at its start and for each second. The command subscribes to nothing: a broker

@@ -15,6 +15,8 @@ from memwatch.core.snapshot import Snapshot
 Json = dict[str, Any]
 GIB = 1 << 30
 DISCOVERY = "homeassistant"
+# Variable with the password of the command's user at the broker.
+PASSWORD_VARIABLE = "MEMWATCH_MQTT_PASSWORD"  # noqa: S105  a name
 SIZE: Json = {"unit_of_measurement": "GiB", "device_class": "data_size", "suggested_display_precision": 1}
 PERCENT: Json = {"unit_of_measurement": "%", "icon": "mdi:memory", "suggested_display_precision": 1}
 LEVEL: Json = {"device_class": "enum", "options": list(LEVELS), "icon": "mdi:gauge"}

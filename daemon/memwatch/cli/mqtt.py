@@ -20,7 +20,7 @@ from memwatch.cli.context import (
     print_errors,
     seconds_within,
 )
-from memwatch.cli.home_assistant import topics_of
+from memwatch.cli.home_assistant import PASSWORD_VARIABLE, topics_of
 from memwatch.cli.http import Address, CommandError
 from memwatch.core.snapshot import Snapshot
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from memwatch.cli._mqtt_session import MqttSession
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
-PASSWORD_VARIABLE = "MEMWATCH_MQTT_PASSWORD"  # noqa: S105  a name
 # A Date header has no fractions, so an age is known to the second.
 MAX_INTERVALS = 3
 
