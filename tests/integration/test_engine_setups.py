@@ -253,6 +253,11 @@ def test_server_of_a_further_report_is_read(
             id="docker/model-runner#1058",
         ),
         pytest.param(
+            ("python3", "-m", "dynamo.trtllm", "--model-path", "Qwen/Qwen3-0.6B"),
+            tensorrt_llm.UNASKED_DYNAMO,
+            id="ai-dynamo/dynamo#6469",
+        ),
+        pytest.param(
             ("vllm", "serve", "m", "--uds", "/tmp/vllm.sock"),
             UNIX_SOCKET.format(path="/tmp/vllm.sock"),
             id="vLLM: its page on the command line",

@@ -462,6 +462,7 @@ def test_helpers_of_a_desktop_are_no_servers() -> None:
         (("vllm-omni", "serve", "m"), "vllm"),
         (("python3", "-m", "dynamo.vllm", "--model", "m"), "vllm"),  # ai-dynamo/dynamo#4441
         (("python3", "-m", "dynamo.sglang", "--model-path", "m"), "sglang"),
+        (("python3", "-m", "dynamo.trtllm", "--model-path", "m"), "tensorrt-llm"),  # ai-dynamo/dynamo#6469
         # docker/model-runner#226 and its start script, mudler/LocalAI#1729, sybil-solutions/vllm-studio#168,
         # xorbitsai/inference#4676, PaddlePaddle/FastDeploy#4085, alibaba/rtp-llm#297.
         (("/opt/nim/llm/.venv/bin/python3", "-m", "nim_llm_sdk.entrypoints.openai.api_server"), "openai"),

@@ -112,6 +112,7 @@ KINDS = (
         tensorrt_llm.matches_serve,
         tensorrt_llm.parse_serve,
         options_files=tensorrt_llm.OPTIONS_FILES,
+        why_unasked=tensorrt_llm.why_unasked,
     ),
     EngineKind(
         "triton",

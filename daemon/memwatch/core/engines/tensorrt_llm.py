@@ -44,6 +44,9 @@ USE = "trtllm_kv_cache_utilization"
 BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 REQUESTS = "nv_trt_llm_request_metrics"
 PARALLEL = "trtllm_parallel_config_info"
+# A worker of NVIDIA Dynamo (ai-dynamo/dynamo#6469).
+DYNAMO = "dynamo.trtllm"
+UNASKED_DYNAMO = "It is a worker of NVIDIA Dynamo, whose figures are at a port that its environment names."
 NO_TOKENS = "It reports no count of tokens."
 # openai_server.py serves metrics with return_perf_metrics only, and fills those of the cache with the other option.
 NO_METRICS = (
@@ -61,7 +64,12 @@ OPTIONS_FILES = ("--extra-llm-api-options", "--extra-options", "--config")
 
 
 def matches_serve(command: Command) -> bool:
-    return command.script == "trtllm-serve" or command.module == "tensorrt_llm.commands.serve"
+    return command.script == "trtllm-serve" or command.module in ("tensorrt_llm.commands.serve", DYNAMO)
+
+
+def why_unasked(command: Command) -> str:
+    """Return why a worker of Dynamo is not asked: its path is the one never asked of `trtllm-serve`."""
+    return UNASKED_DYNAMO if command.module == DYNAMO else ""
 
 
 def matches_triton(command: Command) -> bool:
