@@ -19,6 +19,7 @@ from memwatch_monitor.feature import Feature
 from memwatch_monitor.neighbours.found import FoundMachine, FoundMachines, Peers
 from memwatch_monitor.neighbours.neighbour import Failure, Neighbour
 from memwatch_monitor.neighbours.tick import LastWords, Tick
+from memwatch_monitor.neighbours.trend import HolderGrowth, TrendPoint
 
 MAX_NEIGHBOURS = 30
 # The word of another machine, true or not, delays the notification about a silent one by this time at most.
@@ -28,13 +29,15 @@ STALE_READER_SECONDS = 3.0
 
 
 class MachineView(Struct, frozen=True):
-    """A neighbour for pages and the API. `tick`: its last, None before the first."""
+    """A neighbour for pages and the API. `tick`: its last, None before the first. `growth`: as of that tick."""
 
     status: NeighbourStatus
     url: str
     tick: Tick | None
     clock_offset_seconds: float | Absent
     words: LastWords | None
+    trend: Sequence[TrendPoint] = ()
+    growth: HolderGrowth | None = None
 
 
 class MachinePast(Struct, frozen=True):
@@ -175,4 +178,12 @@ class NeighbourBook(Feature):
 
     def _view(self, status: NeighbourStatus, one: Neighbour) -> MachineView:
         words = None if status.state == "up" else one.last_words()
-        return MachineView(status, one.url, one.last, one.known_clock_offset_seconds, words)
+        return MachineView(
+            status,
+            one.url,
+            one.last,
+            one.known_clock_offset_seconds,
+            words,
+            one.trend.points(),
+            one.trend.growth(one.last) if one.last else None,
+        )

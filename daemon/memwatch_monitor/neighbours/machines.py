@@ -11,22 +11,39 @@ from msgspec.structs import replace
 from memwatch.core.doc import Doc
 from memwatch.core.listing import left_out_texts
 from memwatch.core.model import Absent
-from memwatch.core.snapshot import LEVEL_WORDS, LevelOrUnknown, NeighbourState
+from memwatch.core.snapshot import LevelOrUnknown, NeighbourState
 from memwatch_monitor.neighbours.book import MachineView
 from memwatch_monitor.neighbours.found import FoundMachine
 from memwatch_monitor.neighbours.tick import LastWords, Tick
+from memwatch_monitor.neighbours.trend import HolderGrowth, TrendPoint
 
 MachineState = Literal[NeighbourState, "found"]
-LEVELS: tuple[LevelOrUnknown, ...] = (*reversed(LEVEL_WORDS[1:]), "unknown", LEVEL_WORDS[0])
+# States and levels, those that need an operator first. A level counts while ticks arrive.
+ORDER: tuple[MachineState | LevelOrUnknown, ...] = (
+    "silent",
+    "critical",
+    "high",
+    "unreachable",
+    "refused",
+    "medium",
+    "unknown",
+    "starting",
+    "stopped",
+    "low",
+)
 # Name of the list of machines found.
 FOUND = "machines_found"
-MISSING: tuple[MachineState, ...] = ("silent", "unreachable", "refused", "stopped", "starting")
+
+
+# Place of a machine whose next tick is overdue.
+LATE: MachineState = "unreachable"
 
 
 class Machine(Struct, frozen=True):
     """One machine. `is_self`: this one. `tick`: its last, None before the first; `words`: while it sends none.
 
-    `found`: it announces itself, but is no neighbour.
+    `found`: it announces itself, but is no neighbour. `is_late`: its next tick is overdue. `trend`: its last
+    ten minutes, oldest first; `growth`: its fastest growing process. This machine has neither, but a history.
     """
 
     name: str
@@ -48,12 +65,15 @@ class Machine(Struct, frozen=True):
         float | Absent, Doc("By how much its clock is ahead; not_available below 2 s, which may be delay.")
     ] = Absent.NOT_AVAILABLE
     words: LastWords | None = None
+    is_late: bool = False
+    trend: Sequence[TrendPoint] = ()
+    growth: HolderGrowth | None = None
 
 
 def list_machines(
     own: Tick, views: Iterable[MachineView], found: Sequence[FoundMachine] = (), left_out: int = 0
 ) -> list[Machine]:
-    """Return all machines: those without ticks first, then by level, then by name, then those only found.
+    """Return all machines in the ORDER of their states and levels, then by name, then those only found.
 
     The last one found tells the number of those that are left out.
     """
@@ -82,10 +102,14 @@ def _from_view(view: MachineView) -> Machine:
         view.url,
         view.clock_offset_seconds,
         view.words,
+        status.late,
+        view.trend,
+        view.growth,
     )
 
 
-def _rank(machine: Machine) -> tuple[int, int, bool, str]:
-    missing = MISSING.index(machine.state) if machine.state in MISSING else len(MISSING)
-    level = LEVELS.index(machine.tick.level) if machine.tick else 0
-    return missing, level, not machine.is_self, machine.name
+def _rank(machine: Machine) -> tuple[int, bool, str]:
+    place: MachineState | LevelOrUnknown = machine.state
+    if machine.state == "up" and machine.tick:
+        place = LATE if machine.is_late else machine.tick.level
+    return ORDER.index(place), not machine.is_self, machine.name

@@ -13,6 +13,7 @@ from memwatch.core.model import Absent
 from memwatch.core.snapshot import NeighbourState
 from memwatch.reporting.render import words
 from memwatch_monitor.neighbours.tick import LastWords, Tick, decode_all, decode_tick, tell_last_words
+from memwatch_monitor.neighbours.trend import Trend
 
 # Recent ticks of one neighbour in a bounded amount of memory, compressed in blocks.
 
@@ -102,11 +103,16 @@ class Neighbour:
         self._recent = TickRing(RECENT_SECONDS, RECENT_BYTES)
         self._hour = TickRing(HOUR_SECONDS, HOUR_BYTES)
         self._hour_at = float("-inf")
+        self._trend = Trend()
         self._words: LastWords | None = None
 
     @property
     def size_bytes(self) -> int:
         return self._recent.size_bytes + self._hour.size_bytes
+
+    @property
+    def trend(self) -> Trend:
+        return self._trend
 
     def on_tick(self, data: bytes, now: float, unix: float) -> None:
         """Take a tick. `unix`: wall clock of this machine. Raises TickError."""
@@ -115,6 +121,7 @@ class Neighbour:
         if now - self._hour_at >= HOUR_STEP_SECONDS:
             self._hour_at = now
             self._hour.add(tick.unix, data)
+            self._trend.add(tick)
         self.last = tick
         self.last_at = now
         self.failure = None

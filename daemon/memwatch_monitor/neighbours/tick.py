@@ -1,10 +1,12 @@
 """Compact form of a tick, in which machines follow each other, and the end of a machine's ticks in words.
 
-A tick has at most 1 KiB, without command lines and users.
+A tick has at most 3 KiB, without command lines and users; that of a machine with one pool has less than 1 KiB.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -16,10 +18,11 @@ from memwatch.core import units
 from memwatch.core.backends.devices import compute_capacity, read_system_ram
 from memwatch.core.doc import Doc
 from memwatch.core.events import Event
-from memwatch.core.model import Absent, Bytes, Device
+from memwatch.core.model import Absent, Bytes, Device, Pool, PoolKind
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Level, LevelOrUnknown, Pressure, Snapshot
 from memwatch.reporting.render import words
+from memwatch.reporting.render.memory_map import build_parts
 from memwatch.reporting.render.summary import (
     build_sentence,
     by_footprint,
@@ -30,7 +33,8 @@ from memwatch.reporting.render.summary import (
 )
 
 SCHEMA = 1
-MAX_BYTES = 1024
+# Room for 16 pools. Every version reads MAX_RECEIVED_BYTES.
+MAX_BYTES = 3072
 # A reader accepts more: names of an own kind may be long.
 MAX_RECEIVED_BYTES = 4096
 MAX_HOLDERS, MAX_EVENTS, MAX_POOLS, MAX_REASONS = 5, 3, 16, 3
@@ -38,6 +42,8 @@ MAX_HOLDERS, MAX_EVENTS, MAX_POOLS, MAX_REASONS = 5, 3, 16, 3
 MAX_ON_DEVICE = 3
 MAX_SEEN = 30
 TEXT_LENGTH, NAME_LENGTH = 160, 64
+# Of the name of a machine or device: words that do not fit into a tile, such as its memory, which its pools have.
+KIND_REST = re.compile(r" (?:\d+ ?GB(?: HBM\d\w?)?|Developer Kit)\Z")
 # Events that name neither users nor what programs write.
 SENT_EVENTS = frozenset(
     {
@@ -65,7 +71,11 @@ class TickError(ValueError):
 
 
 class PoolTick(Struct, frozen=True, omit_defaults=True):
-    """One pool in bytes; None where a figure is unknown."""
+    """One pool in bytes; None where a figure is unknown.
+
+    `kind`: that of the pool in the API. `gpu` and `processes`: what devices and processes hold of `used`, for
+    System RAM only. Early development versions send none of the three.
+    """
 
     id: Name
     label: Name
@@ -73,6 +83,9 @@ class PoolTick(Struct, frozen=True, omit_defaults=True):
     used: Figure | None = None
     available: Figure | None = None
     level: LevelOrUnknown = "unknown"
+    kind: Name = ""
+    gpu: Figure | None = None
+    processes: Figure | None = None
 
 
 class ReasonsTick(Struct, frozen=True):
@@ -108,6 +121,8 @@ class Tick(Struct, frozen=True, omit_defaults=True):
 
     `headroom`: bytes of `headroom_size` that a program can allocate on `headroom_of` now, without reclaim of page
     cache, and `headroom_after_reclaim` with it. `left_out`: it has more pools.
+    `kind`: what the machine is, such as "8 × H100". `headline`: its most urgent figure. `worst`: the id
+    of the pool that this is about. Early development versions send none of the three.
     """
 
     schema: int
@@ -132,6 +147,9 @@ class Tick(Struct, frozen=True, omit_defaults=True):
     sees: Annotated[dict[Name, SeenAs], Meta(max_length=MAX_SEEN)] = {}
     simulated: bool = False
     left_out: Annotated[bool, Doc("True if it has more pools than a tick holds.")] = False
+    kind: Name = ""
+    headline: Name = ""
+    worst: Name = ""
 
     @property
     def worst_pool(self) -> PoolTick | None:
@@ -166,14 +184,7 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
         level=worst.level.word if worst else "unknown",
         sentence=describe_state(snapshot, worst),
         pools=tuple(
-            PoolTick(
-                _cut(pool.id, NAME_LENGTH),
-                _cut(pool.label, NAME_LENGTH),
-                pool.size_bytes,
-                _figure(pool.used_bytes),
-                _figure(pool.available_bytes),
-                levels[pool.id].word if pool.id in levels else "unknown",
-            )
+            _build_pool(pool, snapshot, levels[pool.id].word if pool.id in levels else "unknown")
             for pool in ranked
             if isinstance(pool.size_bytes, int)
         ),
@@ -187,7 +198,69 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
         sees={one.run: one.seen_as for one in snapshot.neighbours if one.run},  # type: ignore[misc]
         simulated=snapshot.simulated,
         left_out=len(snapshot.pools) > MAX_POOLS,
+        kind=_cut(describe_kind(snapshot), NAME_LENGTH),
+        headline=_cut(describe_worst(snapshot, worst), NAME_LENGTH),
+        worst=_cut(find_pool(snapshot, worst.target), NAME_LENGTH) if worst else "",
     )
+
+
+def _build_pool(pool: Pool, snapshot: Snapshot, level: LevelOrUnknown) -> PoolTick:
+    held: dict[str, int] = {}
+    if pool.kind is PoolKind.SYSTEM_RAM:
+        shares = [share for share in snapshot.shares if share.within == pool.id]
+        for part in build_parts(pool, shares):
+            held[part.holder] = held.get(part.holder, 0) + part.size_bytes
+    return PoolTick(
+        _cut(pool.id, NAME_LENGTH),
+        _cut(pool.label, NAME_LENGTH),
+        pool.size_bytes,
+        _figure(pool.used_bytes),
+        _figure(pool.available_bytes),
+        level,
+        pool.kind.value,
+        held.get("gpu"),
+        held.get("processes"),
+    )
+
+
+def describe_kind(snapshot: Snapshot) -> str:
+    """Name the kind of machine: "DGX Spark" where its devices share its memory, else "8 × H100"."""
+    names = Counter(_short_name(device.name, device.vendor) for device in snapshot.devices)
+    own = snapshot.machine.name
+    if not names:
+        return "no GPU"
+    shares_memory = snapshot.machine.architecture in ("unified", "carveout")
+    if shares_memory and isinstance(own, str):
+        return _short_name(own, "NVIDIA")
+    (name, count), *others = names.most_common()
+    more = f" + {sum(number for _, number in others)}" if others else ""
+    return f"{count} × {name}{more}" if count > 1 else f"{name}{more}"
+
+
+def _short_name(name: str, vendor: str) -> str:
+    return KIND_REST.sub("", name.removeprefix(f"{vendor} ").removeprefix("GeForce "))
+
+
+def describe_worst(snapshot: Snapshot, worst: Pressure | None) -> str:
+    """Return the most urgent figure, with the target's name unless it is the only one: "GPU 0 full in ~25 s"."""
+    if worst is None:
+        return ""
+    label = f"{snapshot.labels.get(worst.target, worst.target)} " if len(snapshot.pressure) > 1 else ""
+    left = words.full(worst) if worst.level is Level.CRITICAL else ""
+    if words.is_recovering(worst):
+        left = "recovering"
+    found = f"{label}{left or words.ratio(worst.ratio)}"
+    return found[:1].upper() + found[1:]
+
+
+def find_pool(snapshot: Snapshot, target: str) -> str:
+    """Return the pool in which a target lies. A limit in no pool is its own."""
+    parents = {share.id: share.within for share in snapshot.shares}
+    pools = {pool.id for pool in snapshot.pools}
+    place = target
+    while place not in pools and place in parents:
+        place = parents[place]
+    return place if place in pools else target
 
 
 def describe_state(snapshot: Snapshot, worst: Pressure | None) -> str:

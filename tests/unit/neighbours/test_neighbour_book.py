@@ -261,9 +261,11 @@ def test_clock_that_differs_is_shown_and_changes_no_state() -> None:
 
 
 def test_machines_that_need_an_operator_come_first() -> None:
-    watch = Watch("low", "high", "dead", "refused")
+    """A silent machine may be dead, a critical one is not yet. One that was never heard is not urgent."""
+    watch = Watch("low", "high", "full", "dead", "refused", "new")
     watch.send("dead", tick(host="dead"))
     watch.wait(11.0)
+    watch.send("full", tick(host="full", level="critical"))
     watch.send("low", tick(host="low"))
     watch.send("high", tick(host="high", level="high"))
     watch.book.on_failure("refused", Failure("refused", "it answers 401"))
@@ -271,7 +273,7 @@ def test_machines_that_need_an_operator_come_first() -> None:
 
     found = list_machines(own, watch.book.views(watch.book.statuses()))
 
-    assert [one.name for one in found] == ["dead", "refused", "high", "self", "low"]
+    assert [one.name for one in found] == ["dead", "full", "high", "refused", "self", "new", "low"]
 
 
 def test_reload_keeps_the_past_of_an_unchanged_neighbour() -> None:

@@ -1,29 +1,38 @@
-"""Compact ticks: at most 1 KiB, without users and command lines, and safe to read from any sender."""
+"""Compact ticks: of a bounded size, without users and command lines, and safe to read from any sender."""
 
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.backends.devices import compute_capacity
 from memwatch.core.events import Event
 from memwatch.core.model import Process
 from memwatch.core.silences import Silence
-from memwatch.core.snapshot import Reason, Snapshot
-from memwatch_monitor.neighbours.tick import MAX_BYTES, TickError, build_tick, decode_tick, encode_tick
+from memwatch.core.snapshot import Level, Reason, Snapshot
+from memwatch_monitor.neighbours.tick import (
+    MAX_BYTES,
+    MAX_RECEIVED_BYTES,
+    TickError,
+    build_tick,
+    decode_tick,
+    encode_tick,
+)
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from support.fakes import GIB
 
 
-def demo(name: str = "dgx-spark") -> Snapshot:
-    return next(read_frames(path_of(name)))
+def demo(name: str = "dgx-spark", seconds: int = 0) -> Snapshot:
+    return next(islice(read_frames(path_of(name)), seconds, None))
 
 
 def plain(**fields: Any) -> dict[str, Any]:
@@ -209,6 +218,85 @@ def test_tick_says_if_pools_are_left_out(count: int, sent: int, left_out: bool) 
     tick = build_tick(replace(snapshot, pools=(ram, *others)), "run1")
 
     assert (len(tick.pools), tick.left_out) == (sent, left_out)
+
+
+class OldPool(Struct, frozen=True):
+    """A pool as an early version reads it."""
+
+    id: str
+    label: str
+    size: int
+    used: int | None = None
+    available: int | None = None
+    level: str = "unknown"
+
+
+class OldTick(Struct, frozen=True):
+    """Part of a tick as an early version reads it."""
+
+    schema: int
+    host: str
+    sentence: str
+    pools: tuple[OldPool, ...]
+
+
+LATER = ("kind", "headline", "worst"), ("kind", "gpu", "processes")
+
+
+def test_versions_without_the_picture_of_a_machine_read_it_and_are_read() -> None:
+    """An older reader skips the fields, an older sender has none. Both have the same figures."""
+
+    new = encode_tick(build_tick(demo("h100x8-mig"), "run1"))
+    fields = json.loads(new)
+    older = {name: value for name, value in fields.items() if name not in LATER[0]}
+    older["pools"] = [{name: one[name] for name in one if name not in LATER[1]} for one in fields["pools"]]
+
+    read_by_old, read_from_old = msgspec.json.decode(new, type=OldTick), decode_tick(json.dumps(older).encode())
+
+    assert len(new) <= MAX_RECEIVED_BYTES
+    assert [(one.id, one.used) for one in read_by_old.pools] == [(one.id, one.used) for one in read_from_old.pools]
+    assert (read_from_old.kind, read_from_old.headline, read_from_old.worst) == ("", "", "")
+    assert {(one.kind, one.gpu, one.processes) for one in read_from_old.pools} == {("", None, None)}
+    assert decode_tick(new).kind == "8 × H100"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("dgx-spark", "DGX Spark"), ("jetson-orin", "Jetson AGX Orin"), ("rtx4090", "RTX 4090"), ("gh200", "GH200")],
+)
+def test_tick_says_what_machine_it_is(name: str, kind: str) -> None:
+    assert build_tick(demo(name), "run1").kind == kind
+
+
+def test_machine_without_a_gpu_says_so() -> None:
+    assert build_tick(replace(demo(), devices=(), shares=(), processes=()), "run1").kind == "no GPU"
+
+
+def test_parts_of_system_ram_are_within_its_use() -> None:
+    """CUDA Pool ⊂ System RAM: both parts are used memory, and the pool of a GPU has none."""
+    ram, *others = build_tick(demo("rtx4090"), "run1").pools[::-1]
+    spark = build_tick(demo(seconds=200), "run1").pools[0]
+
+    assert spark.gpu
+    assert spark.processes
+    assert spark.used
+    assert spark.gpu + spark.processes <= spark.used
+    assert {one.kind: one.gpu for one in (ram, *others)}["vram"] is None
+
+
+def test_headline_is_the_deadline_of_a_critical_pool() -> None:
+    """The pool is named where several have a level. A limit counts for the pool that it is in."""
+    snapshot = demo("h100x8-mig")
+    place = next(one for one in snapshot.pressure if one.target == "gpu0")
+    full = replace(place, level=Level.CRITICAL, base_level=Level.CRITICAL, seconds_to_full=25.0)
+    slice_ = replace(full, target=next(one.id for one in snapshot.shares if one.within == "gpu7"))
+
+    ticks = [build_tick(replace(snapshot, pressure=(one, *snapshot.pressure)), "run1") for one in (full, slice_)]
+    alone = build_tick(replace(demo(), pressure=(replace(full, target="ram"),)), "run1")
+
+    assert [one.worst for one in ticks] == ["gpu0", "gpu7"]
+    assert ticks[0].headline == "VRAM 0 full in ~25 s"
+    assert alone.headline == "Full in ~25 s"
 
 
 def test_fields_of_a_later_version_of_the_schema_are_ignored() -> None:

@@ -32,7 +32,7 @@ from memwatch_web.asgi.threads import A, NotCompletedError, SingleFlight, T
 
 STREAM_EVENTS = ("snapshot", "pressure", "event")
 COMPACT = (
-    "`compact` sends a `tick` of at most 1 KiB instead, with which other machines follow this one: pools, levels "
+    "`compact` sends a `tick` of at most 3 KiB instead, with which other machines follow this one: pools, levels "
     "with reasons, headroom, the largest processes, the last events."
 )
 

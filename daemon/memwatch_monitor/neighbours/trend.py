@@ -1,0 +1,83 @@
+"""Last ten minutes of a machine in a few figures, without decoding its ticks again, in the time of its clock."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from memwatch.core.snapshot import LevelOrUnknown
+from memwatch_monitor.neighbours.tick import HolderTick, Tick
+from memwatch_monitor.render.status_line import MIN_BYTES_PER_SECOND, MIN_GROWTH_SECONDS
+
+TREND_SECONDS, STEP_SECONDS = 600.0, 10.0
+POINTS = int(TREND_SECONDS / STEP_SECONDS)
+# Growth is measured from the oldest of these ticks, a step apart.
+GROWTH_TICKS = 4
+# The clock of a machine may jump: older ticks say nothing about growth.
+MAX_GROWTH_SECONDS = 60.0
+
+
+class TrendPoint(Struct, frozen=True):
+    """Level of a machine, and the used part of each pool whose use is known, by its id."""
+
+    unix: float
+    level: LevelOrUnknown
+    used: Mapping[str, float]
+
+
+class HolderGrowth(Struct, frozen=True):
+    """The fastest growing process among the largest ones of two ticks."""
+
+    name: str
+    bytes_per_second: float
+
+
+class Trend:
+    """Points of the last TREND_SECONDS, and the holders of the last few. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._points: deque[TrendPoint] = deque(maxlen=POINTS)
+        self._holders: deque[tuple[float, tuple[HolderTick, ...]]] = deque(maxlen=GROWTH_TICKS)
+
+    def add(self, tick: Tick) -> None:
+        """Add a tick. The caller sends one for each STEP_SECONDS."""
+        self._points.append(TrendPoint(tick.unix, tick.level, use_of_pools(tick)))
+        self._holders.append((tick.unix, tick.holders))
+
+    def points(self) -> Sequence[TrendPoint]:
+        """Return the points, the oldest first."""
+        return tuple(self._points)
+
+    def growth(self, last: Tick) -> HolderGrowth | None:
+        """Return the process that grows fastest, None below MIN_BYTES_PER_SECOND.
+
+        Ticks name processes without their PID: one whose name several of them have is left out.
+        """
+        known = [
+            (unix, holders)
+            for unix, holders in self._holders
+            if MIN_GROWTH_SECONDS <= last.unix - unix <= MAX_GROWTH_SECONDS
+        ]
+        if not known:
+            return None
+        then, before = known[0][0], sizes_by_name(known[0][1])
+        rates = [
+            HolderGrowth(name, (size - before[name]) / (last.unix - then))
+            for name, size in sizes_by_name(last.holders).items()
+            if name in before
+        ]
+        fastest = max(rates, key=lambda one: one.bytes_per_second, default=None)
+        return fastest if fastest and fastest.bytes_per_second >= MIN_BYTES_PER_SECOND else None
+
+
+def use_of_pools(tick: Tick) -> Mapping[str, float]:
+    """Return the used part of each pool whose use is known, by its id."""
+    return {pool.id: pool.used / pool.size for pool in tick.pools if pool.used is not None and pool.size}
+
+
+def sizes_by_name(holders: Sequence[HolderTick]) -> Mapping[str, int]:
+    """Return the footprint of each process whose name no other one has."""
+    counts = Counter(one.name for one in holders)
+    return {one.name: one.bytes for one in holders if counts[one.name] == 1}
