@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,13 +20,15 @@ from starlette.staticfiles import StaticFiles
 
 from memwatch.core.events import Event
 from memwatch.core.snapshot import Snapshot
+from memwatch_monitor.neighbours.machines import Machine
 from memwatch_monitor.notify.status import AlertView
 from memwatch_web.asgi.access import SECURITY_HEADERS
 from memwatch_web.pages.history_data import HistoryInput
 from memwatch_web.pages.history_page import build_answer, build_pool_data, parse_pool_query, try_query
 from memwatch_web.pages.history_view import RejectedQuery, build_view
+from memwatch_web.pages.machine_wall import build_tile
 from memwatch_web.pages.processes import parse_view
-from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.renderer import MachinePage, Pages
 from support import pattern_samples as samples
 from support.paths import STATIC
 from support.patterns_page import PATTERNS, render_patterns
@@ -74,17 +76,26 @@ ALERTING = AlertView(
 class Site:
     """Server of `snapshot`, moved to the present. `frozen` stops events of streams, `refusing` ends and rejects.
 
-    `speed`: seconds of the machine's time per second. `firing`: number of firing alerts.
+    `speed`: seconds of the machine's time per second. `firing`: number of firing alerts. `machines`: this one and
+    its neighbours, none by default.
     """
 
     def __init__(
-        self, snapshot: Snapshot, interval_seconds: float = 0.2, still: bool = False, speed: float = 1.0
+        self,
+        snapshot: Snapshot,
+        interval_seconds: float = 0.2,
+        still: bool = False,
+        speed: float = 1.0,
+        machines: Callable[[Snapshot], Sequence[Machine]] | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.frozen = False
         self.refusing = False
         self.firing = 0
-        self._pages = Pages(alerting=lambda: ALERTING, firing=lambda: self.firing)
+        self._pages = Pages(
+            alerting=lambda: ALERTING, firing=lambda: self.firing, has_neighbours=lambda: machines is not None
+        )
+        self._pages.machines = machines or (lambda _: ())
         self._interval_seconds = interval_seconds
         self._speed = speed
         self._began = time.monotonic()
@@ -116,6 +127,7 @@ class Site:
             routes=[
                 Route("/history", self._past),
                 Route("/history/data", self._past_data),
+                Route("/machines/{name}", self._machine),
                 Route("/history/picture", self._picture),
                 *routes,
                 Route("/live", self._live),
@@ -149,6 +161,13 @@ class Site:
         query = parse_pool_query(self._cached_past, request.query_params, snapshot)
         body = build_pool_data(self._cached_past, query, snapshot)
         return JSONResponse(body, headers=dict(SECURITY_HEADERS))
+
+    async def _machine(self, request: Request) -> Response:
+        """Return the page of a neighbour, with its last tick in place of all."""
+        snapshot, name = self.now(), request.path_params["name"]
+        found = next(one for one in self._pages.machines(snapshot) if one.name == name)
+        ticks = [found.tick] * 3 if found.tick else []
+        return self._html(self._pages.machine(snapshot, MachinePage(build_tile(found), None, None, ticks)))
 
     async def _picture(self, request: Request) -> Response:
         snapshot = self.now()

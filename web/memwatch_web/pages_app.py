@@ -31,6 +31,7 @@ from memwatch_web.asgi.routes import FIT_PAGE, LIVE, Route
 from memwatch_web.asgi.sse import Gzip, Identity, SharedDeflate, sse
 from memwatch_web.asgi.static_files import VARY, Compression, accepts_gzip
 from memwatch_web.pages import fit_page, history_page, picture, process_page
+from memwatch_web.pages.machine_wall import build_tile
 from memwatch_web.pages.process_page import parse_pid, stream_process
 from memwatch_web.pages.processes import ListQueryError, ListView, parse_view
 from memwatch_web.pages.renderer import PROCESS, MachinePage, PageServices
@@ -135,7 +136,10 @@ async def machine(services: PageServices, request: Request) -> Response:
     found, past = services.machine(name), services.neighbours.past(name)
     recent, hour = (past.recent, past.hour) if past else ((), ())
     view = MachinePage(
-        found, draw_ticks(recent, 1.0), draw_ticks(hour, HOUR_STEP_SECONDS), list(recent)[: -MAX_ROWS - 1 : -1]
+        build_tile(found),
+        draw_ticks(recent, 1.0),
+        draw_ticks(hour, HOUR_STEP_SECONDS),
+        list(recent)[: -MAX_ROWS - 1 : -1],
     )
     return HTMLResponse(services.pages.machine(services.current(), view))
 

@@ -34,14 +34,22 @@ from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history.writer import HistoryWriter
 from memwatch_monitor.neighbours.machines import Machine
 from memwatch_monitor.neighbours.tick import Tick
+from memwatch_monitor.neighbours.trend import HolderGrowth
 from memwatch_monitor.notify.status import AlertView
-from memwatch_monitor.render.status_line import GROWTH_SECONDS, StatusLine, build_headline, build_status_line
+from memwatch_monitor.render.status_line import (
+    GROWTH_SECONDS,
+    StatusLine,
+    build_headline,
+    build_status_line,
+    find_grower,
+)
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.access import WebOptions
 from memwatch_web.asgi.sse import SharedDeflate
 from memwatch_web.pages.devices import build_entries
 from memwatch_web.pages.history_data import build_chart_point
 from memwatch_web.pages.history_view import ChartView, HistoryView, RejectedQuery
+from memwatch_web.pages.machine_wall import Tile, Wall, build_wall, read_own_past
 from memwatch_web.pages.overview import (
     advise_engines,
     arrange,
@@ -131,9 +139,9 @@ def build_state(snapshot: Snapshot | None) -> State | None:
 
 
 class MachinePage(Struct, frozen=True):
-    """A neighbour, charts of its last minutes and hour, and its last ticks, newest first."""
+    """The tile of a neighbour, charts of its last minutes and hour, and its last ticks, newest first."""
 
-    machine: Machine
+    tile: Tile
     recent: LastRunChart | None
     hour: LastRunChart | None
     ticks: Sequence[Tick]
@@ -320,7 +328,7 @@ class Pages:
             "files": history_writer.status() if history_writer else None,
             "words": words if words and snapshot.unix - words.unix < RECENT_SECONDS else None,
             "events": self._events(),
-            "machines": self.machines(snapshot) if name == "machines" else (),
+            "wall": self._wall(snapshot) if name == "machines" else None,
             "entries": build_entries(snapshot) if name == "devices" else (),
             "alerting": self._alerting() if name == "alerts" else None,
             "silence_spans": SILENCE_SPANS,
@@ -331,6 +339,12 @@ class Pages:
             "past": None,
         }
         return context | self._overview(snapshot, rules) if name == "overview" else context
+
+    def _wall(self, snapshot: Snapshot) -> Wall:
+        series, fastest = self._history(), find_grower(self._grown(snapshot))
+        growth = HolderGrowth(fastest.process.title, fastest.bytes_per_second) if fastest else None
+        history = series.machine if series else None
+        return build_wall(self.machines(snapshot), lambda tick: read_own_past(history, snapshot, tick, growth))
 
     def _recorded(self, kind: str) -> dict[str, str]:
         """Return the series of the recorded footprint of each owner of a kind, by its name."""
@@ -364,9 +378,11 @@ class Pages:
 
     def status(self, snapshot: Snapshot) -> StatusLine:
         """Return the status line of the latest snapshot."""
+        return build_status_line(snapshot, self._events(), self._grown(snapshot))
+
+    def _grown(self, snapshot: Snapshot) -> Sequence[ProcessGrowth]:
         start = self._growth.boottime - GROWTH_SECONDS
-        grown = self._growth.since(start, snapshot.unix - GROWTH_SECONDS)
-        return build_status_line(snapshot, self._events(), grown)
+        return self._growth.since(start, snapshot.unix - GROWTH_SECONDS)
 
 
 class PageServices(Services, kw_only=True):

@@ -1,0 +1,273 @@
+"""The wall of machines: order, words of each state, and a picture to scale."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.core.model import Absent
+from memwatch_monitor.history.tiers import History
+from memwatch_monitor.neighbours.found import FoundMachine
+from memwatch_monitor.neighbours.machines import Machine
+from memwatch_monitor.neighbours.tick import HolderTick, PoolTick, Tick
+from memwatch_monitor.neighbours.trend import HolderGrowth, TrendPoint
+from memwatch_web.pages.machine_wall import (
+    CURVE_WIDTH,
+    HEIGHT,
+    WIDTH,
+    OwnPast,
+    Tile,
+    Tower,
+    build_tile,
+    build_wall,
+    draw_curve,
+    draw_towers,
+    draw_washes,
+    read_own_past,
+)
+from memwatch_web.pages.renderer import Pages
+from support.fakes import GIB
+from support.html_reader import Reader
+from support.sample_fleet import Fleet
+from support.sample_snapshots import calm_workstation
+
+RAM = PoolTick("ram", "System RAM", 100 * GIB, 70 * GIB, 30 * GIB, "medium", "system_ram", 40 * GIB, 20 * GIB)
+CARD = PoolTick("gpu0", "VRAM", 25 * GIB, 20 * GIB, 5 * GIB, "high", "vram")
+
+
+def tick(*pools: PoolTick, **fields: object) -> Tick:
+    whole = Tick(1, "run", "b", 1000.0, 1.0, "high", "VRAM is high", pools, holders=(HolderTick("vllm", 9 * GIB),))
+    return replace(whole, **fields)
+
+
+def machine(state: str = "up", seconds: float = 0.0, **fields: object) -> Machine:
+    made = Machine("b", "up", "the reason", seconds, tick(RAM, CARD), 1000.0, url="http://b")
+    return replace(made, state=state, **fields)
+
+
+def tiles() -> dict[str, Tile]:
+    return {one.machine.name: one for one in build_wall(Fleet().machines(calm_workstation()), no_past).tiles}
+
+
+def no_past(_: Tick) -> OwnPast:
+    return OwnPast()
+
+
+def test_worst_machines_are_first_and_counted() -> None:
+    """Without an answer, critical, high, late or refused, medium, OK. The counts follow the tiles."""
+    wall = build_wall(Fleet().machines(calm_workstation()), no_past)
+
+    assert [(one.number, one.word) for one in wall.counts] == [
+        (2, "no answer"),
+        (2, "critical"),
+        (3, "high"),
+        (1, "stale"),
+        (1, "refused"),
+        (5, "medium"),
+        (10, "OK"),
+    ]
+    assert sum(one.number for one in wall.counts) == len(wall.tiles) == 24
+    words = [one.word for one in wall.tiles]
+    assert words == sorted(words, key=[one.word for one in wall.counts].index)
+
+
+@pytest.mark.parametrize(
+    ("shown", "level", "word", "headline"),
+    [
+        (machine(), "high", "high", "VRAM 80.0%"),
+        (machine(tick=tick(RAM, level="medium")), "medium", "medium", "70.0%"),
+        (machine(tick=tick(RAM, CARD, headline="VRAM full in ~25 s")), "high", "high", "VRAM full in ~25 s"),
+        (machine(tick=tick(replace(RAM, used=None, available=None))), "high", "high", "No memory data"),
+        (machine(is_late=True, seconds=5.4), "unknown", "stale", "Stale for 5 s"),
+        (machine("silent", 11.2), "unknown", "no answer", "No answer for 11 s"),
+        (machine("silent", 200.0), "unknown", "no answer", "No answer for 3 min"),
+        (machine("silent", 4000.0), "unknown", "no answer", "No answer for 1 h 6 min"),
+        (machine("silent", 400.0, tick=None), "unknown", "no answer", "No answer for 6 min"),
+        (machine("starting", 4.0, tick=None), "unknown", "no answer yet", "No answer yet"),
+        (machine("unreachable", 130.0), "unknown", "unreachable", "Unreachable for 2 min"),
+        (machine("refused", 4.0, tick=None), "unknown", "refused", "Refused"),
+        (machine("stopped", 60.0), "unknown", "stopped", "Stopped 1 min ago"),
+    ],
+)
+def test_tile_says_in_words_what_is_wrong(shown: Machine, level: str, word: str, headline: str) -> None:
+    """A machine that cannot be reached is not one that starts. The last figures are no figures of now."""
+    tile = build_tile(shown)
+
+    assert (tile.level, tile.word, tile.headline) == (level, word, headline)
+    is_current = shown.state == "up" and not shown.is_late
+    assert bool(tile.note) == (not is_current)
+    assert bool(tile.left) == is_current
+    assert (tile.holder is None) == (not is_current)
+
+
+def test_tile_names_the_grower_else_the_largest_process() -> None:
+    growing = machine(growth=HolderGrowth("train.py", 423.0 * (1 << 20)))
+    calm = replace(growing, tick=tick(RAM, level="low"))
+
+    assert build_tile(growing).holder == ("train.py", "+423.0 MiB/s")
+    assert build_tile(growing).is_growing
+    assert not build_tile(calm).is_growing
+    assert build_tile(machine()).holder == ("vllm", "9.0 GiB")
+    assert build_tile(machine(tick=tick(RAM, holders=()))).holder is None
+
+
+def test_tile_says_what_is_left_of_the_worst_pool() -> None:
+    """With its name where several pools have a level. An unknown figure is not 0."""
+    carveout = replace(CARD, kind="carveout", level="unknown")
+
+    assert build_tile(machine()).left == "5.0 of 25.0 GiB left, VRAM"
+    assert build_tile(machine(tick=tick(RAM, CARD, worst="ram"))).left == "30.0 of 100.0 GiB left, System RAM"
+    assert build_tile(machine(tick=tick(RAM, carveout))).left == "30.0 of 100.0 GiB left"
+    assert build_tile(machine(tick=tick(RAM, left_out=True))).left == "30.0 of 100.0 GiB left · more pools"
+    assert build_tile(machine(tick=tick())).left == "— not known how much is left"
+
+
+def towers(*pools: PoolTick) -> dict[str, Tower]:
+    return {one.name: one for one in draw_towers(pools, is_current=True)}
+
+
+def test_pools_of_a_machine_have_one_scale() -> None:
+    """A quarter of the size is a quarter of the height, and so are the parts, which are within their frame."""
+    found = towers(RAM, CARD)
+    ram, card = found["System RAM"], found["VRAM"]
+
+    assert card.frame.height / ram.frame.height == pytest.approx(0.25, abs=0.01)
+    assert card.frame.ground == pytest.approx(ram.frame.ground, abs=0.1) == HEIGHT
+    assert [one.holder for one in ram.parts] == ["gpu", "processes", "unattributed"]
+    for part, size in zip(ram.parts, (40, 20, 10), strict=True):
+        assert part.place.height == pytest.approx(ram.frame.height * size / 100, abs=0.1)
+    assert ram.parts[0].place.ground == pytest.approx(HEIGHT, abs=0.1)
+    assert ram.parts[1].place.ground == pytest.approx(ram.parts[0].place.y, abs=0.2)
+
+
+@pytest.mark.parametrize("count", [3, 8, 16])
+def test_system_ram_lies_below_many_gpus(count: int) -> None:
+    """All towers fit into the picture, also those of sixteen GPUs."""
+    cards = [replace(CARD, id=f"gpu{number:02}", label=f"VRAM {number}") for number in range(count)]
+    found = towers(replace(RAM, size=2000 * GIB), *cards)
+    band = found.pop("System RAM").frame
+
+    assert (band.width, band.ground) == (WIDTH - 116, HEIGHT)
+    places = sorted((one.frame.x, one.frame.right) for one in found.values())
+    assert all(end <= begin + 0.15 for (_, end), (begin, _) in pairwise(places))
+    assert places[-1][1] <= WIDTH + 0.5
+    assert all(one.frame.ground < band.y for one in found.values())
+
+
+def test_parts_of_unknown_holders_are_not_guessed() -> None:
+    """An older sender says neither the kind of a pool nor what is in it."""
+    old, unknown = towers(PoolTick("ram", "System RAM", 10, 5, 5)), towers(replace(RAM, used=None))
+
+    assert [one.holder for one in old["System RAM"].parts] == ["used"]
+    assert unknown["System RAM"].parts == ()
+    assert {one.parts for one in draw_towers((RAM, CARD), is_current=False)} == {()}
+    assert draw_towers((replace(RAM, size=0),), is_current=True) == ()
+
+
+def test_impossible_parts_stay_within_the_tower() -> None:
+    """A sender may claim anything: more than used, more than there is."""
+    tower = towers(replace(RAM, used=300 * GIB, gpu=200 * GIB, processes=200 * GIB))["System RAM"]
+
+    assert sum(one.place.height for one in tower.parts) <= tower.frame.height + 0.1
+    assert min(one.place.y for one in tower.parts) >= tower.frame.y - 0.1
+
+
+def test_curve_has_a_gap_where_ticks_are_missing() -> None:
+    places = [(0.0, 0, 50), (10.0, 1, 50), (20.0, 3, 50), (100.0, 17, 20), (110.0, 19, 10), (300.0, 60, 5)]
+
+    line, area = draw_curve(places)
+
+    assert line == "M0 50L3 50M17 20L19 10"
+    assert area == f"M0 {HEIGHT}L0 50L3 50V{HEIGHT}zM17 {HEIGHT}L17 20L19 10V{HEIGHT}z"
+
+
+def test_wash_lasts_as_long_as_its_level() -> None:
+    points = [TrendPoint(10.0 * number, "high" if 20 <= number < 40 else "low", {}) for number in range(60)]
+
+    (wash,) = draw_washes(points, 600.0, 600.0)
+
+    assert (wash.x, wash.width, wash.level) == (
+        round(CURVE_WIDTH * 20 / 60),
+        round(CURVE_WIDTH * 40 / 60) - round(CURVE_WIDTH * 20 / 60),
+        "high",
+    )
+    assert draw_washes([], 600.0, 600.0) == ()
+
+
+def test_silence_is_hatched_from_the_last_tick_on() -> None:
+    """The curve ends there. After ten minutes nothing of it is left."""
+    points = tuple(TrendPoint(400.0 + 10 * number, "low", {"ram": 0.5, "gpu0": 0.5}) for number in range(61))
+    silent = build_tile(machine("silent", 300.0, trend=points)).picture
+    long = build_tile(machine("silent", 5000.0, trend=points)).picture
+
+    assert silent.silent_from == CURVE_WIDTH / 2
+    assert max(int(one.split()[0]) for one in silent.line[1:].split("L")) <= CURVE_WIDTH / 2
+    assert long.silent_from == 0
+    assert build_tile(machine(trend=points)).picture.silent_from is None
+
+
+def test_largest_fit_is_that_of_machines_that_answer() -> None:
+    """Of a device what is free at once, of System RAM what is available."""
+    wall = build_wall(Fleet().machines(calm_workstation()), no_past)
+
+    assert wall.on_device is not None
+    assert wall.in_ram is not None
+    assert wall.on_device.machine == wall.in_ram.machine == "mi300-1"
+    silent = [replace(one, state="silent") for one in Fleet().machines(calm_workstation())]
+    assert build_wall(silent, no_past).on_device is None
+
+
+def test_machines_that_mdns_found_are_beside_the_wall() -> None:
+    found = FoundMachine("spark-9", "http://spark-9:6360", "run9")
+    wall = build_wall(Fleet().with_found([found])(calm_workstation()), no_past)
+
+    assert [one.name for one in wall.found] == ["spark-9"]
+    assert "spark-9" not in {one.machine.name for one in wall.tiles}
+
+
+def test_own_past_is_read_from_the_history() -> None:
+    """Ten minutes in steps of ten seconds, with the level of each."""
+    snapshot, history = calm_workstation(), History()
+    own = tick(replace(RAM, id="ram"))
+    for second in range(700):
+        history.add(1000.0 + second, {"pressure.ram.ratio": 0.5, "pressure.ram.level": float(second > 600)})
+    past = read_own_past(history, snapshot, own, None)
+
+    assert 55 <= len(past.trend) <= 60
+    assert {one.used["ram"] for one in past.trend} == {0.5}
+    assert past.trend[0].level == "low"
+    assert past.trend[-1].level == "medium"
+    assert read_own_past(None, snapshot, own, None).trend == ()
+    assert read_own_past(History(), snapshot, own, None).trend == ()
+
+
+def test_names_of_other_machines_are_text() -> None:
+    """Names, kinds and processes of another machine break no page."""
+    pages = Pages()
+    pages.machines = Fleet().machines
+
+    page = pages.page("machines", calm_workstation())
+
+    reader = Reader(page)
+    assert reader.open == []
+    assert "</script><b>x" in reader.text
+    assert b"<script>alert" not in page
+    assert b"machines/%3C/script%3E%3Cb%3Ex" in page
+
+
+def test_updates_of_the_wall_stay_in_the_window_of_the_stream() -> None:
+    """The next update refers to the one before, up to 32 KiB back: 24 tiles are smaller than that."""
+    pages = Pages()
+    pages.machines = Fleet().machines
+
+    assert len(pages.fragment("machines", calm_workstation())) < 32 << 10
+
+
+def test_machine_without_figures_has_reasons_and_no_numbers() -> None:
+    tile = tiles()["locked"]
+
+    assert tile.picture.towers == ()
+    assert tile.note == "it answers 401: check the token"
+    assert tile.machine.last_tick_unix is Absent.NOT_AVAILABLE
