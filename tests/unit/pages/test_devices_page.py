@@ -13,9 +13,18 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.words import fault
 from memwatch_web.pages.devices import MAX_HOLDERS, build_entries
 from memwatch_web.pages.renderer import Pages
-from support.html_reader import read
+from support.html_reader import Reader, read
+from support.sample_mig import eight_by_seven
 from support.sample_parts import process
-from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server
+from support.sample_snapshots import (
+    calm_workstation,
+    critical_gb10,
+    discrete_gpu,
+    hostile_names,
+    mig_server,
+    partition,
+    unknown_figures,
+)
 
 GIB = 1 << 30
 
@@ -142,3 +151,114 @@ def test_error_kinds_use_the_names_of_the_vendors(kind: str, words: str) -> None
 def test_page_contains_sentence(snapshot: Snapshot, sentence: str) -> None:
     """An empty process list reads "No processes." only if it is complete."""
     assert sentence in read(snapshot, "devices").text
+
+
+def test_bars_of_a_page_have_one_scale() -> None:
+    """The largest pool is as wide as the column, a quarter of it a quarter as wide."""
+    snapshot = discrete_gpu()
+    ram, first, second = snapshot.pools
+    quarter = first.size_bytes // 4
+    empty = replace(
+        second, size_bytes=quarter, used_bytes=0, available_bytes=quarter, free_bytes=quarter, unattributed_bytes=0
+    )
+    small = replace(snapshot, pools=(ram, first, empty))
+
+    bars = [entry.bars[0] for entry in build_entries(replace(small, pressure=()))]
+
+    assert [bar.width for bar in bars] == [1.0, pytest.approx(0.25)]
+    assert bars[0].parts[0].width == pytest.approx(21_260_088_115 / 25_757_220_864)
+    assert bars[1].parts == ()
+
+
+def test_share_of_a_unified_machine_is_inside_its_pool() -> None:
+    """CUDA Pool ⊂ System RAM, to scale: its bytes are the first of those in use."""
+    snapshot = critical_gb10()
+    (bar,) = build_entries(snapshot)[0].bars
+    ram, share = snapshot.pools[0], snapshot.shares[0]
+    pool, rest = bar.parts
+
+    assert bar.relations == (("CUDA Pool ⊂ System RAM", share.used_bytes),)
+    assert (pool.name, pool.holder, pool.start) == ("CUDA Pool", "gpu", 0.0)
+    assert isinstance(share.used_bytes, int)
+    assert isinstance(ram.used_bytes, int)
+    assert pool.width == pytest.approx(share.used_bytes / ram.size_bytes)
+    assert (rest.start, rest.holder) == (pool.width, "unattributed")
+    assert rest.start + rest.width == pytest.approx(ram.used_bytes / ram.size_bytes)
+
+
+def test_mig_instances_are_cells_of_their_gpu() -> None:
+    """Side by side at the scale of the GPU, each with its own use and level; the row has the worst of them."""
+    entry = build_entries(mig_server())[0]
+    (bar,) = entry.bars
+    first, second = bar.cells
+
+    assert [cell.label for cell in bar.cells] == ["MIG 3g.40gb", "MIG 2g.20gb"]
+    assert second.start == first.width == pytest.approx(42_412_802_048 / 85_520_809_984)
+    assert first.used == pytest.approx(34_359_738_368 / 42_412_802_048)
+    assert (first.level, second.level, entry.level) == ("high", "critical", "critical")
+    assert entry.reason.startswith("MIG 2g.20gb ")
+    assert bar.parts == ()
+
+
+def test_fifty_six_instances_are_in_eight_rows() -> None:
+    entries = build_entries(eight_by_seven())
+
+    assert [len(entry.bars[0].cells) for entry in entries] == [7] * 8
+    assert all(sum(cell.width for cell in entry.bars[0].cells) <= 1.0 + 1e-9 for entry in entries)
+
+
+def test_limit_in_no_pool_is_the_bar_of_its_device() -> None:
+    (bar,) = build_entries(partition())[0].bars
+
+    assert (bar.id, bar.size_bytes, bar.width) == ("gpu0.limit", 20 * GIB, 1.0)
+    assert bar.parts[0].width == pytest.approx(0.75)
+
+
+def test_unknown_use_is_hatched_and_not_zero() -> None:
+    bar = build_entries(unknown_figures())[0].bars[0]
+    page = Pages().page("devices", unknown_figures()).decode()
+
+    assert (bar.used_bytes, bar.parts) == (Absent.INCONSISTENT, ())
+    assert 'fill="url(#not-read)"' in page
+    assert "use not known of 24.0 GiB used" in page
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "word"),
+    [
+        (with_device(discrete_gpu(), state="needs_reset"), "needs reset"),
+        (with_device(discrete_gpu(), state="missing"), "missing"),
+        (with_device(discrete_gpu(), **asdict(Vitals.absent(Absent.SUSPENDED))), "asleep"),
+        (with_device(discrete_gpu(), headroom_bytes=Absent.SUSPENDED), "asleep"),
+        (replace(discrete_gpu(), pressure=()), "ok"),
+        (discrete_gpu(), "high"),
+    ],
+)
+def test_row_says_what_state_its_device_is_in(snapshot: Snapshot, word: str) -> None:
+    """A device that is lost is that before it is anything else, and one that sleeps is not read."""
+    page = Pages().page("devices", snapshot).decode()
+    row = page[page.index('<div class="device-state">') :]
+
+    assert word in Reader(row[: row.index('<div class="device-holders">')].encode()).text
+
+
+def test_level_of_a_row_has_its_reason() -> None:
+    """The time left first; the use is in the bar."""
+    entry = build_entries(critical_gb10())[0]
+
+    assert entry.reason == "full in ~40 s"
+    assert "some tasks stalled on memory" in entry.reasons
+    assert build_entries(replace(discrete_gpu(), pressure=()))[0].reason == ""
+
+
+def test_sixteen_devices_are_sixteen_rows_that_can_be_linked_to() -> None:
+    snapshot = discrete_gpu()
+    many = tuple(replace(snapshot.devices[0], id=f"gpu{number}", name="<b>x</b>") for number in range(16))
+    page = Pages().page("devices", replace(snapshot, devices=many)).decode()
+
+    assert re.findall(r'<section class="device-row [^"]+" id="device-(gpu\d+)"', page) == [one.id for one in many]
+    assert "<b>x</b>" not in page
+
+
+def test_machine_without_a_device_has_a_sentence() -> None:
+    assert "device-row" not in Pages().page("devices", hostile_names()).decode()

@@ -1,0 +1,70 @@
+"""The devices page in a browser: eight GPUs on one screen, phones, details that stay open, accessibility."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+from playwright.sync_api import expect
+
+from memwatch.core.snapshot import Snapshot
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.frames import read_frames
+from support.axe import faults
+from support.browsing import SharedBrowser, wait_for_frames
+from support.live_page import showing, wait_for_ticks
+from support.sample_mig import eight_by_seven
+from support.sample_site import Site
+from support.type_scale import wrong_type
+
+CUT = """() => [...document.querySelectorAll(".device-figure > *, .device-caption b, .device-holders b")]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)"""
+
+
+def eight_gpus() -> Snapshot:
+    """Eight H100 shortly before they are full, the last one with three MIG instances."""
+    return next(islice(read_frames(path_of("h100x8-mig")), 330, None))
+
+
+def test_eight_gpus_are_on_one_screen_without_a_fault(browser: SharedBrowser) -> None:
+    """In both themes, with and without the details of a device; five sizes of type and three weights."""
+    with showing(browser, Site(eight_gpus()), "/devices", viewport={"width": 1440, "height": 900}) as page:
+        wait_for_ticks(page)
+        height, width = page.evaluate("[document.body.scrollHeight, document.documentElement.scrollWidth]")
+        rows, cut = page.locator(".device-row").count(), page.evaluate(CUT)
+        page.locator("summary").first.click()
+        wrong = wrong_type(page)
+        light = faults(page)
+        page.emulate_media(color_scheme="dark")
+        dark = faults(page, "color-contrast")
+
+    assert (light, dark, cut) == ([], [], [])
+    assert rows == 8
+    assert (height <= 900, width) == (True, 1440)
+    assert wrong == set()
+
+
+@pytest.mark.parametrize("width", [390, 320])
+def test_devices_do_not_scroll_sideways_on_a_phone(browser: SharedBrowser, width: int) -> None:
+    with showing(browser, Site(eight_by_seven()), "/devices", viewport={"width": width, "height": 844}) as page:
+        page.locator("summary").first.click()
+        wait_for_frames(page)
+        scrolled = page.evaluate("document.documentElement.scrollWidth")
+
+    assert scrolled == width
+
+
+def test_details_have_everything_and_stay_open(browser: SharedBrowser) -> None:
+    with showing(browser, Site(eight_gpus()), "/devices#device-gpu3") as page:
+        row = page.locator("#device-gpu3")
+        row.locator("summary").click()
+        wait_for_ticks(page, 2)
+        expect(row.get_by_role("heading", name="Identity")).to_be_visible()
+        words = row.inner_text()
+        inside = row.evaluate("(one) => one.getBoundingClientRect().top < innerHeight")
+        closed = page.locator("#device-gpu2").inner_text()
+
+    assert inside
+    for heading in ("Memory", "Processes", "Identity", "Detection", "Driver errors", "Sensors"):
+        assert heading in words
+        assert heading not in closed
