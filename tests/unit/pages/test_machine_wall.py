@@ -26,6 +26,7 @@ from memwatch_web.pages.machine_wall import (
     draw_towers,
     draw_washes,
     read_own_past,
+    simplify,
 )
 from memwatch_web.pages.renderer import Pages
 from support.fakes import GIB
@@ -181,6 +182,20 @@ def test_curve_has_a_gap_where_ticks_are_missing() -> None:
 
     assert line == "M0 50L3 50M17 20L19 10"
     assert area == f"M0 {HEIGHT}L0 50L3 50V{HEIGHT}zM17 {HEIGHT}L17 20L19 10V{HEIGHT}z"
+
+
+def test_curve_is_drawn_within_a_pixel_and_with_few_points() -> None:
+    """A ramp with noise is one line, a step stays a step."""
+    ramp = [(2 * at, 70 - at + at % 2) for at in range(50)]
+    step = [(at, 60) for at in range(20)] + [(at, 10) for at in range(20, 40)]
+
+    assert simplify(step) == [(0, 60), (19, 60), (20, 10), (39, 10)]
+    found = simplify(ramp)
+    assert len(found) <= 4
+    for (x, y), (to, low) in pairwise(found):
+        for at, exact in ramp:
+            if x <= at <= to:
+                assert y + (low - y) * (at - x) / (to - x) == pytest.approx(exact, abs=1.01)
 
 
 def test_wash_lasts_as_long_as_its_level() -> None:

@@ -158,8 +158,10 @@ def _explain(snapshot: Snapshot, bars: Iterable[DeviceBar], level: str) -> tuple
 
 def _first_reason(verdict: Pressure) -> str:
     """Return the time left, when the level ends, or the first reason beside use, which the bar shows."""
-    others = [one.text for one in words.stated(verdict) if one.signal not in ("util", "ttf")]
-    return next(iter(filter(None, [words.full(verdict), *words.countdown(verdict), *others])), "")
+    stated = words.stated(verdict)
+    others = [one.text for one in stated if one.signal not in ("util", "ttf")]
+    held = [f"clears {found['way']}" for one in stated if (found := words.HELD.search(one.text)) and found["way"]]
+    return next(iter(filter(None, [words.full(verdict), *words.countdown(verdict), *others, *held])), "")
 
 
 def short_label(share: Share) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 
 from msgspec import Struct
 
@@ -27,8 +28,8 @@ CURVE_WIDTH, TOWERS_X = 104, 116
 # Height of the level above a tower, and of System RAM below many GPUs with the space between both.
 CAP, BAND, BAND_GAP = 3, 5, 4
 MAX_TOWER_WIDTH, MANY_TOWERS = 40, 8
-# Smaller changes of the curve are not drawn.
-MIN_STEP = 2
+# By so much the curve may differ from the figures.
+TOLERANCE = 1.0
 # Without a point for longer than these steps, the curve has a gap.
 GAP_STEPS = 2.5
 # From this age on, minutes are enough.
@@ -348,7 +349,7 @@ def draw_curve(places: Sequence[tuple[float, int, int]]) -> tuple[str, str]:
             pieces.append([])
         pieces[-1].append((x, y))
         before = unix
-    drawn = [_drop_inner(piece) for piece in pieces if len(piece) > 1]
+    drawn = [simplify(piece) for piece in pieces if len(piece) > 1]
     line = "".join(f"M{_join(piece)}" for piece in drawn)
     area = "".join(f"M{piece[0][0]} {HEIGHT}L{_join(piece)}V{HEIGHT}z" for piece in drawn)
     return line, area
@@ -358,14 +359,23 @@ def _join(piece: Sequence[tuple[int, int]]) -> str:
     return "L".join(f"{x} {y}" for x, y in piece)
 
 
-def _drop_inner(piece: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Drop points that are less than MIN_STEP above or below the one before: noise would make updates long."""
-    kept, before = [piece[0]], piece[0]
+def simplify(piece: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Drop points that are at most TOLERANCE above or below the line without them: noise makes updates long."""
+    kept, anchor, before = [piece[0]], piece[0], piece[0]
+    lowest, highest = -inf, inf
     for here in piece[1:]:
-        if abs(here[1] - kept[-1][1]) >= MIN_STEP:
-            kept += [here] if before == kept[-1] else [(before[0], kept[-1][1]), here]
+        if not lowest <= _slope(anchor, here) <= highest:
+            anchor = before
+            kept.append(anchor)
+            lowest, highest = -inf, inf
+        lowest = max(lowest, _slope(anchor, here, -TOLERANCE))
+        highest = min(highest, _slope(anchor, here, TOLERANCE))
         before = here
-    return kept if kept[-1][0] == before[0] else [*kept, before]
+    return [*kept, before]
+
+
+def _slope(one: tuple[int, int], other: tuple[int, int], more: float = 0.0) -> float:
+    return (other[1] + more - one[1]) / max(other[0] - one[0], 0.5)
 
 
 def draw_washes(points: Sequence[TrendPoint], last: float, end: float) -> tuple[Wash, ...]:
