@@ -29,6 +29,7 @@ from memwatch_web.pages.machine_wall import (
     simplify,
 )
 from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.server_charts import draw_ticks
 from support.fakes import GIB
 from support.html_reader import Reader
 from support.sample_fleet import Fleet
@@ -196,6 +197,18 @@ def test_curve_is_drawn_within_a_pixel_and_with_few_points() -> None:
         for at, exact in ramp:
             if x <= at <= to:
                 assert y + (low - y) * (at - x) / (to - x) == pytest.approx(exact, abs=1.01)
+
+
+@pytest.mark.parametrize("step", [1.0, 10.0])
+def test_chart_of_ticks_is_a_line_with_a_gap_where_they_are_missing(step: float) -> None:
+    """Also for the hour, whose ticks are about ten seconds apart."""
+    times = [1000.0 + step * 1.1 * at for at in range(20)]
+    times += [times[-1] + step * (5 + at) for at in range(20)]
+
+    chart = draw_ticks([tick(RAM, unix=unix) for unix in times], step)
+
+    assert chart is not None
+    assert [path.count(",") for path in chart.lines[0].paths] == [20, 20]
 
 
 def test_wash_lasts_as_long_as_its_level() -> None:

@@ -227,7 +227,7 @@ def draw_ticks(ticks: Sequence[NeighbourTick], step_seconds: float) -> LastRunCh
     """Draw the use of each pool. None for fewer than two ticks. Longer than 2.5 steps without one is a gap."""
     if len(ticks) < 2:
         return None
-    samples = [Sample(one.unix, one.unix / step_seconds, measure_use(one)) for one in ticks]
+    samples = [Sample(one.unix / step_seconds, one.unix, measure_use(one)) for one in ticks]
     lines = [build_line(pool.label, RATIO_OF.format(pool.id), samples) for pool in ticks[-1].pools]
     known: tuple[Line, ...] = tuple(line for line in lines if line)
     return LastRunChart(ticks[0].unix, ticks[-1].unix, known, ()) if known else None
