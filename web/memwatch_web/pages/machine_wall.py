@@ -28,7 +28,7 @@ CURVE_WIDTH, TOWERS_X = 104, 116
 # Height of the level above a tower, and of System RAM below many GPUs with the space between both.
 CAP, BAND, BAND_GAP = 3, 5, 4
 MAX_TOWER_WIDTH, MANY_TOWERS = 40, 8
-# By so much the curve may differ from the figures.
+# Largest difference between the curve and the figures.
 TOLERANCE = 1.0
 # Without a point for longer than these steps, the curve has a gap.
 GAP_STEPS = 2.5
