@@ -637,7 +637,8 @@ def test_markdown_has_names_as_code() -> None:
     text = render(incident_json(INCIDENT))
 
     assert r"| ` x\|* ` | 7 |" in text
-    assert text.startswith("# Incident 20261121T102233Z\n")
+    assert text.startswith("# ` x|* took 1.0 GiB in System RAM `\n")
+    assert "| Incident | 20261121T102233Z |" in text
     assert "OK → critical" in text
 
 
@@ -648,7 +649,7 @@ def test_names_make_no_link_and_no_mention_in_markdown(name: str) -> None:
     """A forge makes links of URLs, of numbers and of users in any text except code."""
     found = incident_json(INCIDENT)
     suspect = {**found["cause"], "who": name, "unit": name, "container": name}
-    texts = {"sentence": name, "label": name, "target": name, "evidence": [name], "cause": suspect}
+    texts = {"title": name, "summary": name, "label": name, "target": name, "evidence": [name], "cause": suspect}
     entries = {"timeline": [{**entry, "text": name} for entry in found["timeline"]]}
 
     def outside(incident: dict[str, Any]) -> str:

@@ -91,21 +91,22 @@ def list_lines(found: list[Json]) -> Iterator[str]:
             yield ""
         state = f"{title_of(one['kind'])}, {one['label']}" + (", not over" if one["ended"] is None else "")
         yield f"{one['id']}  {stamp(one['began_unix'])}  {state}"
-        yield f"  {one['sentence']}"
+        yield f"  {one['title']}"
 
 
 def report_lines(found: Json) -> Iterator[str]:
     end = "not over" if found["ended_unix"] is None else clock(found["ended_unix"])
+    yield found["title"]
     yield f"{found['id']}  {stamp(found['began_unix'])} to {end}  {title_of(found['kind'])}"
-    yield found["sentence"]
-    lowest, back = found["lowest_available_bytes"], found["came_back_bytes"]
-    if lowest is not None:
-        returned = "" if back is None else f", {size(back)} came back"
-        yield f"{found['label']}: {size(lowest)} available at the worst{returned}"
-    yield from _suspect_lines(found)
+    if found["summary"]:
+        yield found["summary"]
+    yield ""
+    yield from columns([(fact["name"], fact["value"], _note(fact)) for fact in found["facts"]])
+    for one in found["candidates"]:
+        yield f"Candidate: {_owner(one)}, grew by {size(one['growth_bytes'])} since {clock(one['began_unix'])}"
     if found["killer"] is not None:
         yield f"Killer: {title_of(found['killer']['kind'])}"
-    for victim in found["victims"]:
+    for victim in found["victims"] if len(found["victims"]) > 1 else ():
         yield f"Victim: {_owner(victim)}, {_known(victim['held_bytes'])}, {_role(victim['is_cause'])}"
     if found["evidence"]:
         yield ""
@@ -115,12 +116,9 @@ def report_lines(found: Json) -> Iterator[str]:
         yield from columns([(clock(one["unix"]), one["kind"], one["text"]) for one in found["timeline"]])
 
 
-def _suspect_lines(found: Json) -> Iterator[str]:
-    cause = found["cause"]
-    if cause is not None:
-        yield f"Cause: {_owner(cause)}, grew by {size(cause['growth_bytes'])} since {clock(cause['began_unix'])}"
-    for one in found["candidates"]:
-        yield f"Candidate: {_owner(one)}, grew by {size(one['growth_bytes'])} since {clock(one['began_unix'])}"
+def _note(fact: Json) -> str:
+    """Return the note of a fact, with its time."""
+    return ", ".join(part for part in (fact["note"], "" if fact["unix"] is None else clock(fact["unix"])) if part)
 
 
 def _owner(one: Json) -> str:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from memwatch.core import units
 from memwatch.core.events import MARK
 from memwatch.core.listing import first_of, some_of
-from memwatch.core.model import Absent
+from memwatch.core.model import Absent, PoolKind
 from memwatch.reporting.incidents.cause import Finding, Members, Observed, find_cause
 from memwatch.reporting.incidents.killer import Death, choose_killer, is_member, mark_victims
 from memwatch.reporting.incidents.readings import FrameReader, Holding, Reading
@@ -21,6 +21,8 @@ MAX_ENTRIES, MAX_SAMPLES, MAX_HOLDERS, MAX_EVIDENCE, MAX_NAMED = 200, 120, 6, 30
 # Ends and starts of smaller processes are not worth an entry.
 MIN_PROCESS_BYTES = 64 << 20
 BEFORE_SECONDS = 60.0
+# The uses of System RAM that the picture of an incident shows.
+SAMPLE_PARTS = ("huge_pages", "shared_memory", "kernel", "unattributed", "page_cache", "swap")
 MARK_SECONDS, MAX_MARK = 10.0, 60
 # Fractions of time that tasks stall, from which on a stall is an entry.
 STALLS = (0.1, 0.4)
@@ -78,12 +80,26 @@ def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[
         came_back_bytes=came_back,
         evidence=first_of(evidence, MAX_EVIDENCE, "observations"),
         timeline=tuple(list_entries(one, readings, deaths)),
-        samples=() if one.is_of_cgroup else sample(readings, finding),
+        samples=() if one.is_of_cgroup else sample(readings, finding, has_parts=_is_system_ram(one)),
         gpu_holders=() if one.is_of_cgroup else list_gpu_holders(readings),
         boot_id=one.boot_id,
         times=one.times,
         first_began=one.first_began if one.times > 1 else None,
+        growth_seconds=measure_growth(finding),
+        rise_bytes=None if finding.rise is None or finding.is_long or one.is_of_cgroup else finding.rise.taken,
+        kills=sum(each.count for each in deaths if each.killer.kind != "program") + one.more_deaths,
     )
+
+
+def measure_growth(finding: Finding) -> float | None:
+    """Return the seconds in which the cause grew, None without a cause or a rise."""
+    cause, rise = finding.cause, finding.rise
+    return None if cause is None or rise is None else max(0.0, rise.end.unix - cause.began)
+
+
+def _is_system_ram(one: OpenIncident) -> bool:
+    pools = one.frames[-1].pools if one.frames else ()
+    return any(pool.id == one.target and pool.kind is PoolKind.SYSTEM_RAM for pool in pools)
 
 
 def _available(reading: Reading) -> int:
@@ -243,8 +259,11 @@ def _stalls(one: OpenIncident) -> Iterator[Entry]:
             yield Entry(frame.unix, "cgroup", f"{group.cgroup} stalled for {group.some_ratio:.0%} of the time")
 
 
-def sample(readings: Sequence[Reading], finding: Finding) -> tuple[Sample, ...]:
-    """Return readings for a picture, evenly spaced, with the worst one, and the largest holders in each."""
+def sample(readings: Sequence[Reading], finding: Finding, has_parts: bool = False) -> tuple[Sample, ...]:
+    """Return readings for a picture, evenly spaced, with the worst one, and the largest holders in each.
+
+    `has_parts`: the parts of the readings are those of the target.
+    """
     if not readings:
         return ()
     step = max(1, -(-len(readings) // (MAX_SAMPLES - 2)))
@@ -261,7 +280,7 @@ def sample(readings: Sequence[Reading], finding: Finding) -> tuple[Sample, ...]:
         named = (
             [*named[: MAX_HOLDERS - 1], (cause.pid, cause.who)] if (cause.pid, cause.who) not in named else named
         )
-    return tuple(_sample(readings[index], frozenset(named)) for index in sorted(chosen))
+    return tuple(_sample(readings[index], frozenset(named), has_parts) for index in sorted(chosen))
 
 
 def list_gpu_holders(readings: Sequence[Reading]) -> tuple[str, ...]:
@@ -280,10 +299,11 @@ def name_in_samples(name: str, pid: int) -> str:
     return f"{name} ({pid})"
 
 
-def _sample(reading: Reading, named: frozenset[tuple[int, str]]) -> Sample:
+def _sample(reading: Reading, named: frozenset[tuple[int, str]], has_parts: bool) -> Sample:
     holders = {
         name_in_samples(holding.name, key.pid): holding.size
         for key, holding in reading.holders.items()
         if (key.pid, holding.name) in named
     }
-    return Sample(reading.unix, reading.used, reading.available, holders)
+    parts = {name: reading.parts[name] for name in SAMPLE_PARTS if name in reading.parts} if has_parts else {}
+    return Sample(reading.unix, reading.used, reading.available, holders, reading.level, parts, reading.stall_ratio)

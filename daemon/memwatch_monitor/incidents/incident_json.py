@@ -6,6 +6,7 @@ from typing import Annotated
 
 from memwatch.core.doc import Doc
 from memwatch.core.wire import Form, Json, Shape, Wire
+from memwatch.reporting.incidents import words
 from memwatch.reporting.incidents.records import Entry, Incident, Killer, Sample, Suspect, Victim
 from memwatch.reporting.render.json import rfc3339
 
@@ -16,6 +17,18 @@ def time(record: Victim | Entry, _: object) -> str:
 
 def began_unix(record: Incident | Suspect, _: object) -> float:
     return record.began
+
+
+def title(record: Incident, _: object) -> Annotated[str, Doc("What happened, in a line.")]:
+    return words.write_title(record)
+
+
+def summary(record: Incident, _: object) -> Annotated[str, Doc("By how much, beside whom, what came back.")]:
+    return words.write_summary(record)
+
+
+def facts(record: Incident, _: object) -> Annotated[tuple[words.Fact, ...], Doc("The list has the first two.")]:
+    return tuple(words.list_facts(record))
 
 
 def ended_unix(record: Incident, _: object) -> Annotated[float | None, Doc("Null while it lasts.")]:
@@ -31,8 +44,11 @@ INCIDENTS = Wire(
     (
         Shape(
             Incident,
-            further=(began_unix, ended_unix),
-            order=("id", "kind", "target", "label", "began", "began_unix", "ended", "ended_unix", ...),
+            further=(title, summary, facts, began_unix, ended_unix),
+            order=(
+                *("id", "kind", "target", "label", "began", "began_unix", "ended", "ended_unix"),
+                *("title", "summary", "facts", ...),
+            ),
             forms={"began": BEGAN, "ended": ENDED},
         ),
         Shape(Suspect, "IncidentSuspect", further=(began_unix,), forms={"began": BEGAN}),
@@ -40,6 +56,7 @@ INCIDENTS = Wire(
         Shape(Victim, "IncidentVictim", further=(time,), order=("time", ...)),
         Shape(Entry, "IncidentEntry", further=(time,), order=("time", ...)),
         Shape(Sample, "IncidentSample"),
+        Shape(words.Fact, "IncidentFact"),
     )
 )
 

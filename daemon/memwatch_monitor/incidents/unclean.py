@@ -14,7 +14,7 @@ from memwatch.reporting.incidents.cause import Finding, find_cause
 from memwatch.reporting.incidents.readings import read_ticks
 from memwatch.reporting.incidents.records import Entry, Incident, Killer
 from memwatch.reporting.incidents.sentence import describe_cause, list_evidence
-from memwatch_monitor.incidents.assemble import list_gpu_holders, sample
+from memwatch_monitor.incidents.assemble import list_gpu_holders, measure_growth, sample
 from memwatch_monitor.incidents.triggers import RAM
 
 CUT_OFF = "the record ends here: memwatchd did not end cleanly"
@@ -100,6 +100,8 @@ def build_unclean(words: UncleanShutdown, crash: Sequence[str], boot_id: str = "
         samples=sample(readings, finding),
         gpu_holders=list_gpu_holders(readings),
         boot_id=boot_id,
+        growth_seconds=measure_growth(finding),
+        rise_bytes=None if finding.rise is None or finding.is_long else finding.rise.taken,
     )
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memwatch.reporting.incidents.records import Incident
+from memwatch.reporting.incidents.words import write_summary, write_title
 from scripts.reference.markdown import page, prose
 from support.incident_player import Player, Scenario
 from support.incident_scenarios import SCENARIOS
 
 INTRO = """
-The sentences with which `/incidents` and `memwatch incidents` explain the scripted incidents of `tests/incidents`.
-Each was rebuilt from a public report, which is named, or from a measurement; figures that it lacks are assumed.
+The titles and summaries with which `/incidents` and `memwatch incidents` explain the scripted incidents of
+`tests/incidents`. Each was rebuilt from a public report, which is named, or from a measurement; figures that it
+lacks are assumed.
 [Incidents](../howto/incidents.md) explains how the cause is found.
 """
 HEADINGS = {
@@ -32,7 +34,9 @@ def explain(script: Scenario) -> Incident:
 def entries(kind: str) -> Iterator[str]:
     for script in SCENARIOS:
         if script.truth.kind == kind:
-            yield f"- **{prose(script.name)}** ({prose(script.source)})\\\n  {prose(explain(script).sentence)}"
+            found = explain(script)
+            text = f"{write_title(found)}. {write_summary(found)}"
+            yield f"- **{prose(script.name)}** ({prose(script.source)})\\\n  {prose(text)}"
 
 
 def render() -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from memwatch.core.owners import describe_home
 from memwatch.core.units import size
 from memwatch.reporting.incidents.records import title_of
+from memwatch.reporting.incidents.words import capitalize
 
 Json = Mapping[str, Any]
 NOT_KNOWN = "not known"
@@ -27,8 +28,8 @@ def render(found: Json) -> str:
 
 
 def _lines(found: Json) -> Iterator[str]:
-    yield f"# Incident {found['id']}"
-    yield from ("", code(found["sentence"]), "")
+    yield f"# {code(found['title'])}"
+    yield from ("", code(found["summary"]), "") if found["summary"] else ("",)
     yield from _table(_facts(found))
     yield from _suspects(found)
     if found["evidence"]:
@@ -40,6 +41,7 @@ def _lines(found: Json) -> Iterator[str]:
 
 
 def _facts(found: Json) -> Iterator[tuple[str, str]]:
+    yield "Incident", found["id"]
     yield "Began", found["began"]
     yield "Ended", found["ended"] or "not yet"
     yield "Target", code(f"{found['label']} ({found['target']})")
@@ -49,6 +51,8 @@ def _facts(found: Json) -> Iterator[tuple[str, str]]:
         yield "Killer", title_of(killer["kind"])
     if victim is not None:
         yield "Victim", code(f"{victim['who']} (PID {victim['pid']})" if victim["pid"] else victim["who"])
+    for fact in found["facts"][2:]:
+        yield capitalize(fact["name"]), ", ".join(part for part in (fact["value"], fact["note"]) if part)
     for name, title in (("lowest_available_bytes", "Lowest available"), ("came_back_bytes", "Came back")):
         yield title, NOT_KNOWN if found[name] is None else size(found[name])
 

@@ -40,7 +40,11 @@ Holdings = Mapping[HolderKey, Holding]
 
 
 class Reading(Struct, frozen=True):
-    """The target at one time. `parts`: bytes by use, such as `page_cache`, that explain a change."""
+    """The target at one time. `parts`: bytes by use, such as `page_cache`, that explain a change.
+
+    `level`: word of its level, None without one. `stall_ratio`: part of the last 10 s that some tasks stalled, None
+    if that is not known.
+    """
 
     boottime: float
     unix: float
@@ -48,6 +52,8 @@ class Reading(Struct, frozen=True):
     available: int
     holders: Holdings
     parts: Mapping[str, int] = field(default_factory=dict)
+    level: str | None = None
+    stall_ratio: float | None = None
 
 
 class Frame(Struct, frozen=True):
@@ -92,7 +98,10 @@ class FrameReader:
         found = _find_figures(frame, self._target)
         if found is None:
             return None
-        return Reading(frame.boottime, frame.unix, *found, self._read_holders(frame), read_parts(frame))
+        level = next((one.level.word for one in frame.pressure if one.target == self._target), None)
+        stalled = None if isinstance(frame.psi, Absent) else frame.psi.some.ratio_10s
+        parts = read_parts(frame)
+        return Reading(frame.boottime, frame.unix, *found, self._read_holders(frame), parts, level, stalled)
 
     def read_all(self, frames: Sequence[Frame]) -> list[Reading]:
         return [reading for frame in frames if (reading := self.read(frame)) is not None]

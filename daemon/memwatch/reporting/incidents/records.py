@@ -93,7 +93,7 @@ class Entry(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """Memory of the target at one time."""
+    """Memory of the target at one time. Records of earlier versions have no levels, parts and stalls."""
 
     unix: float
     used_bytes: int
@@ -101,6 +101,13 @@ class Sample(Struct, frozen=True):
     holders: Annotated[Mapping[str, int], Doc("Memory of the largest processes, by name and PID.")] = field(
         default_factory=dict
     )
+    level: Annotated[str | None, Doc("Null without one.")] = None
+    parts: Annotated[Mapping[str, int], Doc("System RAM by use, and swap in use, if the target is System RAM.")] = (
+        field(default_factory=dict)
+    )
+    stall_ratio: Annotated[
+        float | None, Doc("Part of the last 10 s that some tasks stalled on memory. Null if it is not known.")
+    ] = None
 
 
 class Incident(Struct, frozen=True):
@@ -137,3 +144,6 @@ class Incident(Struct, frozen=True):
     boot_id: str = ""
     times: Annotated[int, Doc("Number of incidents of the same pod or cgroup that this one stands for.")] = 1
     first_began: Annotated[float | None, Doc("Beginning of the first of them; null if there is only one.")] = None
+    growth_seconds: Annotated[float | None, Doc("Time in which the cause grew. Null if it is not known.")] = None
+    rise_bytes: Annotated[int | None, Doc("Growth of the target's use then. Null if it is not known.")] = None
+    kills: Annotated[int, Doc("Number of processes that were killed, with those that are not listed.")] = 0

@@ -1,0 +1,222 @@
+"""Title, summary and facts of incidents: of every script, and of records that know less."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.reporting.incidents import words
+from memwatch.reporting.incidents.cause import NO_PROCESS
+from memwatch.reporting.incidents.records import Entry, Incident, Killer, Sample, Suspect, Victim
+from memwatch_monitor.incidents.incident_json import incident_json
+from memwatch_monitor.incidents.store import head_of
+from support.fakes import GIB
+from support.incident_player import Player
+from support.incident_scenarios import SCENARIOS
+from support.sample_incident import INCIDENT
+
+# The beginning of a script's name, and the title of its incident.
+TITLES = {
+    "GB10: available 29": "vllm filled System RAM in 9.0 s; the kernel killed gnome-shell",
+    "GB10: 34.0 to 12.7": "python3 filled System RAM in 2.5 s",
+    "18 GiB in 10 s": "VLLM::EngineCore filled System RAM in 9.5 s",
+    "61.5 GiB of locked": "sglang filled System RAM in 28 s",
+    "1 GiB machine": "hog filled System RAM in 2.8 s; the kernel killed it",
+    "collapse between": "python3 filled System RAM in 1.5 s; the kernel killed chromium",
+    "limit of a container: the trainer": (
+        "python reached the limit of docker-1f6b2c3d4e5f.scope; the kernel killed it"
+    ),
+    "limit of a container: its small": "ollama reached the limit of 1f6b2c3d4e5f; the kernel killed sh",
+    "unit at its limit": "immich reached the limit of immich.service; the kernel killed it",
+    "systemd-oomd kills": "rustc took 24.0 GiB of System RAM in 20 s; systemd-oomd killed it",
+    "earlyoom ends the process": "cluster took 23.0 GiB of System RAM in 19 s; earlyoom killed it",
+    "earlyoom ends the browser": "llama-server took 23.9 GiB of System RAM in 20 s; earlyoom killed chromium",
+    "nohang": "mysqld filled System RAM in 28 s; nohang killed it",
+    "kubelet": "java took 35.0 GiB of System RAM in 23 s; the kubelet killed default/nginx",
+    "docker stop": "vllm took 55.0 GiB of System RAM in 23 s; the container runtime killed it",
+    "containerd": "worker reached the limit of 1f6b2c3d4e5f; the kernel killed it",
+    "kill -9": "train.py filled System RAM in 23 s; an unknown sender killed it",
+    "kernel log not": "blender filled System RAM in 18 s; the kernel killed a process",
+    "PyTorch": "train.py took 18.0 GiB of gpu0 VRAM in 19 s; its own allocation failed",
+    "another process": "comfyui filled gpu0 VRAM in 19 s; an allocation of ollama failed",
+    "GPU falls": "NVIDIA RTX 4090 (gpu0) is lost (XID 79)",
+    "livelock": "vllm filled System RAM in 11 s; the machine did not respond",
+    "sixteen": "16 processes of 1f6b2c3d4e5f filled System RAM in 29 s; the kernel killed cc1plus",
+    "leak": "node filled System RAM in 1 h",
+    "the first container": "vllm filled System RAM in 14 s; the kernel killed comfyui",
+    "undecided: two": "System RAM is critical; undecided between job-a and job-b",
+    "undecided: the driver": "System RAM is critical; no process grew",
+    "undecided: full": "System RAM is critical; no process grew",
+}
+FULL = Incident(
+    "20261127T101428Z",
+    "kill",
+    "ram",
+    "System RAM",
+    1000.0,
+    1170.0,
+    "train.py (PID 7) took 39.6 GiB.",
+    cause=Suspect("train.py", 7, "session-7.scope", None, int(39.6 * GIB), 890.0, int(39.9 * GIB)),
+    killer=Killer("kernel_oom", "kernel log"),
+    victim=Victim("train.py", 7, None, None, int(39.9 * GIB), 1000.0, "kernel_oom", True),
+    victims=(Victim("train.py", 7, None, None, int(39.9 * GIB), 1000.0, "kernel_oom", True),),
+    size_bytes=int(121.7 * GIB),
+    lowest_available_bytes=int(1.5 * GIB),
+    came_back_bytes=int(39.9 * GIB),
+    timeline=(Entry(979.0, "alert", "alert firing: System RAM critical"),),
+    samples=(
+        Sample(900.0, 80 * GIB, 41 * GIB, {"vLLM (3921)": 64 * GIB}, "medium"),
+        Sample(933.0, 98 * GIB, 23 * GIB, {"vLLM (3921)": 64 * GIB}, "high"),
+        Sample(999.0, 120 * GIB, int(1.5 * GIB), {"vLLM (3921)": 64 * GIB, "train.py (7)": 39 * GIB}, "critical"),
+        Sample(1001.0, 80 * GIB, 41 * GIB, {"vLLM (3921)": 64 * GIB}, "critical"),
+    ),
+    growth_seconds=110.0,
+    rise_bytes=int(39.6 * GIB),
+    kills=1,
+)
+
+
+@cache
+def play(beginning: str) -> Incident:
+    return Player(next(one for one in SCENARIOS if one.name.startswith(beginning))).play(240.0)[0]
+
+
+def facts(one: Incident) -> dict[str, tuple[str, str]]:
+    return {fact.name: (fact.value, fact.note) for fact in words.list_facts(one)}
+
+
+def test_every_script_has_its_title() -> None:
+    assert {name: words.write_title(play(name)) for name in TITLES} == TITLES
+    assert len(TITLES) == len(SCENARIOS)
+
+
+@pytest.mark.parametrize("name", TITLES)
+def test_title_names_only_what_the_record_has(name: str) -> None:
+    """Without a cause no process is the subject, and the title of the list is that of the whole record."""
+    one = play(name)
+    title = words.write_title(one)
+
+    assert title == words.write_title(head_of(one)) == incident_json(one)["title"]
+    assert one.id not in title
+    assert one.cause is None or title.startswith(one.cause.who)
+    if one.cause is None:
+        assert not title.startswith(tuple(each.who for each in one.candidates) or "\0")
+
+
+def test_kill_by_the_kernel_in_words() -> None:
+    assert words.write_title(FULL) == "train.py filled System RAM in 1 min 50 s; the kernel killed it"
+    assert words.write_summary(FULL) == (
+        "It grew by 39.6 GiB (100% of the rise) beside vLLM with 64.0 GiB, until 1.5 GiB of 121.7 GiB were left. "
+        "Nothing else was killed. 39.9 GiB came back."
+    )
+    assert facts(FULL) == {
+        "cause": ("train.py 7", "session-7.scope"),
+        "killed": ("train.py, 39.9 GiB", "by the kernel"),
+        "warning before the kill": ("1 min 7 s", "high"),
+        "alert before the kill": ("21 s", "receivers not recorded"),
+    }
+
+
+def test_record_of_an_earlier_version_claims_less() -> None:
+    """It has no levels, and neither the time nor the part of the growth."""
+    old = replace(
+        FULL,
+        growth_seconds=None,
+        rise_bytes=None,
+        kills=0,
+        samples=tuple(replace(one, level=None) for one in FULL.samples),
+    )
+
+    assert words.write_title(old) == "train.py filled System RAM; the kernel killed it"
+    assert words.write_summary(old).startswith("It grew by 39.6 GiB to 39.9 GiB beside vLLM")
+    assert "Nothing else was killed." in words.write_summary(old)
+    assert facts(old)["warning before the kill"] == ("not recorded", "")
+
+
+def test_unlisted_kills_count() -> None:
+    """Victims beyond the list are a number, never "nothing else"."""
+    more = replace(FULL, kills=17)
+
+    assert words.write_title(more).endswith("the kernel killed it and 16 more")
+    assert "Nothing else" not in words.write_summary(more)
+
+
+def test_other_victims_are_named() -> None:
+    other = replace(FULL.victims[0], who="postgres", pid=8, held_bytes=GIB, is_cause=False)
+
+    assert "Also killed: postgres with 1.0 GiB." in words.write_summary(
+        replace(FULL, victims=(*FULL.victims, other), kills=2)
+    )
+
+
+def test_kill_without_a_cause_says_so() -> None:
+    unknown = replace(FULL, cause=None, growth_seconds=None)
+
+    assert words.write_title(unknown) == "System RAM was full; the kernel killed train.py; cause not known"
+    assert facts(unknown)["cause"] == ("not known", "no process grew by enough")
+
+
+def test_level_without_growth_says_how_long_it_lasted() -> None:
+    calm = replace(FULL, kind="critical", cause=None, killer=None, victim=None, victims=(), ended=1180.0, kills=0)
+    driver = replace(calm, candidates=(Suspect(NO_PROCESS, None, None, None, 9 * GIB, 900.0, 9 * GIB),))
+
+    assert words.write_title(calm) == "System RAM was critical for 3 min; no process grew"
+    assert words.write_title(driver) == "System RAM was critical for 3 min; memory of no process grew"
+    assert words.write_title(replace(calm, ended=None)) == "System RAM is critical; no process grew"
+    assert words.write_summary(replace(calm, ended=None)).endswith("It is not over.")
+
+
+def test_small_growth_is_no_suspicion() -> None:
+    """A candidate that grew by less than what counts as growth is in no title."""
+    small = Suspect("tail", 9, None, None, 90 << 20, 900.0, GIB)
+    calm = replace(FULL, kind="critical", cause=None, candidates=(small,), killer=None, victim=None, victims=())
+
+    assert "tail" not in words.write_title(calm)
+    assert words.list_grown(calm) == []
+    assert words.list_grown(replace(calm, candidates=(replace(small, growth_bytes=GIB),))) != []
+
+
+def test_repeated_incident_has_its_number() -> None:
+    again = replace(FULL, times=12, first_began=400.0)
+
+    assert words.write_title(again).endswith("the kernel killed it, 12 times in 10 min")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "end"),
+    [
+        ("x; then the machine stopped, by a freeze or a reset.", "the machine stopped"),
+        ("x; then the machine lost power or was reset, with memory left.", "the machine lost power or was reset"),
+        ("x; then memwatchd itself was killed or crashed.", "memwatchd itself was killed or crashed"),
+        ("x; then the kernel crashed.", "the kernel crashed"),
+    ],
+)
+def test_unclean_end_is_the_end_of_the_title(sentence: str, end: str) -> None:
+    one = replace(FULL, kind="unclean_end", sentence=sentence, killer=None, victim=None, victims=())
+
+    assert words.write_title(one) == f"train.py filled System RAM in 1 min 50 s; {end}"
+
+
+def test_warning_is_the_level_that_lasted_until_the_kill() -> None:
+    """A high level that had cleared is no warning."""
+    cleared = (replace(FULL.samples[0], level="high", unix=800.0), *FULL.samples[:1])
+
+    assert words.find_warning(FULL.samples, 1000.0) == (933.0, "high")
+    assert words.find_warning(cleared, 1000.0) is None
+
+
+def test_cut_is_the_last_sample_before_the_kill() -> None:
+    cut, calm = words.find_cut(FULL), words.find_cut(replace(FULL, victims=(), victim=None))
+
+    assert cut is not None
+    assert (cut.sample.unix, cut.kill) == (999.0, 1000.0)
+    assert calm is not None
+    assert (calm.sample.available_bytes, calm.kill) == (int(1.5 * GIB), None)
+    assert words.find_cut(replace(FULL, samples=())) is None
+
+
+def test_list_has_the_facts_that_need_no_timeline() -> None:
+    assert list(facts(head_of(FULL))) == ["cause", "killed"]
+    assert list(facts(INCIDENT))[2:] == ["warning before critical", "alert"]
