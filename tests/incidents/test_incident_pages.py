@@ -1,17 +1,29 @@
-"""Pages of incidents: readable without a script, with one picture, and safe for any name."""
+"""Pages of incidents: readable without a script, with one picture to scale, and safe for any name."""
 
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 
+import pytest
 from msgspec.structs import replace
 
-from memwatch.reporting.incidents.records import Incident
+from memwatch.reporting.incidents.records import Entry, Incident, Sample, Suspect
+from memwatch.reporting.incidents.words import find_cut, write_summary, write_title
+from memwatch.reporting.render.landscape import Drawing, Rectangle, width_of
+from memwatch_web.pages import incident_page
+from memwatch_web.pages.incident_files import build_card, wrap
+from memwatch_web.pages.incident_page import LAYOUTS, Layout, Picture, build_page, build_row, draw, find_place
+from memwatch_web.pages.picture import THEMES
 from memwatch_web.pages.renderer import Pages
-from memwatch_web.pages.server_charts import INCIDENT_HEIGHT, Edge, Place, build_incident_chart, find_place
+from support.fakes import GIB
 from support.html_reader import Reader
 from support.incident_player import Player
 from support.incident_scenarios import SCENARIOS
+from support.sample_snapshots import critical_gb10
+
+NAMES = [one.name for one in SCENARIOS]
+PARTS = {"shared_memory": GIB // 2, "kernel": GIB, "unattributed": GIB, "page_cache": GIB, "swap": 0}
 
 
 def incident() -> Incident:
@@ -23,29 +35,49 @@ def play(beginning: str) -> Incident:
     return Player(next(one for one in SCENARIOS if one.name.startswith(beginning))).play(240.0)[0]
 
 
-def test_page_has_the_sentence_the_facts_and_the_timeline() -> None:
+def with_parts(one: Incident, swap: int = 0, stalled: float | None = None) -> Incident:
+    """Return an incident whose samples have all that a machine with swap and PSI reports."""
+    parts = {**PARTS, "swap": swap}
+    samples = tuple(replace(each, parts=parts, stall_ratio=stalled) for each in one.samples)
+    return replace(one, samples=samples)
+
+
+def picture(one: Incident, form: str = "wide") -> Picture:
+    found = draw(one, LAYOUTS[form])
+    assert found is not None
+    return found
+
+
+def frames(drawing: Drawing) -> list[Rectangle]:
+    """Return the frames of the past and of the composition."""
+    outlines = [one.points for one in drawing.lines if one.kind == "frame"]
+    return [Rectangle(x, top, right - x, ground - top) for (x, ground), (_, top), (right, _), *_ in outlines]
+
+
+def test_page_has_the_words_the_facts_and_the_timeline() -> None:
     found = incident()
 
     text = Reader(Pages().incident(found)).text
 
-    assert found.sentence in text
+    assert write_title(found) in text
     for words in (
-        "vllm (PID 3921)",
-        "gnome-shell (PID 2210)",
-        "not the cause",
-        "OOM killer of the kernel",
+        *write_summary(found).split(". "),
+        "vllm 3921",
+        "by the kernel",
+        "warning before the kill",
+        "receivers not recorded",
         "OOM killer: killed",
     ):
         assert words in text
+    assert found.id not in text
 
 
 def test_failed_allocation_is_no_kill() -> None:
-    """The page of a program that could not allocate names no killer and no victim."""
+    """The page of a program that could not allocate names no kill."""
     text = Reader(Pages().incident(play("another process fills the GPU"))).text
 
-    assert "Program ollama (PID 4600)" in text
-    assert "dashed: failed allocations" in text
-    assert [word for word in ("Killer", "Victim", "kill") if word in text] == []
+    assert "failed allocation ollama, 6.0 GiB" in text
+    assert [word for word in ("killed", "the kill") if word in text] == []
 
 
 def test_lost_gpu_returns_no_memory() -> None:
@@ -54,71 +86,265 @@ def test_lost_gpu_returns_no_memory() -> None:
     assert "came back" not in text.lower()
 
 
-def test_picture_stacks_the_holders_up_to_the_use_of_the_pool() -> None:
-    """The stack ends at the use of System RAM at each moment. The kill is a mark."""
-    found = incident()
-    chart = build_incident_chart(found)
+@pytest.mark.parametrize("form", LAYOUTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_lengths_are_bytes_at_one_scale(name: str, form: str) -> None:
+    """Boxes of the composition and layers of the past are as high as their bytes, within a pixel."""
+    one = play(name)
+    found = draw(one, LAYOUTS[form])
+    if not one.samples:
+        assert found is None
+        return
+    assert found is not None
+    past, held = frames(found.drawing)
+    whole = max(one.size_bytes or 0, *(sample.used_bytes for sample in one.samples))
+    scale = past.height / whole
 
-    assert chart is not None
-    assert chart.areas[0].label == "vllm (3921)"
-    assert chart.areas[-1].label == "other memory"
-    first = [float(point.split(",")[1]) for point in chart.areas[-1].points.split()[: len(found.samples)]]
-    used = [(1 - sample.used_bytes / chart.top_bytes) * INCIDENT_HEIGHT for sample in found.samples]
-    assert max(abs(one - other) for one, other in zip(first, used, strict=True)) < 0.1
-    assert [mark.label for mark in chart.marks] == ["gnome-shell"]
-
-
-def test_picture_has_the_colours_of_the_kinds_of_holders() -> None:
-    """Processes in System RAM, GPU memory in that of a GPU, and the rest in grey."""
-    in_ram, on_gpu = (build_incident_chart(one) for one in (incident(), play("PyTorch cannot allocate")))
-
-    assert in_ram is not None
-    assert on_gpu is not None
-    assert [area.holder for area in in_ram.areas] == ["processes"] * (len(in_ram.areas) - 1) + ["unattributed"]
-    assert [(area.label, area.holder) for area in on_gpu.areas] == [
-        ("train.py (4500)", "gpu"),
-        ("Xorg (4501)", "gpu"),
-        ("other memory", "unattributed"),
-    ]
+    assert held.height == pytest.approx(past.height)
+    for box in found.drawing.boxes:
+        assert box.height == pytest.approx(box.size_bytes * scale, abs=1.0), box.title
+        assert past.y - 0.1 <= box.y <= box.y + box.height <= held.ground + 0.1
+    cut = find_cut(one)
+    assert cut is not None
+    column = [box for box in found.drawing.boxes if box.depth == 0 and not box.kind.startswith("level-")]
+    assert sum(box.size_bytes for box in column) == whole
+    used = sum(box.size_bytes for box in column if box.kind not in ("page_cache", "free"))
+    assert used == cut.sample.used_bytes
 
 
-def test_memory_of_a_unified_gpu_has_the_colour_of_gpu_memory() -> None:
-    found = play("18 GiB in 10 s")
-    chart = build_incident_chart(found)
+def test_past_ends_at_the_use_of_the_pool() -> None:
+    """The line of used memory is at the use of System RAM at each sample, without swap and with it."""
+    for one in (incident(), with_parts(incident(), swap=8 * GIB, stalled=0.5)):
+        found = picture(one)
+        past, _ = frames(found.drawing)
+        scale = past.height / (one.size_bytes or 1)
+        line = next(each.points for each in found.drawing.lines if each.kind == "used" and len(each.points) > 2)
+        used = [past.ground - sample.used_bytes * scale for sample in one.samples]
+        assert max(abs(y - wanted) for (_, y), wanted in zip(line, used, strict=True)) < 0.1
 
-    assert chart is not None
-    assert found.target == "ram"
-    assert {area.label: area.holder for area in chart.areas}["VLLM::EngineCore (700)"] == "gpu"
+
+def test_swap_is_below_the_ground_at_the_scale_of_the_rest() -> None:
+    found = picture(with_parts(incident(), swap=8 * GIB, stalled=0.56))
+    past, _ = frames(found.drawing)
+    below = next(one.points for one in found.drawing.areas if min(y for _, y in one.points) > past.ground)
+
+    assert max(y for _, y in below) - min(y for _, y in below) == pytest.approx(
+        8 * GIB * past.height / (incident().size_bytes or 1), abs=0.1
+    )
+    words = [text.plain for text in found.drawing.texts]
+    assert "up to 8.0 GiB, at this scale" in words
+    assert "up to 56% of 10 s" in words
+    assert found.height == LAYOUTS["wide"].height
+
+
+def test_swap_and_stalls_without_figures_are_not_drawn() -> None:
+    words = [text.plain for text in picture(replace(incident(), samples=old_samples())).drawing.texts]
+
+    assert not {"swap", "stalls"} & set(words)
+
+
+def old_samples() -> tuple[Sample, ...]:
+    return tuple(replace(one, parts={}, level=None, stall_ratio=None) for one in incident().samples)
+
+
+def test_record_of_an_earlier_version_has_less_of_a_picture_and_says_so() -> None:
+    """Without levels there is no strip, and memory of no listed process has no use."""
+    old = replace(incident(), samples=old_samples())
+    found = picture(old)
+
+    assert [one.kind for one in found.drawing.areas if one.kind.startswith("level-")] == ["level-critical"]
+    assert found.notes == ("The record has the largest processes; all else is other memory.", "It has no levels.")
+    assert "unattributed" in {box.kind for box in found.drawing.boxes}
+    assert "page_cache" not in {box.kind for box in found.drawing.boxes}
+
+
+def test_growth_of_the_cause_has_the_colour_of_the_level() -> None:
+    """Only what it has grown by: vllm held 90 GiB before."""
+    found = picture(incident())
+    grown = [box for box in found.drawing.boxes if box.kind == "level-critical"]
+
+    assert [box.title for box in grown] == ["growth of vllm: 26.5 GiB"]
+    assert all(box.kind != "level-critical" for box in picture(play("undecided: two")).drawing.boxes)
+
+
+def test_gpu_memory_is_at_the_ground() -> None:
+    """In System RAM and in VRAM, with the colour of GPU memory."""
+    unified, discrete = picture(play("18 GiB in 10 s")), picture(play("PyTorch cannot allocate"))
+    past, _ = frames(unified.drawing)
+
+    lowest = max(unified.drawing.boxes, key=lambda box: box.y + box.height)
+    assert lowest.kind == "devices-family"
+    assert lowest.y + lowest.height == pytest.approx(past.ground)
+    assert {box.kind for box in discrete.drawing.boxes} <= {"devices", "level-critical", "unattributed", "free"}
+
+
+def test_memory_of_no_process_is_split_by_use() -> None:
+    kinds = [box.kind for box in picture(with_parts(incident())).drawing.boxes]
+
+    for before, after in pairwise(("shared_memory", "kernel", "unattributed", "page_cache", "free")):
+        assert kinds.index(before) < kinds.index(after)
+
+
+def test_a_pause_is_a_gap() -> None:
+    """No sample for 25 s: the area ends and begins again."""
+    one = play("livelock")
+    layers = [area for area in picture(one).drawing.areas if area.kind == "anonymous"]
+    widths = [max(x for x, _ in area.points) - min(x for x, _ in area.points) for area in layers]
+    past, _ = frames(picture(one).drawing)
+
+    assert max(widths) < past.width * 0.95
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_words_stay_inside_the_picture_and_apart(name: str) -> None:
+    """No text is cut at an edge, and the words of marks neither meet nor are crossed by their lines."""
+    one = play(name)
+    for form, layout in LAYOUTS.items():
+        found = draw(one, layout)
+        if found is None:
+            continue
+        for text in found.drawing.texts:
+            words = f"{text.plain}{text.strong}{text.behind}"
+            width = width_of(text.plain + text.behind, layout.font) + width_of(
+                text.strong, layout.font, strong=True
+            )
+            left = text.x - (width if text.anchor == "end" else 0)
+            assert left >= -1, (form, words)
+            assert left + width <= layout.width + 1, (form, words)
+            assert 0 < text.y <= found.height, (form, words)
+
+
+def test_flags_that_would_cross_words_disturb() -> None:
+    low = incident_page.Flag(10.0, 13.0, 60.0, 0)
+
+    assert incident_page.Flag(30.0, 33.0, 80.0, 1).disturbs(low)
+    assert low.disturbs(incident_page.Flag(30.0, 33.0, 80.0, 1))
+    assert incident_page.Flag(62.0, 65.0, 99.0, 0).disturbs(low)
+    assert not incident_page.Flag(5.0, 8.0, 70.0, 1).disturbs(low)
+    assert not incident_page.Flag(70.0, 73.0, 99.0, 0).disturbs(low)
 
 
 def test_name_is_inside_its_area() -> None:
-    """A band that rises too fast, or is too thin for a line of text, has no name."""
-    level = [Edge(0.0, 100.0, 200.0), Edge(500.0, 110.0, 200.0), Edge(1000.0, 180.0, 201.0)]
-    thin = [Edge(0.0, 100.0, 110.0), Edge(1000.0, 100.0, 110.0)]
-    steep = [Edge(0.0, 0.0, 100.0), Edge(1000.0, 100.0, 200.0)]
+    """A band that rises too fast, or is too thin for a line of text, or has a gap or a kill in it, has no name."""
+    level = [(0.0, 100.0, 200.0), (500.0, 110.0, 200.0), (1000.0, 180.0, 201.0)]
+    thin = [(0.0, 100.0, 110.0), (1000.0, 100.0, 110.0)]
+    steep = [(0.0, 0.0, 100.0), (1000.0, 100.0, 200.0)]
+    gap: list[tuple[float, float | None, float]] = [
+        (0.0, 100.0, 200.0),
+        (500.0, None, 200.0),
+        (1000.0, 100.0, 200.0),
+    ]
 
-    assert find_place(level) == Place(0.0, 1.0, 190.0)
-    assert find_place(thin) is None
-    assert find_place(steep) is None
+    assert find_place(level, [], 20.0) == Rectangle(0.0, 180.0, 1000.0, 20.0)
+    assert find_place(level, [600.0], 20.0) == Rectangle(0.0, 110.0, 500.0, 90.0)
+    assert find_place(thin, [], 20.0) is None
+    assert find_place(steep, [], 20.0) is None
+    assert find_place(gap, [], 20.0) is None
 
 
-def test_incident_without_samples_has_no_picture() -> None:
+def test_incident_without_samples_has_no_picture_and_says_why() -> None:
     found = replace(incident(), samples=())
 
-    page = Pages().incident(found)
-
-    assert build_incident_chart(found) is None
-    assert b"incident-picture" not in page
+    assert draw(found, LAYOUTS["wide"]) is None
+    assert "No picture: the record has no samples." in Reader(Pages().incident(found)).text
+    assert "memory of a cgroup" in Reader(Pages().incident(play("unit at its limit"))).text
 
 
 def test_names_are_escaped() -> None:
-    found = replace(incident(), sentence="<script>alert(1)</script> took it.")
+    hostile = "<script>alert(1)</script>"
+    cause = Suspect(hostile, 7, hostile, None, GIB, 990.0, GIB)
+    samples = tuple(replace(one, holders={f"{hostile} (7)": GIB}) for one in incident().samples)
+    found = replace(incident(), cause=cause, samples=samples, timeline=(Entry(1001.0, "mark", hostile),))
+    card = build_card(found, THEMES["light"], critical_gb10())
 
-    assert b"<script>alert" not in Pages().incident(found) + Pages().incidents([found])
+    for page in (Pages().incident(found), Pages().incidents([found]), Pages().incident_picture(card)):
+        assert b"<script>alert" not in page
+        assert b"&lt;script&gt;" in page
 
 
-def test_list_links_to_each_incident() -> None:
-    found = incident()
+def test_entries_of_other_processes_are_folded() -> None:
+    """Starts of the sixteen workers, without the one that was killed."""
+    view = build_page(play("sixteen"), [])
 
-    assert f'href="incidents/{found.id}"'.encode() in Pages().incidents([found])
-    assert b"None." in Pages().incidents([])
+    assert {one.entry.kind for one in view.unrelated} == {"start"}
+    assert len(view.unrelated) == 15
+    text = Reader(Pages().incident(play("sixteen"))).text
+    assert "8 of 23 entries: 15 starts and ends of other processes" in text
+    assert build_page(incident(), []).unrelated == ()
+
+
+def test_entry_is_its_first_clause() -> None:
+    text = "System RAM: high → critical (95.2% used; full in about 15 s; 5.8 GiB of 121.7 GiB available)"
+
+    assert incident_page.first_clause(text) == "System RAM: high → critical (95.2% used)"
+    assert incident_page.first_clause("alert firing: x, now also: a; b") == "alert firing: x, now also: a"
+    assert incident_page.first_clause("plain") == "plain"
+
+
+def test_evidence_is_as_long_as_the_timeline() -> None:
+    """Three sentences at least, more while they are no higher than the entries."""
+    sentences = ["short"] * 9
+
+    assert incident_page.count_evidence(sentences, 5) == 5
+    assert incident_page.count_evidence(sentences, 1) == 3
+    assert incident_page.count_evidence(["x" * 200] * 9, 9) == 3
+    assert incident_page.count_evidence(sentences[:2], 9) == 2
+
+
+def test_neighbours_are_linked() -> None:
+    heads = [replace(incident(), id=name, began=began) for name, began in (("c", 3.0), ("b", 2.0), ("a", 1.0))]
+    views = {one.id: build_page(one, heads) for one in heads}
+
+    found = {name: (view.earlier and view.earlier.id, view.later and view.later.id) for name, view in views.items()}
+    assert found == {"c": ("b", None), "b": ("a", "c"), "a": (None, "b")}
+    assert build_page(replace(incident(), id="gone"), heads).earlier is None
+    assert b'href="../incidents/a" rel="prev"' in Pages().incident(heads[1], False, heads)
+
+
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_list_has_a_row_for_each_incident(count: int) -> None:
+    found = [replace(incident(), id=f"inc-{number}") for number in range(count)]
+    page = Pages().incidents(found)
+
+    assert page.count(b'href="incidents/inc-') == count
+    assert (b"None." in page) == (not count)
+    assert Reader(page).text.count(write_title(incident())) == count
+
+
+def test_row_says_what_came_of_it() -> None:
+    killed, calm, program = (build_row(play(name)) for name in ("1 GiB machine", "undecided: full", "PyTorch"))
+
+    assert (killed.cause, killed.came_of_it) == ("hog 4242", "killed hog, 870.4 MiB; 825.4 MiB came back")
+    assert killed.used == pytest.approx(1 - 75.7 / 1024, abs=0.001)
+    assert (calm.cause, calm.came_of_it, calm.level) == (None, "", "critical")
+    assert program.level == "high"
+
+
+def test_picture_file_has_the_title_and_its_words_fit() -> None:
+    card = build_card(incident(), THEMES["dark"], critical_gb10())
+    page = Pages().incident_picture(card)
+
+    assert card.title == write_title(incident())
+    assert card.title.encode() in page
+    assert b"class=" not in page
+    assert b"style=" not in page
+    assert card.picture is not None
+    assert card.picture.height <= card.height
+
+
+def test_long_words_of_the_picture_are_wrapped_and_cut() -> None:
+    lines = wrap(f"It grew {'x' * 300} more", 200.0, 11.0)
+
+    assert lines[0] == "It grew"
+    assert lines[1].endswith("…")
+    assert all(width_of(line, 11.0) <= 200.0 for line in lines)
+
+
+def test_widths_of_layouts() -> None:
+    """The composition stands beside the past, or below it at the same height."""
+    for layout in (*LAYOUTS.values(), Layout(1131.0, 430.0, 13.75, True)):
+        past = layout.place_past(40.0)
+        held = layout.place_held(past, 40.0)
+        assert held.height == past.height
+        assert held.right + layout.gutter <= layout.width + 1
+        assert held.x > past.right or held.y > past.ground

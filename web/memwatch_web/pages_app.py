@@ -30,7 +30,7 @@ from memwatch_web.asgi.problems import ErrorAnswer, ProblemError, refuse_repeate
 from memwatch_web.asgi.routes import FIT_PAGE, LIVE, Route
 from memwatch_web.asgi.sse import Gzip, Identity, SharedDeflate, sse
 from memwatch_web.asgi.static_files import VARY, Compression, accepts_gzip
-from memwatch_web.pages import fit_page, history_page, picture, process_page
+from memwatch_web.pages import fit_page, history_page, incident_files, picture, process_page
 from memwatch_web.pages.machine_wall import build_tile
 from memwatch_web.pages.process_page import parse_pid, stream_process
 from memwatch_web.pages.processes import ListQueryError, ListView, parse_view
@@ -121,13 +121,6 @@ async def incidents(services: PageServices) -> Response:
     monitor = services.monitor
     observer = monitor.features.get(IncidentObserver)
     return HTMLResponse(services.pages.incidents(observer.log.heads(), monitor.simulated, observer.left_out()))
-
-
-async def incident(services: PageServices, request: Request) -> Response:
-    found = services.monitor.features.get(IncidentObserver).log.find(request.path_params["incident_id"])
-    if found is None:
-        raise ProblemError(404, "no such incident: the page /incidents lists those that are kept.")
-    return HTMLResponse(services.pages.incident(found, services.monitor.simulated))
 
 
 async def machine(services: PageServices, request: Request) -> Response:
@@ -221,7 +214,9 @@ PAGES = (
     Route("GET",    FIT_PAGE,                       fit_page.fit,                 "text/html"),
     Route("POST",   FIT_PAGE,                       fit_page.fit_config,          "text/html"),
     Route("GET",    "/incidents",                   incidents,                    "text/html"),
-    Route("GET",    "/incidents/{incident_id}",     incident,                     "text/html"),
+    Route("GET",    "/incidents/{incident_id}",     incident_files.page,          "text/html"),
+    Route("GET",    "/incidents/{incident_id}/report.md", incident_files.report,  "text/plain"),
+    Route("GET",    "/incidents/{incident_id}/picture.svg", incident_files.picture, "image/svg+xml"),
     Route("GET",    "/last-words",                  last_words,                   "text/html"),
     Route("GET",    "/runbooks",                    runbooks,                     "text/html"),
     Route("GET",    "/docs",                        docs,                         "text/html"),

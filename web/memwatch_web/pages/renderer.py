@@ -49,6 +49,7 @@ from memwatch_web.asgi.sse import SharedDeflate
 from memwatch_web.pages.devices import build_entries
 from memwatch_web.pages.history_data import build_chart_point
 from memwatch_web.pages.history_view import ChartView, HistoryView, RejectedQuery
+from memwatch_web.pages.incident_page import build_page, build_row
 from memwatch_web.pages.machine_wall import Tile, Wall, build_wall, read_own_past
 from memwatch_web.pages.overview import (
     advise_engines,
@@ -68,7 +69,7 @@ from memwatch_web.pages.processes import (
     list_growth,
 )
 from memwatch_web.pages.processes import ListView as ListView
-from memwatch_web.pages.server_charts import LastRunChart, build_chart, build_incident_chart
+from memwatch_web.pages.server_charts import LastRunChart, build_chart
 from memwatch_web.pages.template_environment import PATHS, shared_environment
 
 # CPU use of memwatchd, for the pages.
@@ -288,13 +289,18 @@ class Pages:
 
     def incidents(self, found: Sequence[Incident], simulated: bool = False, more: Sequence[str] = ()) -> bytes:
         """Render the list of incidents. `more`: sentences about those that it lacks."""
-        context = {"page": "incidents", "incidents": found, "simulated": simulated, "more": more}
+        rows = [build_row(one) for one in found]
+        context = {"page": "incidents", "rows": rows, "simulated": simulated, "more": more}
         return self._render("incidents.html", context)
 
-    def incident(self, one: Incident, simulated: bool = False) -> bytes:
-        """Render one incident with its picture."""
-        context = {"page": "incidents", "up": "../", "one": one, "simulated": simulated}
-        return self._render("incident.html", context | {"chart": build_incident_chart(one)})
+    def incident(self, one: Incident, simulated: bool = False, heads: Sequence[Incident] = ()) -> bytes:
+        """Render one incident with its picture. `heads`: all that are kept, newest first."""
+        context = {"page": "incidents", "up": "../", "view": build_page(one, heads), "simulated": simulated}
+        return self._render("incident.html", context)
+
+    def incident_picture(self, card: object) -> bytes:
+        """Render the picture of an incident (`memwatch_web.pages.incident_picture.Card`) as an SVG file."""
+        return self._render("incident.svg", {"card": card})
 
     def machine(self, snapshot: Snapshot, view: MachinePage) -> bytes:
         """Render the page of one neighbour."""

@@ -107,6 +107,7 @@ PARTS = (
     "alert_parts",
     "past_parts",
     "machine_parts",
+    "incident_parts",
 )
 # Filters of templates: `figure | size`.
 WORDS = (

@@ -19,7 +19,10 @@ const Times = (() => {
   function localise(root) {
     for (const time of root.querySelectorAll("time")) {
       time.title = time.dateTime;
-      time.textContent = words(new Date(time.dateTime), "minutes" in time.dataset ? MINUTES : {});
+      const date = new Date(time.dateTime);
+      const parts = "minutes" in time.dataset ? MINUTES : {};
+      // On a page about one moment the date is in its heading.
+      time.textContent = "clock" in time.dataset ? clock(date, parts) : words(date, parts);
     }
   }
 
