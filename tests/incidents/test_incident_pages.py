@@ -214,6 +214,27 @@ def test_words_stay_inside_the_picture_and_apart(name: str) -> None:
             assert 0 < text.y <= found.height, (form, words)
 
 
+def test_mark_of_an_alert_is_the_first_that_fired() -> None:
+    """Neither one that resolved nor one of another pool."""
+    one = play("another process fills the GPU")
+    began = one.samples[0].unix
+    others = (
+        Entry(began + 1, "alert", "alert resolved: gpu0 VRAM critical"),
+        Entry(began + 2, "alert", "alert firing: System RAM critical"),
+    )
+    found = picture(replace(one, timeline=others))
+
+    assert "alert" in [text.plain for text in picture(one).drawing.texts]
+    assert "alert" not in [text.plain for text in found.drawing.texts]
+
+
+def test_axis_of_a_large_machine_has_no_decimals() -> None:
+    large = replace(incident(), size_bytes=2016 * GIB + GIB // 8)
+    words = [text.plain for text in picture(large).drawing.texts]
+
+    assert "2,016" in words
+
+
 def test_flags_that_would_cross_words_disturb() -> None:
     low = incident_page.Flag(10.0, 13.0, 60.0, 0)
 
@@ -269,7 +290,7 @@ def test_entries_of_other_processes_are_folded() -> None:
     assert {one.entry.kind for one in view.unrelated} == {"start"}
     assert len(view.unrelated) == 15
     text = Reader(Pages().incident(play("sixteen"))).text
-    assert "8 of 23 entries: 15 starts and ends of other processes" in text
+    assert "8 of 23 entries; the others are starts and ends of other processes" in text
     assert build_page(incident(), []).unrelated == ()
 
 

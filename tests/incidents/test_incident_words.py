@@ -158,6 +158,16 @@ def test_kill_without_a_cause_says_so() -> None:
     assert facts(unknown)["cause"] == ("not known", "no process grew by enough")
 
 
+def test_pool_with_memory_left_was_not_full() -> None:
+    """A gap in the samples while another pool is short: of this one nothing is claimed."""
+    gap = replace(FULL, kind="wedge", cause=None, killer=None, victim=None, victims=(), kills=0)
+    roomy = replace(gap, lowest_available_bytes=100 * GIB)
+
+    assert words.write_title(gap) == "System RAM was full; the machine did not respond; cause not known"
+    assert list(facts(gap))[2] == "warning before the gap"
+    assert words.write_title(roomy) == "The machine did not respond; cause not known"
+
+
 def test_level_without_growth_says_how_long_it_lasted() -> None:
     calm = replace(FULL, kind="critical", cause=None, killer=None, victim=None, victims=(), ended=1180.0, kills=0)
     driver = replace(calm, candidates=(Suspect(NO_PROCESS, None, None, None, 9 * GIB, 900.0, 9 * GIB),))

@@ -76,7 +76,7 @@ def test_kernel_kill_names_the_cause_and_survives_a_restart(tmp_path: Path) -> N
         (1, f'memwatch: no incident "{name}"; "memwatch incidents" lists those that are kept\n')
         for name in ("no-such-incident", "")
     ]
-    assert report.stdout.startswith(f"# Incident {found['id']}\n")
+    assert report.stdout.startswith(f"# ` {found['title']} `\n")
     assert "gnome-shell" in report.stdout
 
 

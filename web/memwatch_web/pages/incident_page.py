@@ -23,6 +23,7 @@ from memwatch.reporting.incidents.words import (
     find_cut,
     is_name_of,
     list_facts,
+    list_fired,
     write_summary,
     write_title,
 )
@@ -612,9 +613,9 @@ def _list_marks(one: Incident, past: Past, kills: Sequence[float]) -> Iterator[t
     if one.cause is not None and past.start < one.cause.began < past.end:
         name = shorten(one.cause.who, 120.0, 11.0)
         yield one.cause.began, f"{name} {'starts' if one.cause.is_new else 'grows'}", "muted"
-    fired = [entry.unix for entry in one.timeline if entry.kind == "alert"]
-    if fired and past.start <= fired[0] <= past.end:
-        yield fired[0], "alert", "muted"
+    fired = list_fired(one)
+    if fired and past.start <= fired[0].unix <= past.end:
+        yield fired[0].unix, "alert", "muted"
 
 
 def _draw_axis(whole: int, frame: Rectangle, font: float) -> Drawing:
@@ -628,7 +629,9 @@ def _draw_axis(whole: int, frame: Rectangle, font: float) -> Drawing:
             Text(
                 frame.x - 0.5 * font,
                 frame.ground - frame.height * found / whole + 0.36 * font,
-                plain=f"{found / unit:,.0f}" if found % unit == 0 else f"{found / unit:,.1f}",
+                plain=f"{found / unit:,.0f}"
+                if found % unit == 0 or found >= 1000 * unit
+                else f"{found / unit:,.1f}",
                 anchor="end",
                 kind="muted",
             )

@@ -299,7 +299,7 @@ class Pages:
         return self._render("incident.html", context)
 
     def incident_picture(self, card: object) -> bytes:
-        """Render the picture of an incident (`memwatch_web.pages.incident_picture.Card`) as an SVG file."""
+        """Render the picture of an incident (`memwatch_web.pages.incident_files.Card`) as an SVG file."""
         return self._render("incident.svg", {"card": card})
 
     def machine(self, snapshot: Snapshot, view: MachinePage) -> bytes:

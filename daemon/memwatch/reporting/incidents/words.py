@@ -17,7 +17,7 @@ from memwatch.core.snapshot import Level
 from memwatch.core.units import duration, size
 from memwatch.reporting.incidents.cause import MIN_GROWTH_BYTES, MIN_GROWTH_RATIO, NO_PROCESS
 from memwatch.reporting.incidents.killer import WORDS
-from memwatch.reporting.incidents.records import Incident, Sample, Suspect, Victim
+from memwatch.reporting.incidents.records import Entry, Incident, Sample, Suspect, Victim
 
 # A target with less than this part of it left counts as full. The kernel kills only then, at whatever is left.
 FULL_RATIO = 0.05
@@ -29,6 +29,8 @@ LEVELS: Mapping[str, str] = {level.word: level.label for level in Level}
 MAX_NAMED = 2
 # An alert within this time of a kill was in time for neither side.
 AT_ONCE_SECONDS = 0.5
+# Names of the begin of an incident without a kill, that a warning came before.
+BEGINNINGS: Mapping[str, str] = {"gpu_lost": "the loss", "wedge": "the gap", "unclean_end": "the end"}
 NOT_KNOWN, NOT_RECORDED = "not known", "not recorded"
 
 
@@ -52,7 +54,8 @@ def write_title(one: Incident) -> str:
     """Return what happened in a line: "train.py filled System RAM in 110 s; the kernel killed it"."""
     if one.kind == "gpu_lost":
         return one.sentence.partition(";")[0].rstrip(".")
-    title = "; ".join([_write_begin(one), *_write_end(one)])
+    title = "; ".join(part for part in (_write_begin(one), *_write_end(one)) if part)
+    title = title if one.cause is not None else capitalize(title)
     if one.times > 1 and one.first_began is not None:
         title += f", {one.times} times in {duration(max(0.05, one.began - one.first_began))}"
     return title
@@ -81,7 +84,8 @@ def _write_undecided(one: Incident) -> str:
         if one.ended is None:
             return f"{label} is critical"
         return f"{label} was critical for {duration(max(1.0, one.ended - one.began))}"
-    return f"{label} was full" if is_full(one) else f"{label} was short"
+    # Of another pool that was short the record has no figures.
+    return f"{label} was full" if is_full(one) else ""
 
 
 def _write_end(one: Incident) -> Iterator[str]:
@@ -116,7 +120,7 @@ def _write_growth(one: Incident) -> str:
     """Return which growth is known, without a cause: of candidates, of no process, or none."""
     found = list_grown(one)
     if not found:
-        return "cause not known" if one.victim is not None or one.kind == "unclean_end" else "no process grew"
+        return "no process grew" if one.kind == "critical" else "cause not known"
     if found[0].who == NO_PROCESS:
         return "memory of no process grew"
     if len(found) == 1:
@@ -171,7 +175,7 @@ def _write_growth_of_cause(one: Incident) -> str:
     grew = f"{'they' if cause.pid is None else 'it'} grew by {size(cause.growth_bytes)}"
     if one.rise_bytes and not is_of_cgroup(one):
         grew += f" ({min(1.0, cause.growth_bytes / one.rise_bytes):.0%} of the rise)"
-    elif cause.growth_bytes < cause.held_bytes:
+    elif size(cause.growth_bytes) != size(cause.held_bytes):
         grew += f" to {size(cause.held_bytes)}"
     beside = find_largest_other(one)
     if beside is not None:
@@ -281,11 +285,7 @@ def find_end(one: Incident) -> tuple[float, str]:
     if kills:
         return min(kills), "the kill"
     failed = [victim.unix for victim in one.victims]
-    return (
-        (min(failed), "the failure")
-        if failed
-        else (one.began, "the loss" if one.kind == "gpu_lost" else "critical")
-    )
+    return (min(failed), "the failure") if failed else (one.began, BEGINNINGS.get(one.kind, "critical"))
 
 
 def find_warning(samples: Sequence[Sample], end: float) -> tuple[float, str] | None:
@@ -309,12 +309,17 @@ def _state_warning(one: Incident) -> Fact:
     return Fact(name, duration(max(0.05, end - found[0])), LEVELS[found[1]], found[0])
 
 
+def list_fired(one: Incident) -> list[Entry]:
+    """Return the alerts about the target that fired. Those of a cgroup do not name it."""
+    about = "" if is_of_cgroup(one) else one.label
+    alerts = [entry for entry in one.timeline if entry.kind == "alert"]
+    return [entry for entry in alerts if entry.text.startswith("alert firing") and about in entry.text]
+
+
 def _state_alert(one: Incident) -> Fact:
     """Return the first alert that fired. Who received it is not in the record."""
     end, of_what = find_end(one)
-    about = "" if is_of_cgroup(one) else one.label
-    alerts = [entry for entry in one.timeline if entry.kind == "alert"]
-    fired = [entry for entry in alerts if entry.text.startswith("alert firing") and about in entry.text]
+    fired = list_fired(one)
     if not fired:
         return Fact("alert", "none fired")
     before, note = end - fired[0].unix, "receivers not recorded"
