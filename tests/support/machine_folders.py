@@ -56,7 +56,7 @@ def _is_usual(record: Struct, name: str, value: Any) -> bool:
     return isinstance(record, Process | TegraReading | DrmClient) and name in USUAL and value == USUAL[name]
 
 
-USUAL = {"visible": True, "orphan": False, "note": None, "sign": "", "unread": ()}
+USUAL = {"visible": True, "orphan": False, "note": None, "script": None, "rank": None, "sign": "", "unread": ()}
 
 
 def _plain(value: Any) -> Any:

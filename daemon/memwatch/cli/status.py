@@ -441,7 +441,7 @@ def process_notes(processes: Sequence[Process]) -> Iterator[str]:
     for process in processes:
         if process.note:
             held = [count for count in process.device_bytes.values() if isinstance(count, int)]
-            name = "Process" if isinstance(process.name, Absent) else process.name
+            name = process.title if process.visible else "Process"
             yield f"{name} (PID {process.pid}) holds {wording.size(sum(held))}. {process.note}"
 
 

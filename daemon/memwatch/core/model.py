@@ -393,11 +393,16 @@ class Process(Struct, frozen=True):
         bool, Doc("True if its parent has ended, nothing supervises it, and it holds at least 10% of a pool.")
     ] = False
     note: Annotated[str | None, Doc("Explains a process that is not visible or an orphan; null for others.")] = None
+    script: Annotated[
+        str | None,
+        Doc("Script or module of a Python process, such as train.py; null for others or if not readable."),
+    ] = None
+    rank: Annotated[int | None, Doc("Rank of a Python process in a distributed run; null if none is known.")] = None
 
     @property
     def title(self) -> str:
-        """Return the name for display."""
-        return NAMELESS if isinstance(self.name, Absent) else self.name
+        """Return the name for display: the script where the name is that of an interpreter."""
+        return self.script or (NAMELESS if isinstance(self.name, Absent) else self.name)
 
     @property
     def footprint_low_bytes(self) -> Bytes:

@@ -32,7 +32,7 @@ TERMINAL = {"TERM": "xterm-256color", "COLORTERM": "", "NO_COLOR": "", "CLICOLOR
 DEMOS = {
     "dgx-spark": ("CUDA Pool", "GB10", "VLLM::EngineCor"),
     "gh200": ("GH200", "python3"),
-    "h100x8-mig": ("GPU0", "GPU 7 · MIG 9", "pt_main_thread"),
+    "h100x8-mig": ("GPU0", "GPU 7 · MIG 9", "train.py"),
     "jetson-orin": ("CUDA Pool", "Orin", "gpu_burn"),
     "macbook": ("Metal working set", "M3 Pro"),
     "rtx4090": ("RTX 4090", "python3"),

@@ -108,8 +108,8 @@ def _names(found: Sequence[Segment], width: int) -> Iterator[Name]:
     """Yield the processes of the segments whose names have one cell for each character."""
     ends = {one.kind: _ends(one, width)[1] for one in found}
     for one in found:
-        name = "" if one.process is None else one.process.name
-        if isinstance(name, str) and name and cells(name) == len(name):
+        name = one.process.title if one.process and one.process.visible else ""
+        if name and cells(name) == len(name):
             start, end = _ends(one, width)
             yield Name(start, end, (f"{name} {short(one.size_bytes)}", name), end == ends[one.kind])
 

@@ -30,6 +30,7 @@ from memwatch.core.linux.process_files import (
 from memwatch.core.linux.process_owners import SHOWN_TURNS, OwnerReader, sum_owners
 from memwatch.core.linux.process_table import ProcessEntry, ProcessTable
 from memwatch.core.linux.process_visibility import PidLists, describe_hidden, holds_gpu
+from memwatch.core.linux.script_name import find_rank, find_script, is_generic, split_arguments
 from memwatch.core.model import Absent, Process, Words
 from memwatch.core.owners import plain_name
 from memwatch.core.printable import decode
@@ -117,6 +118,8 @@ class MissingPids:
 
 # Command lines can be very long, and later arguments may be private.
 COMMAND_CHARACTERS = 256
+# Enough for the script and its first options, and for the variables of a job.
+ARGUMENT_BYTES, ENVIRONMENT_BYTES = 4096, 32768
 # Mounts, boot time and hidden processes rarely change. The mounts of many containers, and the interrupts in
 # /proc/stat on machines with many CPUs, take longer to read than the processes.
 RESCAN_TURNS = 6
@@ -286,6 +289,7 @@ class Collector(BaseCollector):
         if entry.said is None:
             entry.pages = stat.rss_pages or entry.pages
         home, rss, swap = entry.owners, entry.pages * self._page_size, parse_swap(status)
+        script, rank = self._identify(stat, folder)
         return Process(
             pid=stat.pid,
             start_time=self._boot_time + stat.start_ticks / self._clock_ticks,
@@ -301,7 +305,19 @@ class Collector(BaseCollector):
             job=home.owner("job"),
             command=self._command(folder) if self._commands else None,
             orphan=has_lost_parent(stat, home, self._in_namespace, self._read_name),
+            script=script,
+            rank=rank,
         )
+
+    def _identify(self, stat: Stat, folder: int) -> tuple[str | None, int | None]:
+        """Return the script and the rank of a Python process. The environment of others is never read, and only of
+        processes that hold device memory: ranks share a script."""
+        if not is_generic(stat.name):
+            return None, None
+        argv = split_arguments(read_at(folder, "cmdline", ARGUMENT_BYTES) or b"")
+        holds = stat.pid in self._recent
+        environment = (read_at(folder, "environ", ENVIRONMENT_BYTES) or b"") if holds else b""
+        return find_script(argv), find_rank(argv, environment.split(b"\0"))
 
     def _read_name(self, pid: int) -> bytes | None:
         with contextlib.suppress(ParseError):
