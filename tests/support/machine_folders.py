@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from memwatch.core.drivers.drm.records import DrmClient
 from memwatch.core.drivers.tegra.records import TegraReading
@@ -42,8 +42,8 @@ def machine_folder(name: str) -> MachineFolder:
 
 
 def plain(findings: Findings) -> dict[str, Any]:
-    """Return findings in the form of expected.json, without fields that were not found."""
-    named = asdict(findings)
+    """Return findings in the form of expected.json, without fields that were not found, and without the search."""
+    named = asdict(replace(findings, unlisted=None))
     return {
         name: _plain(value) for name, value in named.items() if value not in (None, (), False, 0, {}, frozenset())
     }

@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 from msgspec.structs import replace
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -29,6 +30,7 @@ from memwatch_web.pages.history_view import RejectedQuery, build_view
 from memwatch_web.pages.machine_wall import build_tile
 from memwatch_web.pages.processes import parse_view
 from memwatch_web.pages.renderer import MachinePage, Pages
+from memwatch_web.pages_app import parse_stream_view
 from support import pattern_samples as samples
 from support.paths import STATIC
 from support.patterns_page import PATTERNS, render_patterns
@@ -183,13 +185,14 @@ class Site:
     async def _live(self, request: Request) -> Response:
         if self.refusing:
             return JSONResponse({"detail": "all streams are taken"}, status_code=503)
-        events = self._events(request.query_params["page"])
+        events = self._events(request.query_params["page"], request.query_params)
         return StreamingResponse(events, media_type="text/event-stream", headers=dict(SECURITY_HEADERS))
 
-    async def _events(self, page: str) -> AsyncIterator[bytes]:
+    async def _events(self, page: str, query: QueryParams) -> AsyncIterator[bytes]:
+        view = parse_stream_view(page, query)
         while not self.refusing:
             if not self.frozen:
-                lines = self._pages.fragment(page, self.now()).split(b"\n")
+                lines = self._pages.fragment(page, self.now(), view).split(b"\n")
                 yield (
                     b"event: " + page.encode() + b"\n" + b"".join(b"data: " + one + b"\n" for one in lines) + b"\n"
                 )

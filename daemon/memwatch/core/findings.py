@@ -12,6 +12,7 @@ from memwatch.core.engines.records import Engine
 from memwatch.core.kernel_log import KernelLog, ServiceKill
 from memwatch.core.model import STALLED, Absent, Device, Pool, Process, Share, Vitals
 from memwatch.core.owners import KernelHeld, Owner
+from memwatch.core.process_search import ProcessSearch
 from memwatch.core.snapshot import (
     CgroupPressure,
     Kernel,
@@ -51,6 +52,7 @@ class Findings(Struct, frozen=True):
     devices: tuple[Device, ...] = ()
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | None = None
+    unlisted: ProcessSearch | None = None
     missing_pids: frozenset[int] = frozenset()
     judged_pids: frozenset[int] | None = None
     engines: tuple[Engine, ...] = ()

@@ -31,6 +31,7 @@ from memwatch.core.model import (
     sum_figures,
 )
 from memwatch.core.owners import KernelHeld, Owner
+from memwatch.core.process_search import ProcessSearch
 from memwatch.core.silences import Silence
 
 NeighbourState = Literal["starting", "up", "stopped", "silent", "unreachable", "refused"]
@@ -401,6 +402,7 @@ class Snapshot(Struct, frozen=True, dict=True):
     devices: tuple[Device, ...] = ()
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | Absent = Absent.NOT_AVAILABLE
+    unlisted: ProcessSearch | None = None
     engines: tuple[Engine, ...] = ()
     engines_not_followed: Annotated[int, Doc("Model servers beyond the limit of those that are followed.")] = 0
     owners: tuple[Owner, ...] = ()

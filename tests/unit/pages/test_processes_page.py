@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.core.model import Absent, Process
 from memwatch.core.processes.growth import GrowthTracker, LeakRules
@@ -45,10 +46,14 @@ def test_names_of_containers_and_owners_are_escaped() -> None:
 
 
 def test_unattributed_part_of_a_share_is_listed() -> None:
-    """The part of GTT without a process is listed like that of the pools."""
-    page = read(many_owners(), "processes")
+    """The part of GTT without a process is listed like that of the pools, or it is named as fully attributed."""
+    snapshot = many_owners()
+    whole = read(snapshot, "processes")
+    others = tuple(replace(one, device_bytes={}) for one in snapshot.processes)
+    page = read(replace(snapshot, processes=others), "processes")
 
-    assert "GTT ⊂ System RAM" in page.text
+    assert "Fully attributed: GTT ⊂ System RAM" in whole.text
+    assert "rest-gpu0.gtt" not in whole.values("id")
     assert "rest-gpu0.gtt" in page.values("id")
 
 
@@ -68,7 +73,7 @@ def test_growing_and_leaking_processes_are_listed() -> None:
     assert text.index("Suspected leaks") < text.index(f"p5 (PID 5, ada) {suspect.evidence}.")
     assert "A hint only" in text
     assert "+600.0 MiB 2.2 GiB +60.0 MiB +600.0 MiB —" in text
-    assert text.index(" p5 +600.0 MiB") < text.index(" p6 +600.0 KiB")
+    assert text.index(" p5 5 +600.0 MiB") < text.index(" p6 6 +600.0 KiB")
     assert " p7 " not in text
 
 

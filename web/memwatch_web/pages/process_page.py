@@ -24,7 +24,7 @@ from memwatch_web.asgi.sse import Gzip, Identity, SharedDeflate, sse
 from memwatch_web.asgi.static_files import accepts_gzip
 from memwatch_web.pages.history_page import PAGE_SECONDS, build_input, estimate_seconds, parse_window, send_page
 from memwatch_web.pages.history_view import HistoryQuery, build_view
-from memwatch_web.pages.processes import ProcessView
+from memwatch_web.pages.processes import ProcessView, find_process
 from memwatch_web.pages.renderer import PROCESS, PageServices
 
 MAX_PID = (1 << 31) - 1
@@ -68,12 +68,12 @@ def find_series(past: AllSeries, process: Process) -> tuple[str, ...]:
 
 def view_process(services: PageServices, snapshot: Snapshot, pid: int) -> ProcessView:
     """Return the view of a process. Raises ProblemError if nothing is known of it."""
-    listed = next((one for one in snapshot.processes if one.pid == pid), None)
+    listed = find_process(snapshot, pid)
     simulated = services.monitor.simulated
     score = Absent.NOT_AVAILABLE if listed is None or simulated else services.inquiries.oom_score(listed)
     view = services.pages.view_process(snapshot, pid, services.monitor.to_wall(0.0), score)
     if view is None:
-        raise ProblemError(404, f"process {pid} is not among the listed processes, and was not in the last hour.")
+        raise ProblemError(404, f"process {pid} is not on this machine, and was not listed in the last hour.")
     recorder = services.monitor.features.get(HistoryRecorder)
     return replace(view, series=find_owner_series(recorder.series, view.process))
 

@@ -1,19 +1,22 @@
 """Processes as the pages show them: the list, growth and unattributed memory, and one process. Pure functions.
 
-Every client gets the same rows once for each sample, so that sorting costs the daemon nothing. The script of the
-page sorts and filters by the same keys (static/processes.js). Without JavaScript the server does it on page load.
+The list is sorted and filtered here, for a page and for each of its live updates. A search looks at all processes
+of the machine, not only at those that are listed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, Literal, TypeAlias, TypeVar, get_args
+from urllib.parse import urlencode
 
 from msgspec import Struct, field
 
 from memwatch.core.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
 from memwatch.core.model import Absent, AllocatorReport, Bytes, Process, Words, sum_figures
 from memwatch.core.owners import OwnerKind, OwnerTotal, find_home
+from memwatch.core.printable import printable
+from memwatch.core.process_search import FoundProcesses, search_text, searched_texts
 from memwatch.core.processes.growth import GrowthTracker, LeakSuspect, ProcessGrowth, key_of
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.summary import by_footprint
@@ -25,6 +28,8 @@ GROUPS: tuple[By, ...] = get_args(By)
 MAX_WORDS_LENGTH = 200
 GROWTH_SECONDS = 600.0
 MAX_OWNERS, MAX_MEMBERS, MAX_GROWN_PROCESSES = 200, 5, 10
+# Rows of a search. A row takes 0.4 ms of the server for each update.
+MAX_FOUND = 100
 # Text columns sort ascending first, numeric columns descending.
 WORD_COLUMNS = frozenset({"name", "user", "home"})
 PROCESS_COLUMNS = ("pid", "name", "user", "home", "footprint", "rss", "gpu", "growth")
@@ -65,6 +70,19 @@ class ListView(Struct, frozen=True):
         """Check that it is the default view, which is rendered once for all clients."""
         return (self.sort, self.descending, self.words) == ("footprint", True, "")
 
+    @property
+    def order(self) -> str:
+        return f"-{self.sort}" if self.descending else self.sort
+
+    def stream(self, page: str) -> str:
+        """Return the query of the live stream of a page with this view: its name, and what is not the default."""
+        name = page if self.by == "process" else f"{page}-{self.by}"
+        return name if self.is_shared else f"{name}&{urlencode({'sort': self.order, 'q': self.words})}"
+
+    def href(self, by: str) -> str:
+        """Return the link to another grouping with the same search."""
+        return "processes?" + urlencode({"by": by, **({"q": self.words} if self.words else {})})
+
     def initial_sort(self, column: str) -> str:
         """Return the initial order of a column."""
         return column if column in WORD_COLUMNS else f"-{column}"
@@ -81,8 +99,6 @@ class Row(Struct, Generic[T], frozen=True):
 
     of: T
     keys: Mapping[str, Key]
-    words: str
-    is_shown: bool
 
 
 class ProcessRow(Struct, frozen=True):
@@ -118,18 +134,23 @@ class OwnerGroup(Struct, frozen=True):
 
 
 class Listing(Struct, frozen=True):
-    """The sorted rows. `groups`: the available groupings. `has_devices`: a process holds GPU memory."""
+    """The sorted rows. `groups`: the available groupings. `has_devices`: a process holds GPU memory.
+
+    `total`: processes or owners of the machine. `count`: those that match.
+    """
 
     view: ListView
     rows: tuple[Row[ProcessRow] | Row[OwnerGroup], ...]
     groups: tuple[By, ...]
-    left_out: int
-    has_figures: bool
+    total: int
+    count: int
+    has_figures: bool = False
     has_devices: bool = False
 
     @property
-    def shown(self) -> int:
-        return sum(row.is_shown for row in self.rows)
+    def left_out(self) -> int:
+        """Return how many that match have no row."""
+        return self.count - len(self.rows)
 
 
 def parse_view(by: str, sort: str, words: str) -> ListView:
@@ -145,11 +166,7 @@ def parse_view(by: str, sort: str, words: str) -> ListView:
         )
     if len(words) > MAX_WORDS_LENGTH:
         raise ListQueryError(f"q has {len(words)} characters: use {MAX_WORDS_LENGTH} at most.")
-    if not words.isprintable():
-        raise ListQueryError(
-            f"q is {words[:80]!r}, which has non-printable characters: search for a part of a name."
-        )
-    return ListView(group, column, sort.startswith("-"), words)
+    return ListView(group, column, sort.startswith("-"), printable(words))
 
 
 def build_listing(snapshot: Snapshot, growth: GrowthTracker, view: ListView) -> Listing:
@@ -159,22 +176,37 @@ def build_listing(snapshot: Snapshot, growth: GrowthTracker, view: ListView) -> 
     if view.by == "process":
         start = growth.boottime - GROWTH_SECONDS
         grown = {key_of(one.process): one for one in list_growth(snapshot, growth)}
+        matches = find_processes(snapshot, view.words)
         listed = [
             ProcessRow(process, grown.get(key_of(process)), build_path(growth.past(process), start, GROWTH_SECONDS))
-            for process in snapshot.processes
+            for process in matches.processes
         ]
-        rows = sort_rows([_row(one, process_keys(one), process_words(one, snapshot), view) for one in listed], view)
-        return Listing(view, rows, groups, 0, has_figures=False, has_devices=devices)
-    totals = list_totals(snapshot, view.by)
+        rows = sort_rows([Row(one, process_keys(one)) for one in listed], view)
+        return Listing(view, rows, groups, count_processes(snapshot), matches.count, has_devices=devices)
+    totals, words = list_totals(snapshot, view.by), view.words.lower()
     figures = any(total.cgroup_bytes is not None for total in totals)
-    owners = [build_group(total, view.by, snapshot.processes) for total in totals[:MAX_OWNERS]]
     names = snapshot.pod_names if view.by == "pod" else snapshot.container_names
-    rows_of_groups = [_row(one, group_keys(one), group_words(one, names), view) for one in owners]
-    return Listing(view, sort_rows(rows_of_groups, view), groups, len(totals) - len(owners), figures, devices)
+    some = totals if words else totals[:MAX_OWNERS]
+    built = (build_group(total, view.by, snapshot.processes) for total in some)
+    owners = [one for one in built if words in group_words(one, names)]
+    rows_of_groups = sort_rows([Row(one, group_keys(one)) for one in owners[:MAX_OWNERS]], view)
+    return Listing(view, rows_of_groups, groups, len(totals), len(owners if words else totals), figures, devices)
 
 
-def _row(of: T, keys: Mapping[str, Key], words: str, view: ListView) -> Row[T]:
-    return Row(of, keys, words, view.words.lower() in words)
+def count_processes(snapshot: Snapshot) -> int:
+    """Return the number of processes of the machine, of the listed ones while no other is known."""
+    scan = snapshot.process_scan
+    return len(snapshot.processes) if isinstance(scan, Absent) else max(scan.seen, len(snapshot.processes))
+
+
+def find_processes(snapshot: Snapshot, words: str) -> FoundProcesses:
+    """Return the listed processes, or with `words` those of all processes that have them in one of their texts."""
+    if not words:
+        return FoundProcesses(snapshot.processes, len(snapshot.processes))
+    words, names = words.lower(), snapshot.container_names
+    listed = [one for one in snapshot.processes if words in search_text(one.pid, searched_texts(one), names)]
+    others = snapshot.unlisted.find(words, names, MAX_FOUND) if snapshot.unlisted else FoundProcesses((), 0)
+    return FoundProcesses((*listed, *others.processes)[:MAX_FOUND], len(listed) + others.count)
 
 
 def sort_rows(rows: Iterable[Row[T]], view: ListView) -> tuple[Row[T], ...]:
@@ -198,7 +230,7 @@ def process_keys(one: ProcessRow) -> Mapping[str, Key]:
     process = one.process
     return {
         "pid": process.pid,
-        "name": _text(process.name),
+        "name": _text(process.title),
         "user": _text(process.user),
         "home": _text(find_home(process.unit, process.container)),
         "footprint": _known(process.footprint_low_bytes),
@@ -206,13 +238,6 @@ def process_keys(one: ProcessRow) -> Mapping[str, Key]:
         "growth": one.grown.grown_bytes if one.grown else None,
         "gpu": _number_or_none(one.device_bytes),
     }
-
-
-def process_words(one: ProcessRow, snapshot: Snapshot) -> str:
-    process = one.process
-    homes = [word for word in (process.user, process.unit, process.container) if isinstance(word, str)]
-    names = [snapshot.container_names.get(home, "") for home in homes]
-    return " ".join([str(process.pid), process.title, *homes, *names]).lower()
 
 
 def build_group(total: OwnerTotal, kind: OwnerKind, processes: Iterable[Process]) -> OwnerGroup:
@@ -331,12 +356,18 @@ class ProcessView(Struct, frozen=True):
     series: Mapping[str, str] = field(default_factory=dict)
 
 
+def find_process(snapshot: Snapshot, pid: int) -> Process | None:
+    """Return a process of a snapshot, listed or not, None without one."""
+    listed = next((one for one in snapshot.processes if one.pid == pid), None)
+    return listed or (snapshot.unlisted.by_pid(pid) if snapshot.unlisted else None)
+
+
 def build_process_view(
     snapshot: Snapshot, growth: GrowthTracker, pid: int, shift: float, oom_score: OomScore
 ) -> ProcessView | None:
     """Return the view of a process, None if nothing is known of it. `shift`: Unix time minus boot time."""
     past = growth.find(pid)
-    listed = next((one for one in snapshot.processes if one.pid == pid), None)
+    listed = find_process(snapshot, pid)
     process = listed or (past.process if past else None)
     if process is None:
         return None

@@ -198,12 +198,12 @@ class Pages:
         context = self._context(name, snapshot, view) | {"stalled_seconds": stalled_seconds}
         return self._render(f"{name}.html", context)
 
-    def fragment(self, stream: str, snapshot: Snapshot) -> bytes:
+    def fragment(self, stream: str, snapshot: Snapshot, view: ListView | None = None) -> bytes:
         """Render the live part of a page, byte for byte as in the page. For `title`: its `#latest` as JSON."""
         if stream == TITLE:
             return to_bytes(self._latest(snapshot, self._rules()))
         name, _, group = stream.partition("-")
-        view = next((ListView(by) for by in GROUPS if by == group), None)
+        view = view or next((ListView(by) for by in GROUPS if by == group), None)
         return self._render_live(f"{name}.html", self._context(name, snapshot, view))
 
     def process(
@@ -322,7 +322,7 @@ class Pages:
         words = history_writer.unclean_shutdown if history_writer else None
         context = {
             "page": name,
-            "stream": name if view.by == "process" else f"{name}-{view.by}",
+            "stream": view.stream(name),
             "snapshot": snapshot,
             "simulated": snapshot.simulated,
             "latest": self._latest(snapshot, rules),

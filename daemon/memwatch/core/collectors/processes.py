@@ -30,7 +30,15 @@ from memwatch.core.linux.process_files import (
 from memwatch.core.linux.process_owners import SHOWN_TURNS, OwnerReader, sum_owners
 from memwatch.core.linux.process_table import ProcessEntry, ProcessTable
 from memwatch.core.linux.process_visibility import PidLists, describe_hidden, holds_gpu
-from memwatch.core.linux.script_name import find_rank, find_script, is_generic, split_arguments
+from memwatch.core.linux.script_name import (
+    ARGUMENT_BYTES,
+    ENVIRONMENT_BYTES,
+    find_rank,
+    find_script,
+    is_generic,
+    split_arguments,
+)
+from memwatch.core.linux.unlisted_processes import UnlistedProcesses
 from memwatch.core.model import Absent, Process, Words
 from memwatch.core.owners import plain_name
 from memwatch.core.printable import decode
@@ -118,8 +126,6 @@ class MissingPids:
 
 # Command lines can be very long, and later arguments may be private.
 COMMAND_CHARACTERS = 256
-# Enough for the script and its first options, and for the variables of a job.
-ARGUMENT_BYTES, ENVIRONMENT_BYTES = 4096, 32768
 # Mounts, boot time and hidden processes rarely change. The mounts of many containers, and the interrupts in
 # /proc/stat on machines with many CPUs, take longer to read than the processes.
 RESCAN_TURNS = 6
@@ -201,6 +207,7 @@ class Collector(BaseCollector):
             judged_pids=frozenset(self._recent) if self._in_namespace else None,
             owners=sum_owners(self._table, self._passwd.name, self._page_size, self._usage),
             rejected=tally.rejected,
+            unlisted=self._search_beyond(processes),
         )
 
     def has_news(self) -> bool:
@@ -290,9 +297,10 @@ class Collector(BaseCollector):
             entry.pages = stat.rss_pages or entry.pages
         home, rss, swap = entry.owners, entry.pages * self._page_size, parse_swap(status)
         script, rank = self._identify(stat, folder)
+        entry.script = script
         return Process(
             pid=stat.pid,
-            start_time=self._boot_time + stat.start_ticks / self._clock_ticks,
+            start_time=self._start_of(entry),
             name=decode(stat.name),
             rss_bytes=rss,
             footprint_bytes=rss,
@@ -308,6 +316,13 @@ class Collector(BaseCollector):
             script=script,
             rank=rank,
         )
+
+    def _search_beyond(self, listed: Iterable[Process]) -> UnlistedProcesses:
+        pids = frozenset(one.pid for one in listed)
+        return UnlistedProcesses(tuple(self._table), pids, self._passwd.name, self._start_of, self._page_size)
+
+    def _start_of(self, entry: ProcessEntry) -> float:
+        return self._boot_time + entry.start_ticks / self._clock_ticks
 
     def _identify(self, stat: Stat, folder: int) -> tuple[str | None, int | None]:
         """Return the script and the rank of a Python process. The environment of others is never read, and only of

@@ -24,6 +24,7 @@ _UIDS = re.compile(rb"^Uid:\t\d+\t(\d{1,10})\t", re.MULTILINE)
 _REAL_UID = re.compile(rb"^Uid:\t(\d{1,10})\t", re.MULTILINE)
 _IDS = re.compile(rb"^(Uid|Gid):\t(\d{1,10})\t(\d{1,10})\t(\d{1,10})\t(\d{1,10})\n", re.MULTILINE)
 _GROUPS = re.compile(rb"^Groups:\t?([\d ]*)\n", re.MULTILINE)
+_NAME = re.compile(rb"\AName:\t([^\n]*)\n")
 _SWAP = re.compile(rb"^VmSwap:[ \t]+(\d{1,19}) kB\n", re.MULTILINE)
 _CGROUP_BYTES = 16384
 # Enough for a stat line with the longest name and 20 digits in each of 50 columns.
@@ -110,6 +111,12 @@ def parse_boot_time(data: bytes) -> int:
     if found is None:
         raise ParseError("stat: there is no line btime")
     return int(found[1])
+
+
+def parse_name(status: bytes) -> bytes:
+    """Return the name of a process, with the kernel's escapes of a newline and a backslash. Empty if unknown."""
+    found = _NAME.match(status)
+    return found[1] if found else b""
 
 
 def parse_uid(status: bytes) -> int | None:

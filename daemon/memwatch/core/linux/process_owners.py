@@ -7,8 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec.structs import replace
 
 from memwatch.core.linux.cgroup_mounts import CgroupUsage
-from memwatch.core.linux.process_files import STATUS_BYTES, ProcessOwners, ProcessOwnersCache, parse_uid, read_at
+from memwatch.core.linux.process_files import (
+    STATUS_BYTES,
+    ProcessOwners,
+    ProcessOwnersCache,
+    parse_name,
+    parse_uid,
+    read_at,
+)
 from memwatch.core.linux.process_table import ProcessEntry
+from memwatch.core.linux.script_name import ARGUMENT_BYTES, find_script, is_generic, split_arguments
 from memwatch.core.model import Absent, Words
 from memwatch.core.owners import OWNER_KINDS, Owner, OwnerKind
 
@@ -49,6 +57,7 @@ class OwnerReader:
         first = entry.owners_due == 0
         status = read_at(folder, "status", STATUS_BYTES) or b""
         entry.owners, entry.uid = self._homes.read(folder, "cgroup"), parse_uid(status)
+        entry.name = parse_name(status)
         entry.owners_due = self._turn + 1 + (SOON_TURNS if first else SHOWN_TURNS)
         return status
 
@@ -56,7 +65,13 @@ class OwnerReader:
         first, before = entry.owners_due == 0, (entry.owners, entry.uid)
         folder = entry.thread or str(entry.pid)
         entry.owners = self._homes.read(self._folder, folder + "/cgroup")
-        entry.uid = parse_uid(read_at(self._folder, folder + "/status", STATUS_BYTES) or b"")
+        status = read_at(self._folder, folder + "/status", STATUS_BYTES) or b""
+        entry.uid, entry.name = parse_uid(status), parse_name(status)
+        if is_generic(entry.name):
+            data = read_at(self._folder, folder + "/cmdline", ARGUMENT_BYTES) or b""
+            entry.script = find_script(split_arguments(data))
+        else:
+            entry.script = None
         if (entry.owners, entry.uid) != before:
             entry.shown = None
         # Spread by process id, so that the processes found at startup are not all due at once.

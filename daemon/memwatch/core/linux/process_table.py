@@ -66,8 +66,9 @@ class ProcessEntry(Struct):
     `descriptor` is its open statm, -1 if that file does not exist, None if the limit of open files was reached.
     A kernel thread never has pages. `thread` is the folder of a living thread if the main thread has ended, whose
     files are then empty. `said` is the last content of the open statm. `owners` and `uid` are its owners, and
-    `owners_due` is the turn at which to read them again. `shown` is its last published record, None if it has to be
-    read again, and `shown_by` is the content of statm at that time. The table stores these five for its users.
+    `owners_due` is the turn at which to read them again, with its `name` and `script`. `shown` is its last
+    published record, None if it has to be read again, and `shown_by` is the content of statm at that time. The
+    table stores these seven for its users.
     """
 
     pid: int
@@ -80,6 +81,8 @@ class ProcessEntry(Struct):
     owners: ProcessOwners = NO_OWNERS
     uid: int | None = None
     owners_due: int = 0
+    name: bytes = b""
+    script: str | None = None
     shown: Process | None = None
     shown_by: bytes | None = None
 

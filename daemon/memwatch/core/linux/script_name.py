@@ -13,6 +13,8 @@ from memwatch.core.printable import decode, printable
 # PyTorch names the main thread of its processes so, and with it the process (torch/multiprocessing, since 2.4).
 TORCH_MAIN = b"pt_main_thread"
 MAX_SCRIPT_CHARACTERS = 64
+# Enough for the script and its first options, and for the variables of a job.
+ARGUMENT_BYTES, ENVIRONMENT_BYTES = 4096, 32768
 # Options of CPython that take the next argument as their value.
 _WITH_VALUE = frozenset("WX")
 _LONG_WITH_VALUE = "--check-hash-based-pycs"

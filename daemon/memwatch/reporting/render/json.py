@@ -130,7 +130,8 @@ WIRE = Wire(
         Shape(
             Snapshot,
             further=(schema, time, Snapshot.total),
-            without=("monotonic", "owners", "kernel_held", "container_names", "pod_names", "neighbours"),
+            without=("monotonic", "unlisted", "owners", "kernel_held", "container_names", "pod_names",
+                     "neighbours"),
             order=("schema", "seq", "time", "unix", "boot_id", "host", "interval_seconds", "simulated", "machine",
                    "pools", "shares", "total", ..., "self"),
         ),
