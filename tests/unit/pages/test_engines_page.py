@@ -65,6 +65,7 @@ def test_page_of_the_process_has_the_figures_of_its_server() -> None:
     view = pages.view_process(snapshot, 3921, 0.0, Absent.NOT_AVAILABLE)
     assert view is not None
     page = pages.process(snapshot, view).decode()
+    assert [f'id="{part}"' in page for part in ("weights", "kv", "kv-reserved", "other")] == [True] * 4
     assert LINE in page
     assert "40,960 tokens" in page
 

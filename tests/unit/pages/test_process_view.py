@@ -10,6 +10,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch_web.pages.processes import ProcessView, build_process_view
 from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.server_charts import draw_sizes, round_up
+from support.html_reader import Reader
 from support.sample_snapshots import critical_gb10, hostile_names
 
 GIB = 1 << 30
@@ -119,3 +120,21 @@ def test_page_escapes_hostile_names_and_names_allocators() -> None:
         assert "<script>alert" not in page
         assert 'href="../static/app.css"' in page
         assert f'hx-sse:connect="../live?page=process&amp;pid={one.pid}"' in page
+
+
+def test_page_answers_who_where_and_what_stopping_frees() -> None:
+    """Its place has the pool that contains it. The kernel's name stays where the title is a script."""
+    snapshot, pages = critical_gb10(), Pages()
+    pid = next(one.pid for one in snapshot.processes if one.device_bytes)
+    found = pages.view_process(snapshot, pid, SHIFT, (667, 0))
+    assert found is not None
+
+    named = replace(found.process, script="serve.py", rank=3)
+    page = Reader(pages.process(snapshot, replace(found, process=named)))
+
+    assert "in CUDA Pool ⊂ System RAM" in page.text
+    assert "rank 3" in page.text
+    assert "Stopping it frees up to" in page.text
+    assert "Name in the kernel" in page.text
+    ended = Reader(pages.process(snapshot, replace(found, ended=True)))
+    assert "Stopping it frees — " in ended.text
