@@ -290,8 +290,9 @@ def test_page_without_javascript_has_charts_levels_and_form(browser: SharedBrows
     ):
         expect(page.locator(f"{BOX} polyline").first).to_be_visible()
         expect(page.locator("#past-levels-ram")).to_contain_text("Critical for")
-        page.get_by_label("some", exact=True).check()
-        page.get_by_role("button", name="Apply").click()
+        page.get_by_text("What to draw").click()
+        page.get_by_label("some tasks stalled", exact=True).check()
+        page.get_by_role("button", name="Draw").click()
         expect(page.locator("[data-chart=psi] polyline")).to_have_count(2)
         page.get_by_role("link", name="24 h").click()
 

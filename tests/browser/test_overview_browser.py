@@ -247,7 +247,7 @@ def test_chart_shows_the_composition_and_the_map_of_a_moment(browser: SharedBrow
         over.wait_for()
         moment = page.locator("#chart .moment")
         expect(moment).to_contain_text("now")
-        expect(moment).to_contain_text("GPU and devices 96.4 GiB")
+        expect(moment).to_contain_text("CUDA Pool 96.4 GiB")
         expect(page.locator("#chart .moment-bar rect").first).to_have_class(re.compile("hold-gpu"))
         site.frozen = True
         place = box(over)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from math import ceil, floor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.datastructures import QueryParams
 
 from memwatch.reporting.history.tier import TierSpec
 from memwatch_monitor.history.tiers import TIER_SPECS
@@ -21,6 +24,9 @@ from memwatch_web.pages.history_data import (
     find_range,
     row_seconds,
 )
+from memwatch_web.pages.history_page import parse_window
+from support.sample_past import past_of
+from support.sample_snapshots import critical_gb10
 
 NOW = 1_800_000_003.7
 HOUR, DAY = RANGES[1], RANGES[3]
@@ -141,3 +147,30 @@ def test_any_sequence_of_moves_is_valid(age: float, length: float, presses: list
 
         assert window.start <= NOW
         assert 0 < window.end - window.start <= max(30 * 86_400, length + MIN_ROWS * 300) + 2 * len(presses)
+
+
+def test_moment_is_in_the_middle_of_its_range() -> None:
+    """Of one that is just past, the range ends now."""
+    snapshot = critical_gb10()
+    past, now = past_of(snapshot), snapshot.unix
+
+    early, late = (parse_window(past, QueryParams(range="10m", at=str(now - ago)), snapshot) for ago in (1000, 60))
+
+    assert (early.start, early.end, early.live) == (floor(now - 1300), ceil(now - 700), False)
+    assert (late.start, late.end) == (floor(now - 360), ceil(now))
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("at=9999999999", "at is 2286-11-20T17:46:39Z, which is in the future"),
+        ("at=1&from=2", "use one of both"),
+        ("at=x", "at is 'x': give Unix seconds or a time such as"),
+    ],
+)
+def test_invalid_moment_is_refused(query: str, sentence: str) -> None:
+    snapshot = critical_gb10()
+    with pytest.raises(ProblemError) as caught:
+        parse_window(past_of(snapshot), QueryParams(query), snapshot)
+
+    assert sentence in str(caught.value.detail)

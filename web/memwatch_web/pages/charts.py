@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Device, Pool, Share, ShareKind
+from memwatch.core.printable import shorten_ids
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch.reporting.render.memory_map import GPU_MEMORY, HELD_BY_DEVICES
 from memwatch.reporting.render.words import duration
@@ -32,8 +33,8 @@ FIXED_LABELS = {
     "kernel.oom_kills_machine_total": "OOM kills for lack of System RAM",
     "kernel.oom_kills_cgroup_total": "OOM kills at limits of cgroups",
     "swap.used_bytes": "used",
-    "psi.some.ratio_10s": "some",
-    "psi.full.ratio_10s": "full",
+    "psi.some.ratio_10s": "some tasks stalled",
+    "psi.full.ratio_10s": "all tasks stalled",
     "self.rss_bytes": "memwatchd RSS",
     "self.cpu_seconds": "memwatchd CPU time",
     "self.tick_lag_seconds": "memwatchd scheduling delay",
@@ -47,7 +48,7 @@ TITLES = {
     "container": "Containers",
     "bytes": "Other sizes",
     "ratio": "Other ratios",
-    "level": "Levels",
+    "level": "Pressure level",
     "seconds": "Times",
     "count": "Counts",
 }
@@ -86,6 +87,7 @@ HOLDER_WORDS = {
     "footprint_high_bytes": "at most",
     "device_bytes": "GPU memory",
 }
+ENGINE_WORDS = {"kv_cache_used_bytes": "KV cache used by {}", "kv_cache_ratio": "KV cache of {}, fraction used"}
 SUBJECTS = ("swap", "psi", *HOLDER_KINDS)
 
 
@@ -153,11 +155,11 @@ def find_pool(place: str, snapshot: Snapshot) -> str | None:
 
 def build_holder_label(kind: str, holder: str, figure: str, titles: Mapping[str, str]) -> str:
     """Return the label of a process, unit or container: "train.py (PID 41) GPU memory"."""
-    title = titles.get(f"{kind}.{holder}", "")
+    title = shorten_ids(titles.get(f"{kind}.{holder}", "") or ("" if kind == "process" else holder))
     if kind == "process":
         pid = f"PID {holder.partition('-')[0]}"
         title = f"{title} ({pid})" if title else pid
-    return f"{title or holder} {HOLDER_WORDS[figure]}".rstrip()
+    return f"{title} {HOLDER_WORDS[figure]}".rstrip()
 
 
 def build_label(name: str, snapshot: Snapshot, titles: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -172,6 +174,8 @@ def build_label(name: str, snapshot: Snapshot, titles: Mapping[str, str] = Mappi
         return POOL_WORDS[figure]
     if kind == "share":
         return next((snapshot.relation(one) for one in snapshot.shares if one.id == thing), name)
+    if kind == "engine" and figure in ENGINE_WORDS:
+        return ENGINE_WORDS[figure].format(thing)
     if kind == "node":
         return f"largest free block, node {thing}"
     if kind == "device":
@@ -390,13 +394,23 @@ def find_sources(pool: Pool, shares: Sequence[Share]) -> Sources:
     return Sources(used, available, free, unattributed, held)
 
 
-def build_layers(pool: Pool, sources: Sources) -> tuple[Layer, ...]:
-    """Return the layers that `split` fills. Reclaimable memory is the last one, above used memory."""
+GPU_AND_DEVICES = "GPU and devices"
+
+
+def build_layers(
+    pool: Pool, sources: Sources, labels: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Layer, ...]:
+    """Return the layers that `split` fills. Reclaimable memory is the last one, above used memory.
+
+    `labels`: those of shares by id. A single share has its own name, as in the landscape: "CUDA Pool".
+    """
     if pool.kind in GPU_MEMORY:
         return Layer("gpu", "held on the GPU"), Layer("unattributed", "unattributed"), Layer("reclaimable", "cache")
     rest = Layer("processes", "processes and kernel" if pool.contents else "used")
     layers = rest, Layer("unattributed", "unattributed"), Layer("reclaimable", "page cache")
-    return (Layer("gpu", "GPU and devices"), *layers) if sources.devices else layers
+    ids = [name.removeprefix("share.").removesuffix(".used_bytes") for name in sources.devices]
+    label = labels.get(ids[0], GPU_AND_DEVICES) if len(ids) == 1 else GPU_AND_DEVICES
+    return (Layer("gpu", label), *layers) if ids else layers
 
 
 def split(

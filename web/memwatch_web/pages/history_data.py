@@ -345,7 +345,7 @@ def find_seconds_to_full(target: str, snapshot: Snapshot) -> float | None:
 def build_stack(pool: Pool, found: WindowData, snapshot: Snapshot) -> Json:
     """Return the composition of a pool in MiB: layers from the bottom, at the times of the curve of use."""
     columns = list_columns(pool, found.buckets, snapshot.shares)
-    layers = build_layers(pool, find_sources(pool, snapshot.shares))
+    layers = build_layers(pool, find_sources(pool, snapshot.shares), snapshot.labels)
     return {
         "layers": [
             {

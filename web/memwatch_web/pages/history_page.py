@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from memwatch.core.snapshot import Snapshot
+from memwatch.reporting.render.words import timestamp
 from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.loop import Monitor
 from memwatch_web.api.history_parameters import MAX_SERIES, instant, parse_names
@@ -49,13 +50,23 @@ def build_input(monitor: Monitor) -> HistoryInput:
 
 
 def parse_window(past: HistoryInput, query: QueryParams, snapshot: Snapshot) -> TimeWindow:
-    """Parse `range`, `from` and `to`. Raises ProblemError."""
+    """Parse `range`, `from` and `to`, or `at`, the moment in the middle of the range. Raises ProblemError."""
     refuse_repeated(query, lists=("series",))
     offered = available_ranges(past.tiers)
     covered = past.history.end - past.history.start if len(past.history) else 0.0
     wanted = find_range(query.get("range") or None, offered, choose_range(covered, offered))
-    start, end = (_instant(name, query.get(name) or None) for name in ("from", "to"))
+    start, end, at = (_instant(name, query.get(name) or None) for name in ("from", "to", "at"))
+    if at is not None:
+        _refuse_moment(at, start, end, snapshot.unix)
+        start, end = at - wanted.seconds / 2, min(at + wanted.seconds / 2, snapshot.unix)
     return build_window(wanted, start, end, snapshot.unix, past.tiers)
+
+
+def _refuse_moment(at: float, start: float | None, end: float | None, now: float) -> None:
+    if start is not None or end is not None:
+        raise ProblemError(422, "at is a moment, from and to are a range: use one of both.")
+    if at > now:
+        raise ProblemError(422, f"at is {timestamp(at)}, which is in the future: it is {timestamp(now)} now.")
 
 
 def estimate_seconds(past: HistoryInput, query: HistoryQuery) -> float:
