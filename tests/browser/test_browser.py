@@ -99,8 +99,8 @@ def test_test_notification_and_silence_work_by_buttons(browser: SharedBrowser, t
         page.press("[name=reason]", "Enter")
         page.wait_for_selector("#silences >> text=a disk is changed")
         made = daemon.get("/api/v1/silences").json
-        page.click('button:text-is("Expire")')
-        page.wait_for_selector('button:text-is("Expire")', state="detached")
+        page.click('button:text-is("End")')
+        page.wait_for_selector('button:text-is("End")', state="detached")
         silences = daemon.get("/api/v1/silences").json
         wide, address = page.evaluate("document.documentElement.scrollWidth"), page.url
 

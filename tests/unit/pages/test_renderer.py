@@ -213,7 +213,8 @@ def test_collectors_are_listed_on_the_about_page() -> None:
 
     assert "Collectors 5 ok" in overview
     assert "this kernel has no ZFS" not in overview
-    assert "zfs unavailable — — no /proc/spl/kstat/zfs/arcstats: this kernel has no ZFS" in about
+    assert "zfs no /proc/spl/kstat/zfs/arcstats: this kernel has no ZFS" in about
+    assert "1 not on this machine" in about
 
 
 def test_exact_bytes_are_in_the_title() -> None:

@@ -1,0 +1,46 @@
+"""Alerts page: firing alerts first, with their notifications, then silences, receivers and rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from memwatch_monitor.notify.status import AlertView, DeliveryRow, ReceiverRow
+from memwatch_web.pages.renderer import Pages
+from support.html_reader import Reader
+from support.pattern_samples import ALERTS, SILENCES, receivers
+from support.sample_parts import UNIX
+from support.sample_snapshots import critical_gb10
+
+SENT = DeliveryRow("ops", "msg_1", "pressure.critical", "ram", "firing", "delivered", 1, 200, "", UNIX - 80, None)
+
+
+def text_of(found: Sequence[ReceiverRow]) -> str:
+    view = AlertView(ALERTS, SILENCES, found)
+    return Reader(Pages(alerting=lambda: view).page("alerts", critical_gb10())).text
+
+
+def with_deliveries(*rows: DeliveryRow) -> list[ReceiverRow]:
+    return [replace(next(receivers()), deliveries=rows)]
+
+
+def test_page_begins_with_firing_alerts_and_their_notifications() -> None:
+    text = text_of(with_deliveries(SENT))
+
+    headings = ("Firing and pending, worst first", "Silences", "Receivers", "Rules", "Recent events")
+    places = [text.index(one) for one in headings]
+    assert places == sorted(places)
+    assert "Notified: ops" in text
+    assert "Not notified: silenced" in text
+
+
+def test_failed_queued_and_earlier_notifications_are_no_notice() -> None:
+    """A delivery from before the alert began is of an earlier one, and so is its end."""
+    failed = replace(SENT, receiver="chat", result="gave_up", failure="refused")
+    queued = replace(SENT, receiver="mail", result="queued", unix=None)
+    earlier, end = replace(SENT, receiver="old", unix=UNIX - 500), replace(SENT, receiver="end", kind="resolved")
+
+    assert "Notified: mail queued, chat gave up" in text_of(with_deliveries(failed, queued, earlier, end))
+    assert "Not notified: no receiver has this rule" in text_of(with_deliveries(earlier, end))
+    assert "Not notified: no receiver" in text_of([])
