@@ -1,4 +1,8 @@
-"""Build each part of the daemon from the settings."""
+"""Build each part of the daemon from the settings.
+
+The command `memwatch` reads a machine with `load_reading` if no daemon runs. It needs nothing of the loop, the
+history and the web server: what only these need is imported where it is used.
+"""
 
 from __future__ import annotations
 
@@ -22,36 +26,30 @@ from memwatch.core.collectors.base import CollectorEntry, Host, ScanOptions
 from memwatch.core.engines.records import ModelQuery, ModelSizes
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import KnownOwners
-from memwatch.core.linux.pstore import find_crash_records
 from memwatch.core.options import InvalidValueError, duration_text, seconds
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.machine import DirectReading, MachineReader
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.doctor.model import ConfigState
 from memwatch.reporting.recording.file_format import RecordingError
-from memwatch.reporting.render.summary import notice_lines, notices_of
 from memwatch_monitor.feature import MonitorRules
-from memwatch_monitor.history.writer import HistoryWriter
-from memwatch_monitor.history_recorder import HistoryRecorder
-from memwatch_monitor.incident_observer import IncidentObserver
-from memwatch_monitor.incidents.store import IncidentStore
-from memwatch_monitor.loop import Monitor
 from memwatch_monitor.notify.channel import Sender
-from memwatch_web.asgi.access import WebOptions
 from memwatchd.settings.alerts import ReceiverSection
-from memwatchd.settings.certificates import certificate_names, tls_context
 from memwatchd.settings.endpoints import NeighbourSection, engine_addresses
 from memwatchd.settings.load import SettingsError, load
 from memwatchd.settings.schema import DEMO_BEGINS, Settings
 from memwatchd.settings.validation import Problem
 from memwatchd.settings.web import Web
-from memwatchd.state_dir import StateDir
 
 if TYPE_CHECKING:
     import ssl
 
     from memwatch.planning.served import ServedModels
+    from memwatch_monitor.history.writer import HistoryWriter
+    from memwatch_monitor.loop import Monitor
+    from memwatch_web.asgi.access import WebOptions
     from memwatchd.recording.player import Player
+    from memwatchd.state_dir import StateDir
 
 EVERYTHING = ConfigState()
 log: logging.Logger = logging.getLogger(__name__)
@@ -182,6 +180,8 @@ def open_history_writer(
     folder = state.folder or state.readable
     if folder is None:
         return None
+    from memwatch_monitor.history.writer import HistoryWriter
+
     return HistoryWriter(folder, settings.history.disk_size, clock, identity.boot_id)
 
 
@@ -190,6 +190,11 @@ def use_incident_store(monitor: Monitor, settings: Settings, state: StateDir, cl
     the history."""
     if state.folder is None:
         return
+    from memwatch.core.linux.pstore import find_crash_records
+    from memwatch_monitor.history_recorder import HistoryRecorder
+    from memwatch_monitor.incident_observer import IncidentObserver
+    from memwatch_monitor.incidents.store import IncidentStore
+
     words = monitor.features.get(HistoryRecorder).unclean_shutdown
     try:
         store = IncidentStore(state.folder, clock, monitor.identity.boot_id)
@@ -239,6 +244,9 @@ def build_live_settings(
     `host`: name of this machine.
     Raises SettingsError if the settings are not safe with the addresses of the start.
     """
+    from memwatch_web.asgi.access import WebOptions
+    from memwatchd.settings.certificates import certificate_names
+
     web, cert_file = effective_web(settings.web, started.web), settings.web.tls.cert_file
     named = started.processes.top if settings.processes.metrics else 0
     speaks_tls = started.web.tls.cert_file is not None
@@ -277,6 +285,8 @@ def build_sender(settings: Settings, web: Web, host: str) -> Sender:
 
 def build_tls_context(settings: Settings) -> ssl.SSLContext | None:
     """Return the TLS context of the listeners, None for plain HTTP."""
+    from memwatchd.settings.certificates import tls_context
+
     tls = settings.web.tls
     return None if tls.cert_file is None else tls_context(tls.cert_file, tls.key_file, tls.client_ca_file)
 
@@ -287,6 +297,8 @@ def replay_identity(player: Player) -> Identity:
 
 def render_status(snapshot: Snapshot, config: ConfigState = EVERYTHING) -> str:
     """Return one line for `systemctl status`."""
+    from memwatch.reporting.render.summary import notice_lines, notices_of
+
     levels = ", ".join(
         f"{snapshot.labels[one.target]} {one.level.label} ({one.ratio:.0%})" for one in snapshot.pressure
     )

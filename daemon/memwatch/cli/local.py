@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from memwatch.cli.http import CommandError
-from memwatch.core.backends.finder import Finder
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import Host
 from memwatch.core.linux.files import Roots
@@ -18,8 +17,6 @@ from memwatch.core.reading.machine import DirectReading, read_machine
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
 from memwatch.planning.answer import FitAnswer
-from memwatch.reporting.doctor.examiner import Examiner
-from memwatch.reporting.render.json import backends_json, examination_json
 
 Json = dict[str, Any]
 
@@ -66,10 +63,16 @@ def fit(answer: Callable[[Snapshot], FitAnswer]) -> Json:
 
 
 def doctor(reading: DirectReading | None = None) -> Json:
+    from memwatch.reporting.doctor.examiner import Examiner
+    from memwatch.reporting.render.json import examination_json
+
     reading = reading or load_reading()
     return examination_json(Examiner(reading.roots).examine(read_machine(reading)))
 
 
 def backends() -> Json:
+    from memwatch.core.backends.finder import Finder
+    from memwatch.reporting.render.json import backends_json
+
     reading = load_reading()
     return backends_json(Finder(reading.roots).find(read_machine(reading)))

@@ -16,7 +16,7 @@ from memwatch.cli.cli import memwatch
 from scripts.published_models import MODELS
 from support.budget import within
 from support.client_process import COMMANDS, MODULE
-from support.daemon_process import clean_environment, running_daemon
+from support.daemon_process import QUIET_MACHINE, ROOTS, clean_environment, running_daemon
 from support.model_stores import hugging_face_cache
 
 # What every command needs, and takes: 0.12 s where `memwatch fit` takes 0.20 s.
@@ -64,6 +64,30 @@ def test_command_imports_neither_collectors_nor_the_server(module: str) -> None:
     loaded = set(done.stdout.split())
 
     assert loaded.isdisjoint({"asyncio", "uvicorn", "sqlite3", "memwatch.core.collectors", "memwatchd.wiring"})
+
+
+# Imported by the daemon only, or by one command.
+DAEMON_ONLY = frozenset({
+    "memwatch_monitor.history_recorder", "memwatch_monitor.incident_observer", "memwatch_monitor.loop",
+    "memwatch_web.asgi.access", "memwatchd.state_dir", "memwatch.reporting.doctor.examiner", "starlette", "uvicorn",
+    "pydantic", "memwatch.planning.served",
+})  # fmt: skip
+
+
+def test_fit_without_a_daemon_imports_nothing_of_it(tmp_path: Path) -> None:
+    """It reads the machine with the settings of memwatchd. It was 0.6 s with the monitor and the web server."""
+    (tmp_path / "config.json").write_text(json.dumps(MODELS[0].config))
+    code = (
+        f"import sys; sys.argv = ['memwatch', 'fit', {str(tmp_path)!r}]\n"
+        "from memwatch.cli.cli import main; main()\nprint(*sys.modules, file=sys.stderr)"
+    )
+    roots = {f"MEMWATCHD_{name.upper()}": str(QUIET_MACHINE / folder) for name, folder in ROOTS.items()}
+    environment = clean_environment(MEMWATCH_URL="http://127.0.0.1:1", **roots)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    loaded = set(done.stderr.split())
+
+    assert "memwatchd.wiring" in loaded
+    assert not loaded & DAEMON_ONLY
 
 
 def test_every_command_is_found_by_name() -> None:
