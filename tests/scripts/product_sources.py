@@ -14,16 +14,13 @@ SOURCES = {
         LLMFIT,
     ),
     "a40": DATASHEETS,
+    "agxorin": "whichllm, pull request 165: AGX Orin, 18 August 2026",
+    "arca770": "svethardware.cz: Intel's specification of Arc A770, September 2022",
     "b200": "citsjtu2020/LLM-Prof, hardware_spec.md",
     "gb10": "ai-infrastructure.net, NVIDIA DGX Spark, June 2026",
     "orinnano": "NVIDIA, Jetson Orin Nano Super data sheet, December 2024 (brojogopalsapui.com)",
     "rtx5060": "hi-tech.ua, GeForce RTX 5060, 8 May 2025",
     "rtx6000ada": "fpsbench.com, RTX 6000 Ada Generation",
     "rtxpro6000": "technical.city, RTX PRO 6000: 1.79 TB/s",
+    "thor": "RidgeRun, NVIDIA Jetson AGX Thor: SoM overview",
 }  # fmt: skip
-# As their makers publish it; no document was found among stored ones.
-UNREAD = ("agxorin", "arca770", "thor")
-
-
-def find_source(name: str) -> str:
-    return SOURCES.get(name, "–")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,10 +18,11 @@ from memwatch.planning.request import MAX_GPUS
 from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.tables import read_table
 
-# `2x NAME + 128GiB` or `NAME x2 + 128GiB`, in lower case.
-NAMED = re.compile(r"(?:([0-9]{1,4})\s*[x×]\s*)?([^+]+?)(?:\s+[x×]\s*([0-9]{1,4}))?\s*(?:\+\s*([0-9][^+]*))?")
-# Words of a product's name that no key of the table has.
-MAKERS = re.compile(r"[\s_]|nvidia|geforce|radeon|amd")
+# `2x NAME + 128GiB` or `NAME x2 + 128GiB`, in lower case. A size has a unit: "ryzen ai max+ 395" is a name.
+WITH_RAM = re.compile(r"(.+?)\s*\+\s*([0-9][0-9.]*\s*[a-z]+)")
+BEFORE, BEHIND = re.compile(r"([0-9]{1,4})\s*[x×]\s*(.+)"), re.compile(r"(.+?)\s+[x×]\s*([0-9]{1,4})")
+# Parts of a product's name that users write or leave out.
+MAKERS = re.compile(r"[\s_+-]|nvidia|geforce|radeon|amd")
 SUFFIX = ".json"
 MORE_GPUS = (2, 4, 8)
 MAX_SNAPSHOT_BYTES = 16 << 20
@@ -31,13 +32,20 @@ IDLE_BYTES = 4 << 30
 
 class Product(Struct, frozen=True):
     """A row of products.json. `names`: as drivers report them. `size_bytes`: the total that the driver reports, or
-    MemTotal if `unified`. `bandwidth`: of its memory, bytes a second, by the public specification."""
+    MemTotal if `unified`. `bandwidth`: of its memory, bytes a second, by a document; None without one. `aliases`:
+    other names by which it is sold or known."""
 
     names: tuple[str, ...]
     vendor: str
     size_bytes: int
-    bandwidth: int
+    bandwidth: int | None = None
     unified: bool = False
+    aliases: tuple[str, ...] = ()
+
+
+def shorten_name(name: str) -> str:
+    """Return a product's name without case, spaces and makers."""
+    return MAKERS.sub("", name.lower())
 
 
 def find_bandwidth(name: str) -> int | None:
@@ -72,17 +80,26 @@ def is_saved_simulation(text: str, machine: Snapshot) -> bool:
 
 def _parse(text: str) -> tuple[int, str, str]:
     """Return the number of GPUs, the row of the product, and the size of System RAM, empty if it is not named."""
-    match = NAMED.fullmatch(text.strip().lower())
     rows = read_table("products", Product)
-    word = MAKERS.sub("", match[2]) if match else ""
-    known = {MAKERS.sub("", name.lower()): key for key, row in rows.items() for name in row.names}
-    word = known.get(word, word)
-    if match is None or word not in rows or (match[1] and match[3]):
+    known = {shorten_name(name): key for key, row in rows.items() for name in (key, *row.names, *row.aliases)}
+    match = WITH_RAM.fullmatch(text.strip().lower())
+    named, beside = (match[1], match[2]) if match else (text.strip().lower(), "")
+    readings = list(_list_readings(named))
+    count, word = next((one for one in readings if shorten_name(one[1]) in known), readings[-1])
+    if (word := known.get(shorten_name(word), shorten_name(word))) not in rows:
         raise InvalidInputError(f"{text[:40]!r} is not a machine that is known; {_suggest(word, rows)}")
-    count = int(match[1] or match[3] or 1)
     if not 1 <= count <= MAX_GPUS:
         raise InvalidInputError(f"{text[:40]!r}: the number of GPUs is 1 to {MAX_GPUS}; for example 2x {word}")
-    return count, word, (match[4] or "").strip()
+    return count, word, beside
+
+
+def _list_readings(text: str) -> Iterator[tuple[int, str]]:
+    """Yield numbers of GPUs with a name: "4090" and "7900 xtx" are names, and "4090 x2" is two of one."""
+    yield 1, text
+    if match := BEHIND.fullmatch(text):
+        yield int(match[2]), match[1]
+    if match := BEFORE.fullmatch(text):
+        yield int(match[1]), match[2]
 
 
 def _suggest(word: str, rows: Mapping[str, Product]) -> str:

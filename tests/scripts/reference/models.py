@@ -16,7 +16,7 @@ from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.tables import read_table
 from scripts.popular_models import MACHINES as NAMED
 from scripts.popular_models import rows as popular_rows
-from scripts.product_sources import find_source
+from scripts.product_sources import SOURCES
 from scripts.published_models import COUNTED
 from support.paths import ROOT
 
@@ -79,13 +79,13 @@ decode (BERT, BART, T5, Whisper and others) are not planned either: the rule for
 MACHINES = """
 ## Machines
 
-Names for `--on`. Memory: what the driver reports, or MemTotal where GPU and CPU share one memory. Bandwidth: of
-the product, not measured here, as in the document named; – is the maker's figure without one that was read. The
-rate of decoding is 40 to 80 % of it by the bytes that a token reads, and is told for GPUs with a name of this
-table only.
+Names for `--on`: any of the first three columns, in any case, with or without spaces. Memory: what the driver
+reports, or MemTotal where GPU and CPU share one memory. Bandwidth: of the product, not measured here, as in the
+document named; – where none was read. The rate of decoding is 40 to 80 % of it by the bytes that a token reads, and
+is told for GPUs with a name of this table only.
 
-| name | GPU | memory | bandwidth | source |
-|---|---|---:|---:|---|
+| name | GPU | also known as | memory | bandwidth | source |
+|---|---|---|---:|---:|---|
 """
 
 
@@ -153,4 +153,6 @@ def _family(facts: dict[str, Any]) -> str:
 def _machines() -> Iterator[str]:
     for name, row in read_table("products", Product).items():
         memory = size(row.size_bytes) + (" of System RAM" if row.unified else "")
-        yield f"| {name} | {row.names[0]} | {memory} | {row.bandwidth / 1e9:g} GB/s | {find_source(name)} |"
+        width = f"{row.bandwidth / 1e9:g} GB/s" if row.bandwidth else "–"
+        also = ", ".join(row.aliases)
+        yield f"| {name} | {row.names[0]} | {also} | {memory} | {width} | {SOURCES.get(name, '–')} |"

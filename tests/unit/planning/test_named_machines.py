@@ -25,6 +25,7 @@ from memwatch.planning.named_machines import (
     find_bandwidth,
     more_gpus_of,
     read_machine,
+    shorten_name,
     without_load,
 )
 from memwatch.planning.request import Use, write_request
@@ -34,7 +35,7 @@ from memwatch.reporting.render.fit_json import fit_json
 from memwatch.reporting.render.json import snapshot_json
 from memwatch_web.api.fit_query import parse_query
 from memwatch_web.pages.fit_page import build_form, parse_config_fields
-from scripts.product_sources import SOURCES, UNREAD
+from scripts.product_sources import SOURCES
 from scripts.published_models import COUNTED
 from support import launch_lines
 from support.paths import ROOT
@@ -70,14 +71,31 @@ def test_each_product_is_a_machine(word: str) -> None:
 
 
 def test_products_have_names_of_one_row() -> None:
-    names = [name for row in PRODUCTS.values() for name in row.names]
+    """However they are written."""
+    rows = PRODUCTS.items()
+    names = [(shorten_name(name), key) for key, row in rows for name in (key, *row.names, *row.aliases)]
 
-    assert len(names) == len(set(names))
+    assert len({name for name, _ in set(names)}) == len(set(names))
     assert list(PRODUCTS) == sorted(PRODUCTS)
 
 
-def test_products_have_a_document_or_are_named_as_unread() -> None:
-    assert sorted((*SOURCES, *UNREAD)) == list(PRODUCTS)
+@pytest.mark.parametrize(
+    "text",
+    [name for row in PRODUCTS.values() for name in row.aliases] + ["ryzen ai max+395", "dgx-spark", "2x 4090"],
+)
+def test_marketing_names_are_machines(text: str) -> None:
+    """Also with the number of them before and behind, and case does not matter."""
+    word = text.removeprefix("2x ")
+    found = read_machine(text.upper())
+
+    assert read_machine(f"2 x {word}").devices[0].name == found.devices[0].name
+    assert len(read_machine(f"{word} x2").devices) == 2
+
+
+def test_bandwidth_of_products_is_that_of_a_document() -> None:
+    """A product without one has no rate."""
+    assert sorted(SOURCES) == [name for name, row in PRODUCTS.items() if row.bandwidth is not None]
+    assert find_bandwidth(PRODUCTS["gh200"].names[0]) is None
 
 
 def test_sizes_are_those_of_committed_machines() -> None:
@@ -125,7 +143,7 @@ def test_case_spaces_and_order_of_a_machine_do_not_matter(text: str, gpus: int, 
     ("text", "words"),
     [
         ("rtx409", "'rtx409' is not a machine that is known; perhaps rtx4090"),
-        ("2x h100-80gb", "or h100;"),
+        ("2x h100-90gb", "or h100;"),
         ("2x h100 x2", "perhaps h100"),
         ("rtx 7900 xtx", "perhaps rx7900xtx"),
     ],
