@@ -223,18 +223,19 @@ def test_lost_device_never_fits() -> None:
 
 
 def test_command_shows_the_change_that_makes_it_fit(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """70 billion parameters with 44 GiB available: the first fitting change with its option, exit code 1."""
-    (tmp_path / "config.json").write_text(json.dumps(MODELS[3].config))
+    """32 billion parameters with 44 GiB available: the first fitting change with its option, exit code 1."""
+    config = next(one.config for one in MODELS if one.name == "Qwen2.5 32B")
+    (tmp_path / "config.json").write_text(json.dumps(config))
 
     done = call_memwatch("--url", daemon.url, "fit", str(tmp_path))
     as_json = call_memwatch("--url", daemon.url, "fit", str(tmp_path), "--json")
 
     assert (done.returncode, done.stderr) == (1, "")
-    assert "Does not fit right now. It would fit with 4-bit weights (--dtype int4): " in done.stdout
+    assert "Does not fit right now. It would fit with 8-bit weights (--dtype int8): " in done.stdout
     found = json.loads(as_json.stdout)
     assert found["best"] is None
     assert found["change"]["bytes"] < 44.3 * GIB < found["bytes"] == sum(found["parts"].values())
-    assert call_memwatch("--url", daemon.url, "fit", str(tmp_path), "--dtype", "int4").returncode == 0
+    assert call_memwatch("--url", daemon.url, "fit", str(tmp_path), "--dtype", "int8").returncode == 0
 
 
 def test_unknown_shape_is_mentioned(daemon: RunningDaemon, tmp_path: Path) -> None:

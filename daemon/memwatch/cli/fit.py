@@ -182,7 +182,8 @@ def find_places(
     address: Address, found: Json, reserve_bytes: int, fits_here: bool, is_least: bool
 ) -> list[Placement]:
     """Return where the need fits among the daemon's machine and its neighbours. `is_least`: a lower bound."""
-    need = Need(found["bytes"], _moved(found), reserve_bytes, is_least)
+    host = found.get("processes_bytes") or 0  # older daemons do not count it
+    need = Need(found["bytes"] - host, _moved(found), reserve_bytes, is_least, host)
     return place(need, ask(address, "/api/v1/machines").json, fits_here)
 
 
@@ -299,6 +300,8 @@ def fit_lines(found: Json) -> Iterator[str]:
     source = found.get("runtime_source")  # older daemons do not send it
     if source and not source.startswith("typical"):
         yield f"Runtime {source}."
+    if processes := found.get("processes_source"):
+        yield f"Processes: {processes}."
     if found["note"] and found["note"] not in (found.get("unknown") or ""):
         yield found["note"]
     yield ""

@@ -114,12 +114,16 @@ NO_NEIGHBOURS = "No neighbours: add [[neighbours]] to memwatchd.toml to follow o
 
 
 class Need(Struct, frozen=True):
-    """Bytes on one device, and in System RAM. The reserve stays free in both. `is_least`: a lower bound."""
+    """Bytes on one device, and in System RAM. The reserve stays free in both. `is_least`: a lower bound.
+
+    `host_bytes`: of the engine's processes, where the machine has no other memory than System RAM.
+    """
 
     bytes: int
     ram_bytes: int = 0
     reserve_bytes: int = 0
     is_least: bool = False
+    host_bytes: int = 0
 
 
 class Mover(Struct, frozen=True):
@@ -174,12 +178,15 @@ def _place(need: Need, machine: Json, known: bool | None) -> Placement:
         return Placement(name, True, "fits, see above", device, room)
     if room is None:
         return Placement(name, known, "unknown: it reports no headroom", device)
-    short = need.bytes + need.reserve_bytes - room
+    needed = need.bytes + need.reserve_bytes
+    if all(pool["id"] == RAM for pool in tick["pools"]):
+        needed += need.host_bytes
+    short = needed - room
     if short <= 0:
         return _place_in_ram(need, name, tick, device, room)
     why = f"short by {wording.size(short)} on {device}"
     whole = tick["headroom_size_bytes"]
-    if whole is not None and need.bytes + need.reserve_bytes > whole:
+    if whole is not None and needed > whole:
         return Placement(name, False, f"{why}, which has {wording.size(whole)} in total", device, room, short)
     holders = [one for one in tick["holders"] if one["held_bytes"]]
     moved = _choose(holders, short)

@@ -21,7 +21,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.decode_rate import DecodeRate, estimate_decode_rate
-from memwatch.planning.fit import CPU, Demand, Fit, FitVerdict, compute_fit, doubt, has_context
+from memwatch.planning.fit import CPU, Demand, Fit, FitVerdict, compute_fit, doubt
 from memwatch.planning.inference import MAX_TOKENS
 from memwatch.planning.launch import Launches, build_launches, select_engines
 from memwatch.planning.need import (
@@ -29,7 +29,7 @@ from memwatch.planning.need import (
     Reduction,
     cheapest_reduction,
     choose_parallel_kind,
-    compute_checkpoint_need,
+    compute_need_here,
     parse_need,
 )
 from memwatch.planning.number_formats import bits_per_weight
@@ -155,11 +155,9 @@ def answer_model(
 def _answer_model(checkpoint: Checkpoint, use: Use, snapshot: Snapshot, engines: Sequence[str]) -> FitAnswer:
 
     def check(changed: Use) -> Fit:
-        demand = compute_checkpoint_need(checkpoint, changed).demand
-        splits = list_splits(checkpoint, changed, len(snapshot.devices))
-        return compute_fit(demand, snapshot, changed.reserve_bytes, splits, changed.gpus > 1)
+        return check_model(checkpoint, changed, snapshot)
 
-    need = without_context(compute_checkpoint_need(checkpoint, use), snapshot)
+    need = compute_need_here(checkpoint, use, snapshot)
     found = replace(check(use), bytes=need.bytes)
 
     def has_room(changed: Use) -> bool:
@@ -169,11 +167,22 @@ def _answer_model(checkpoint: Checkpoint, use: Use, snapshot: Snapshot, engines:
 
     fits = has_room(use)
     change = None if fits else cheapest_reduction(checkpoint, use, has_room)
+    if change:
+        on_cpu = snapshot.devices and check(change.use).best == CPU
+        words = f"{change.words}, on the CPU" if on_cpu else change.words
+        change = replace(change, words=words, need=compute_need_here(checkpoint, change.use, snapshot))
     if need.note:
         refused = Launches(refused=dict.fromkeys(engines, NOT_KNOWN))
         return FitAnswer(need, doubt(found, need.note), None, None, refused)
     launches = build_launches(engines, checkpoint, use, snapshot, check)
     return FitAnswer(need, found, change, find_greatest(checkpoint, use, _same_place(check, found)), launches)
+
+
+def check_model(checkpoint: Checkpoint, use: Use, snapshot: Snapshot) -> Fit:
+    """Return the verdicts for a model, with what its engine takes on this machine. Raises InvalidInputError."""
+    demand = compute_need_here(checkpoint, use, snapshot).demand
+    splits = list_splits(checkpoint, use, snapshot)
+    return compute_fit(demand, snapshot, use.reserve_bytes, splits, use.gpus > 1)
 
 
 def _find_reports(need: MemoryNeed, name: str, snapshot: Snapshot) -> Iterator[EngineReport]:
@@ -210,17 +219,9 @@ def _same_place(check: Callable[[Use], Fit], found: Fit) -> Callable[[Use], bool
     return has_room
 
 
-def without_context(need: MemoryNeed, snapshot: Snapshot) -> MemoryNeed:
-    """Leave out the cost of a GPU context on machines where no GPU has one."""
-    if any(has_context(device) for device in snapshot.devices) or "runtime" not in need.parts:
-        return need
-    parts = {name: part for name, part in need.parts.items() if name != "runtime"}
-    return replace(need, bytes=sum(parts.values()), parts=parts, runtime_source="")
-
-
-def list_splits(checkpoint: Checkpoint, use: Use, devices: int) -> Iterator[tuple[int, str, Demand]]:
+def list_splits(checkpoint: Checkpoint, use: Use, snapshot: Snapshot) -> Iterator[tuple[int, str, Demand]]:
     """Yield the demands on each of two and more GPUs, the smallest number first."""
-    shape = checkpoint.transformer
+    shape, devices = checkpoint.transformer, len(snapshot.devices)
     if checkpoint.pipeline:
         return
     for count in [use.gpus] if use.gpus else range(2, devices + 1):
@@ -232,7 +233,7 @@ def list_splits(checkpoint: Checkpoint, use: Use, devices: int) -> Iterator[tupl
             how = f"{choose_parallel_kind(shape, use.parallel, count) if shape else 'tensor'} parallel"
         if shape and use.parallel == "tensor" and shape.n_heads % count:
             continue
-        yield count, how, compute_checkpoint_need(checkpoint, use, count).demand
+        yield count, how, compute_need_here(checkpoint, use, snapshot, count).demand
 
 
 def find_greatest(checkpoint: Checkpoint, use: Use, has_room: Callable[[Use], bool]) -> Greatest:

@@ -10,7 +10,16 @@ from msgspec.structs import replace
 
 from memwatch.core.backends.devices import compute_capacity, describe_state, read_system_ram
 from memwatch.core.doc import Doc
-from memwatch.core.model import PERHAPS_IN_RSS, Absent, Bytes, Device, Process, Thresholds, find_system_ram
+from memwatch.core.model import (
+    PERHAPS_IN_RSS,
+    Absent,
+    Architecture,
+    Bytes,
+    Device,
+    Process,
+    Thresholds,
+    find_system_ram,
+)
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
 
@@ -25,12 +34,14 @@ class Demand(Struct, frozen=True):
     """Bytes on each GPU, and bytes in System RAM for each GPU. `runtime_bytes`: a GPU's context, none on a CPU.
 
     `ram_at_peak_bytes`: bytes in System RAM while the GPU has most, if these are less: components that take turns.
+    `host_bytes`: of the engine's processes in System RAM, counted there and on GPUs whose memory is the same.
     """
 
     device_bytes: int
     ram_bytes: int = 0
     runtime_bytes: int = 0
     ram_at_peak_bytes: int | None = None
+    host_bytes: int = 0
 
     @property
     def beside_bytes(self) -> int:
@@ -39,7 +50,7 @@ class Demand(Struct, frozen=True):
     @property
     def cpu_bytes(self) -> int:
         """Everything that a run on the CPU holds: nothing is moved there, and there is no context."""
-        return self.device_bytes + self.beside_bytes
+        return self.device_bytes + self.beside_bytes + self.host_bytes
 
 
 class FitVerdict(Struct, frozen=True):
@@ -48,7 +59,8 @@ class FitVerdict(Struct, frozen=True):
     `headroom_after_reclaim_bytes` decides. `needs_reclaim` is True if it fits only after the kernel has reclaimed
     page cache: `headroom_bytes`, what is free already, is less than the need. `need_bytes`: bytes from this device;
     `ram_need_bytes`: bytes that the plan moves to System RAM, which on unified memory are part of the former.
-    `leased_bytes`: bytes that leases of others take from the headroom.
+    `leased_bytes`: bytes that leases of others take from the headroom. `host_bytes`: the part of `need_bytes` that
+    the engine's processes take beside the GPU's memory, where both are one.
     """
 
     device: str
@@ -68,6 +80,9 @@ class FitVerdict(Struct, frozen=True):
         int, Doc("Bytes moved to system RAM; on unified memory they are part of need_bytes.")
     ] = 0
     leased_bytes: Annotated[int, Doc("Bytes that leases of others take from the headroom.")] = 0
+    host_bytes: Annotated[
+        int, Doc("Part of need_bytes of the engine's processes, where CPU and GPU share their memory.")
+    ] = 0
 
 
 class Holder(NamedTuple):
@@ -154,22 +169,23 @@ def find_split(splits: Iterable[tuple[int, str, Demand]], snapshot: Snapshot, re
     """Return the first of `splits` that has room on the GPUs with the most headroom and memory of their own."""
     whole = read_system_ram(snapshot).room.headroom_after_reclaim_bytes
     own = [
-        (device.headroom_after_reclaim_bytes, device.id) for device in snapshot.devices if _is_own(device, snapshot)
+        (device.headroom_after_reclaim_bytes, device) for device in snapshot.devices if _is_own(device, snapshot)
     ]
-    known = [(room, name) for room, name in own if isinstance(room, int)]
-    rooms = sorted(known, key=lambda one: (-one[0], one[1]))
+    known = [(room, device) for room, device in own if isinstance(room, int)]
+    rooms = sorted(known, key=lambda one: (-one[0], one[1].id))
     for count, how, demand in splits:
-        each = demand.device_bytes + demand.runtime_bytes
         if count > len(rooms):
             continue
         chosen = rooms[:count]
+        host = max(_host_bytes(demand, device, snapshot) for _, device in chosen)
+        each = demand.device_bytes + demand.runtime_bytes + host
         spare = chosen[-1][0] - reserve - each
         beside = count * demand.ram_bytes
         fits_ram = not beside or (isinstance(whole, int) and beside + reserve <= whole)
         if spare >= 0 and fits_ram:
             moved = f"; {size(beside)} in System RAM" if beside else ""
             reason = f"{how} on {count} GPUs, {size(each)} on each; leaves {size(spare)} on the fullest{moved}"
-            return Split(tuple(name for _, name in chosen), each, spare, reason)
+            return Split(tuple(device.id for _, device in chosen), each, spare, reason)
     return None
 
 
@@ -196,14 +212,16 @@ def has_context(device: Device) -> bool:
 
 def _on_device(demand: Demand, device: Device, snapshot: Snapshot, reserve: int) -> FitVerdict:
     whole, certain = compute_capacity(device, snapshot), device.headroom_bytes
-    need = demand.device_bytes + demand.runtime_bytes * has_context(device)
+    host = _host_bytes(demand, device, snapshot)
+    need = demand.device_bytes + demand.runtime_bytes * has_context(device) + host
     blank = FitVerdict(
-        device.id, device.name, False, whole, device.headroom_after_reclaim_bytes, 0, "", certain, need_bytes=need
-    )
+        device.id, device.name, False, whole, device.headroom_after_reclaim_bytes, 0, "", certain, need_bytes=need,
+        host_bytes=host,
+    )  # fmt: skip
     if device.state != "ok":
         reason = f"{device.id} {describe_state(device)}"
         return replace(blank, spare_bytes=Absent.NOT_AVAILABLE, reason=reason)
-    on_gpu = _judge(need, blank, find_holders(device, snapshot), reserve)
+    on_gpu = _name_host(_judge(need, blank, find_holders(device, snapshot), reserve))
     if not demand.ram_bytes:
         return on_gpu
     within = _bytes_in_ram(need, device, snapshot)
@@ -213,6 +231,17 @@ def _on_device(demand: Demand, device: Device, snapshot: Snapshot, reserve: int)
     gained = f"; {SAME_MEMORY.format(size(beside))}" if unified else ""
     total = need + beside if unified else need
     return replace(verdict, reason=verdict.reason + gained, need_bytes=total, ram_need_bytes=demand.ram_bytes)
+
+
+def _host_bytes(demand: Demand, device: Device, snapshot: Snapshot) -> int:
+    return demand.host_bytes if shares_memory(device, snapshot) else 0
+
+
+def shares_memory(device: Device, snapshot: Snapshot) -> bool:
+    """Return True for a GPU whose memory is that of its CPU: System RAM, or that of a machine that a user named."""
+    ram = find_system_ram(snapshot.pools)
+    is_in_ram = ram is not None and ram.id in _pools(device.allocates_from, snapshot)
+    return is_in_ram or device.architecture is Architecture.UNIFIED
 
 
 SAME_MEMORY = "the {} moved to System RAM stay in the same memory, so nothing is gained"
@@ -244,7 +273,16 @@ def _join(on_gpu: FitVerdict, in_ram: FitVerdict) -> FitVerdict:
 
 
 def _on_cpu(demand: Demand, snapshot: Snapshot, reserve: int) -> FitVerdict:
-    return _in_system_ram(demand.cpu_bytes, snapshot, reserve)
+    verdict = _in_system_ram(demand.cpu_bytes, snapshot, reserve)
+    return _name_host(replace(verdict, host_bytes=demand.host_bytes))
+
+
+def _name_host(verdict: FitVerdict) -> FitVerdict:
+    """Name the engine's processes as a reason where only they make a plan too large."""
+    short = -verdict.spare_bytes if isinstance(verdict.spare_bytes, int) else 0
+    if not 0 < short <= verdict.host_bytes:
+        return verdict
+    return replace(verdict, reason=f"{verdict.reason}; its engine's processes are {size(verdict.host_bytes)} of it")
 
 
 def _in_system_ram(need: int, snapshot: Snapshot, reserve: int) -> FitVerdict:

@@ -12,16 +12,14 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.planning.checkpoint import CONFIG, Checkpoint
 from memwatch.planning.engines import llama_cpp, sglang, tensorrt_llm, transformers, vllm
 from memwatch.planning.engines.placement import (
-    GGUF,
-    SAFETENSORS,
     Launch,
     NoLaunchError,
     Placement,
     converted_dtype,
-    file_kind,
     place,
 )
 from memwatch.planning.fit import Fit
+from memwatch.planning.host_memory import GGUF, SAFETENSORS, file_kind
 from memwatch.planning.request import Use
 from memwatch.planning.sizes import InvalidInputError, quote
 

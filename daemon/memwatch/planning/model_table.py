@@ -9,12 +9,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.snapshot import Snapshot
-from memwatch.planning.answer import list_splits
+from memwatch.planning.answer import check_model
 from memwatch.planning.checkpoint import Checkpoint, describe_config
 from memwatch.planning.decode_rate import DecodeRate, estimate_decode_rate
-from memwatch.planning.fit import CPU, compute_fit
+from memwatch.planning.fit import CPU
 from memwatch.planning.huggingface import parse_config
-from memwatch.planning.need import compute_checkpoint_need
+from memwatch.planning.need import compute_need_here
 from memwatch.planning.request import DEFAULT_CONTEXT, Use, describe_long_context
 from memwatch.planning.tables import read_table
 
@@ -85,9 +85,7 @@ def _is_wider(model: Checkpoint, dtype: str) -> bool:
 
 
 def _run(model: Checkpoint, use: Use, snapshot: Snapshot) -> Runnable | None:
-    need = compute_checkpoint_need(model, use)
-    splits = list_splits(model, use, len(snapshot.devices))
-    fit = compute_fit(need.demand, snapshot, use.reserve_bytes, splits, use.gpus > 1)
+    need, fit = compute_need_here(model, use, snapshot), check_model(model, use, snapshot)
     if need.note or not fit.is_yes or model.transformer is None or (snapshot.devices and fit.best == CPU):
         return None
     devices = fit.split.devices if fit.split else (str(fit.best),)

@@ -12,9 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.doc import Doc
+from memwatch.core.snapshot import Snapshot
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.diffusion import Pipeline, PipelineNeed, plan_images, plan_training
-from memwatch.planning.fit import Demand
+from memwatch.planning.fit import Demand, has_context
+from memwatch.planning.host_memory import HostMemory, find_host_memory
 from memwatch.planning.inference import choose_cache_bytes, compute_kv_cache, compute_weights, estimate_inference
 from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
 from memwatch.planning.request import RUNTIME_BYTES, Use, choose_context
@@ -40,6 +42,7 @@ PARTS = {
     "apart": "memory of activations, reused by gradients",
     "waits_in_ram": "moved to System RAM",
     "runtime": "runtime (GPU context and kernels)",
+    "processes": "processes of the engine, in System RAM",
 }
 RUNTIME_SOURCE = "typical value: a context takes 107 to 555 MiB, by GPU (llama.cpp#23604), and kernels more"
 MEASURED_SOURCE = "measured: a context without kernels"
@@ -52,6 +55,7 @@ class MemoryNeed(Struct, frozen=True):
     `moves`: bytes of each part that the plan puts into System RAM in place of the GPU; the part `waits_in_ram` is
     their sum, negative; `apart` is negative as well. `bytes` is what remains on the GPU. `runtime_source`: source
     of the part `runtime`. `ram_peak_bytes`: the most that waits in System RAM, if that is not at the GPU's peak.
+    `host`: what the engine's processes take; the part `processes` where it is in the same memory.
     """
 
     subject: str
@@ -61,11 +65,15 @@ class MemoryNeed(Struct, frozen=True):
     moves: Mapping[str, int] = {}
     runtime_source: str = ""
     ram_peak_bytes: int = 0
+    host: HostMemory | None = None
 
     @property
     def demand(self) -> Demand:
         runtime, moved = self.parts.get("runtime", 0), sum(self.moves.values())
-        return Demand(self.bytes - runtime, max(moved, self.ram_peak_bytes), runtime, moved)
+        host, counted = self.host.bytes if self.host else 0, self.parts.get("processes", 0)
+        return Demand(
+            self.bytes - runtime - counted, max(moved, self.ram_peak_bytes), runtime, moved, host_bytes=host
+        )
 
 
 class Reduction(Struct, frozen=True):
@@ -140,6 +148,21 @@ def compute_checkpoint_need(checkpoint: Checkpoint, use: Use, gpus: int = 1) -> 
     shares = shares_of(shape, how, gpus, served.weights_bytes, rank / max(1, served.kv_cache_bytes))
     need = _need(checkpoint.name, _scaled(parts, shares), _scaled(moves, shares), use)
     return replace(need, note=checkpoint.unknown)
+
+
+def compute_need_here(checkpoint: Checkpoint, use: Use, snapshot: Snapshot, gpus: int = 1) -> MemoryNeed:
+    """Return the need on one of `gpus` GPUs of a machine: with the engine's processes where they take the same
+    memory, and without the cost of a GPU context where no GPU has one. Raises InvalidInputError.
+    """
+    need = compute_checkpoint_need(checkpoint, use, gpus)
+    host = find_host_memory(checkpoint, use, snapshot)
+    parts = dict(need.parts)
+    if "runtime" in parts and not any(has_context(device) for device in snapshot.devices):
+        need = replace(need, runtime_source="")
+        del parts["runtime"]
+    if host:
+        parts["processes"] = host.bytes
+    return replace(need, bytes=sum(parts.values()), parts=parts, host=host)
 
 
 def _pipeline_need(name: str, pipe: Pipeline, use: Use, gpus: int) -> MemoryNeed:

@@ -54,7 +54,7 @@ def test_text_of_a_real_machine_is_the_same_as_with_a_current_daemon(model: str)
     with site(lambda request: earlier_daemon(critical_gb10(), request)) as port:
         done = call_memwatch("--url", f"http://127.0.0.1:{port}", "fit", model)
 
-    assert done.stdout.startswith(f"{model} needs 13.7 GiB")
+    assert done.stdout.startswith(f"{model} needs 20.4 GiB")
     assert "gpu0, NVIDIA GB10" in done.stdout
 
 

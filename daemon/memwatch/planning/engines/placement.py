@@ -18,11 +18,9 @@ from memwatch.planning.device_totals import pools_of
 from memwatch.planning.fit import CPU, Fit
 from memwatch.planning.inference import compute_kv_cache
 from memwatch.planning.need import choose_parallel_kind, compute_checkpoint_need
-from memwatch.planning.number_formats import FILE_BITS, bits_per_cached_number, canonical_name, parse_format
+from memwatch.planning.number_formats import bits_per_cached_number, canonical_name, parse_format
 from memwatch.planning.request import Use, choose_context, describe_long_context
 from memwatch.planning.transformer import Transformer
-
-SAFETENSORS, GGUF = "safetensors", "gguf"
 
 
 class NoLaunchError(Exception):
@@ -70,8 +68,8 @@ def is_machine(gpu: Device, snapshot: Snapshot) -> bool:
 class Placement(Struct, frozen=True):
     """A plan that fits, and where. `gpus` is empty for the CPU. `parallel`: tensor or pipeline, empty for one GPU.
 
-    `parts`: bytes on the fullest GPU, `room`: bytes that it can allocate beside the reserve. `alias`: see
-    Checkpoint.
+    `parts`: bytes on the fullest GPU, `room`: bytes that it can allocate beside the reserve and the engine's
+    processes. `alias`: see Checkpoint.
     """
 
     model: str
@@ -156,9 +154,11 @@ def place(model: str, checkpoint: Checkpoint, use: Use, snapshot: Snapshot, fit:
     parts = compute_checkpoint_need(checkpoint, use, max(1, len(gpus))).parts
     whole = compute_checkpoint_need(checkpoint, use).parts.get("kv_cache", 0)
     rooms = [
-        verdict.headroom_after_reclaim_bytes for verdict in fit.verdicts if verdict.device in (names or (CPU,))
+        verdict.headroom_after_reclaim_bytes - verdict.host_bytes
+        for verdict in fit.verdicts
+        if verdict.device in (names or (CPU,)) and isinstance(verdict.headroom_after_reclaim_bytes, int)
     ]
-    room = min((one for one in rooms if isinstance(one, int)), default=0) - use.reserve_bytes
+    room = min(rooms, default=0) - use.reserve_bytes
     how = choose_parallel_kind(shape, use.parallel, len(gpus)) if len(gpus) > 1 else ""
     context = choose_context(checkpoint, use)
     return Placement(model, shape, use, context, gpus, how, parts, max(1, whole), room, snapshot, checkpoint.alias)
@@ -203,14 +203,6 @@ def shell_line(words: Sequence[str], flags: Sequence[Flag], variables: Sequence[
     """Return a command that runs in a shell, one option per line."""
     first = " ".join([*(one.flag for one in variables), *map(shlex.quote, words)])
     return " \\\n  ".join([first, *(one.flag for one in flags)])
-
-
-def file_kind(checkpoint: Checkpoint, dtype: str) -> str:
-    """Return the kind of a model's files. A format of llama.cpp is only in GGUF files."""
-    if checkpoint.source == "GGUF":
-        return GGUF
-    in_file = canonical_name(dtype) in FILE_BITS or checkpoint.scope == "file"
-    return GGUF if in_file and checkpoint.source != "safetensors" else SAFETENSORS
 
 
 def converted_dtype(checkpoint: Checkpoint, use: Use) -> str:

@@ -34,7 +34,6 @@ BLOCK_TOKENS = 16
 # Formats to which vLLM converts weights while it loads them.
 QUANTIZATIONS = {"fp8": "fp8", "nf4": "bitsandbytes"}
 DTYPES = ("bfloat16", "float16", "float32")
-PROCESSES = "vLLM's processes took 5.4 to 6.7 GiB more on a DGX Spark (llamastash#81): plan with --reserve 7GiB."
 UNKNOWN = "{} (the most that HIP reports as total on an APU: it differs by version)"
 CACHE_DTYPES = {"fp8": "fp8", "bfloat16": "auto", "float16": "auto"}
 
@@ -51,7 +50,6 @@ def build(plan: Placement, dtype: str) -> Launch:
         why = "the first of these machines; without Ray"
         flags.append(Flag(f"--nnodes {plan.machines} --node-rank 0 --master-addr {HEAD}", why))
     notes += each_machine(plan, "--headless")
-    notes += [PROCESSES] if plan.is_unified and plan.vendors == {"NVIDIA"} else []
     return Launch(
         "vllm", shell_line(["vllm", "serve", plan.model], flags, variables), (*variables, *flags), (*notes,)
     )

@@ -38,6 +38,21 @@ def runtime_source(
     return found.need.runtime_source or None
 
 
+def processes_bytes(
+    found: FitAnswer, _: object
+) -> Annotated[
+    int | None,
+    Doc("Bytes of the engine's processes in system RAM, where a GPU shares its memory; null if not counted."),
+]:
+    return found.need.host.bytes if found.need.host else None
+
+
+def processes_source(
+    found: FitAnswer, _: object
+) -> Annotated[str | None, Doc("Source of the part processes; null without one.")]:
+    return found.need.host.source if found.need.host else None
+
+
 def moves(
     found: FitAnswer, _: object
 ) -> Annotated[Mapping[str, int], Doc("Bytes of each part that are moved to system RAM.")]:
@@ -68,9 +83,11 @@ FIT = Wire(
             FitAnswer,
             "Fit",
             flat={"fit": ("bytes", "best", "verdicts", "split")},
-            further=(unknown, caution, parts, runtime_source, moves, ram_bytes, launch, launch_refused),
-            order=("bytes", "best", "verdicts", "split", "unknown", "caution", "parts", "runtime_source", "moves",
-                   "ram_bytes", "change", "greatest", "decode_rate", "launch", "launch_refused", "engines"),
+            further=(unknown, caution, parts, runtime_source, processes_bytes, processes_source, moves, ram_bytes,
+                     launch, launch_refused),
+            order=("bytes", "best", "verdicts", "split", "unknown", "caution", "parts", "runtime_source",
+                   "processes_bytes", "processes_source", "moves", "ram_bytes",
+                   "change", "greatest", "decode_rate", "launch", "launch_refused", "engines"),
         ),
         Shape(
             Reduction,
