@@ -54,6 +54,7 @@ class Checkpoint(Struct, frozen=True):
     what the shape and the files lack, sentences: caches that are not known, files that are missing.
     `pipeline`: the components of a diffusion model, in place of a transformer. `origin`: a sentence about files
     that are not on this machine, empty if all are. `alias`: its name in the store of Ollama.
+    `projector`: the file of its vision tower, if that is one beside a GGUF file.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Checkpoint(Struct, frozen=True):
     pipeline: Pipeline | None = None
     origin: str = ""
     alias: str = ""
+    projector: str = ""
 
     @property
     def why_shapeless(self) -> str:
@@ -284,8 +286,9 @@ def build_gguf(name: str, keys: Mapping[str, gguf.Value], weights: int, numbers:
 
 def with_projectors(found: Checkpoint, files: Sequence[ModelPath]) -> Checkpoint:
     """Add the largest of a GGUF model's vision towers, which are files of their own."""
-    sizes = [gguf.read_head(file).tensor_bytes for file in files]
-    return add_weights(found, max(sizes, default=0))
+    sizes = {str(file): gguf.read_head(file).tensor_bytes for file in files}
+    largest = max(sizes, key=lambda name: sizes[name], default="")
+    return replace(add_weights(found, sizes.get(largest, 0)), projector=largest)
 
 
 def add_weights(found: Checkpoint, added: int) -> Checkpoint:

@@ -15,6 +15,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from memwatch.build_info import __version__
 from memwatch.core.http import MAX_HEADER_BYTES as MAX_HTTP_HEADER_BYTES
@@ -345,11 +346,13 @@ def _read_gguf(hub: Hub, name: HubName, sha: str, files: Mapping[str, int | None
     subject = str(name)
     every = [file for file in files if file.endswith(".gguf")]
     chosen = choose_gguf(every, name.variant, name.repository)
-    towers = [files[file] or 0 for file in every if PROJECTOR in file.lower()]
+    towers = {file: files[file] or 0 for file in every if PROJECTOR in file.lower()}
+    tower = max(towers, key=lambda file: towers[file], default="")
     keys = gguf.read_first_keys(hub.head(name, sha, chosen[0]).data, f"{subject}: {chosen[0][-80:]}")
     missing = [*list_missing_names(chosen), *(file for file in chosen if files[file] is None)]
-    weights = sum(files[file] or 0 for file in chosen) + max(towers, default=0)
-    return with_unknown(build_gguf(PurePosixPath(chosen[0]).name, keys, weights, 0), describe_missing(missing))
+    weights = sum(files[file] or 0 for file in chosen) + towers.get(tower, 0)
+    found = build_gguf(PurePosixPath(chosen[0]).name, keys, weights, 0)
+    return with_unknown(replace(found, projector=PurePosixPath(tower).name), describe_missing(missing))
 
 
 def no_variant(name: HubName) -> UnknownModelError:

@@ -105,6 +105,11 @@ class FitRequest(Struct, frozen=True, kw_only=True):
         Doc("With launch: name of the model in Ollama's store, whose path is in model."),
         Meta(max_length=MAX_NAME),
     ] = ""
+    projector: Annotated[
+        str,
+        Doc("With launch: file of the vision tower beside a GGUF file."),
+        Meta(max_length=MAX_NAME),
+    ] = ""
     source: Annotated[
         Literal["shape", "config.json", "safetensors", "GGUF"],
         Doc("With launch: the model's files; shape: not known."),
@@ -130,7 +135,7 @@ class FitRequest(Struct, frozen=True, kw_only=True):
         bits, scope = (self.weight_bits, self.weight_scope) if self.weight_bits else (form.bits, form.scope)
         return Checkpoint(
             self.model, self.source, self.shape, self.weights_bytes, self.max_context, bits / 8,
-            scope=scope, unknown=self.unknown, alias=self.alias,
+            scope=scope, unknown=self.unknown, alias=self.alias, projector=self.projector,
         )  # fmt: skip
 
 
@@ -240,7 +245,8 @@ def write_request(checkpoint: Checkpoint, use: Use, launch: str = "") -> dict[st
         found |= {"context": choose_context(checkpoint, use), "max_context": checkpoint.context}
     if launch:
         found |= {"launch": launch, "model": checkpoint.name, "source": checkpoint.source}
-        found |= {"alias": checkpoint.alias} if checkpoint.alias else {}
+        own = {"alias": checkpoint.alias, "projector": checkpoint.projector}
+        found |= {name: value for name, value in own.items() if value}
     return {name: str(value) for name, value in found.items()}
 
 

@@ -13,7 +13,7 @@ from memwatch.core.budget import KINDS, Account, Budget
 from memwatch.core.clock import Moment
 from memwatch.core.leases import MIN_BYTES, Lease
 from memwatch.core.linux.accounts import Accounts
-from memwatch.core.model import Process
+from memwatch.core.model import Absent, Process
 from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.lease_book import LeaseBook, LeaseRefusedError, LeaseRequest, ProcessReader
 from memwatchd.recording.demos import path_of
@@ -115,6 +115,22 @@ def test_lease_ends_with_its_process(bench: Bench) -> None:
 
     assert reused == bench.book.current() == ()
     assert [text.rpartition(": ")[2] for text in bench.events if "ended" in text] == ["its process ended"] * 2
+
+
+@pytest.mark.parametrize("certain", [False, True])
+def test_lease_of_unknown_room_is_refused_and_may_be_retried(bench: Bench, certain: bool) -> None:
+    """It is neither granted nor called too large. Nothing is held, and no event is written."""
+    device = replace(
+        bench.snapshot.devices[0],
+        headroom_bytes=Absent.NOT_PERMITTED,
+        headroom_after_reclaim_bytes=Absent.NOT_PERMITTED,
+    )
+    bench.snapshot = replace(bench.snapshot, devices=(device,))
+
+    with pytest.raises(LeaseRefusedError, match=r"of gpu0 is not known \(not permitted\)") as refused:
+        bench.grant(GIB, certain=certain)
+    assert refused.value.conflict
+    assert (bench.book.current(), bench.events) == ((), [])
 
 
 def test_device_memory_that_arrives_is_no_longer_held(bench: Bench) -> None:

@@ -196,6 +196,23 @@ def test_llama_cpp_gets_the_context_of_all_slots() -> None:
         assert flag in launch.command
 
 
+@pytest.mark.parametrize("off", [False, True])
+def test_llama_cpp_gets_the_vision_tower(off: bool) -> None:
+    """Also through the daemon. A plan for the CPU keeps the tower off the GPU, other engines have no option."""
+    snapshot = machine("rtx4090")
+    if off:
+        snapshot = replace(snapshot, devices=())
+    seeing = replace(model("Llama 3 8B", True), projector="/models/a b/mmproj-F16.gguf")
+    fields = write_request(seeing, Use(), "llama.cpp")
+    asked = answer_request(parse_query(fields), snapshot)
+    lines = [line(snapshot, seeing, "llama.cpp"), asked.launches.lines[0]]
+
+    for one in lines:
+        assert "--mmproj '/models/a b/mmproj-F16.gguf' " in one.command
+        assert ("--no-mmproj-offload" in one.command) == off
+    assert "mmproj" not in line(snapshot, model("Llama 3 8B", True), "llama.cpp").command
+
+
 def test_llama_cpp_divides_by_layers_over_as_many_gpus_as_that_needs() -> None:
     """The plan is tensor parallel. llama.cpp divides the layers."""
     answer = ask(machine("h100x8-mig"), model("Llama 3 70B", True), "llama.cpp")

@@ -126,7 +126,11 @@ def test_format_chooses_among_gguf_files(tmp_path: Path) -> None:
     hugging_face_cache(tmp_path, "org/model-GGUF", files)
     environ = {"HF_HUB_CACHE": str(tmp_path)}
 
-    assert read_subject("org/model-GGUF:q4_k_m", environ=environ).weights_bytes == 144 * 66
+    found = read_subject("org/model-GGUF:q4_k_m", environ=environ)
+
+    assert found.weights_bytes == 144 * 66
+    assert Path(found.projector).name == "mmproj-F16.gguf"
+    assert found.projector.startswith(str(tmp_path))
     for subject, words in (("org/model-GGUF", "name one"), ("org/model-GGUF:Q8_0", "0 of them are Q8_0")):
         with pytest.raises(UnknownModelError, match=f"has 2 GGUF models, model-Q4_K_M, model-Q4_K_S; {words}"):
             read_subject(subject, environ=environ)
@@ -275,5 +279,8 @@ def test_folders_of_lm_studio_and_llama_cpp_are_read_by_path(tmp_path: Path) -> 
     gguf_file(tmp_path / "models/org/model-GGUF/mmproj-model-F16.gguf", 2)
     gguf_file(tmp_path / "llama.cpp/org_model-GGUF_model-Q4_K_M.gguf")
 
-    assert read_subject(str(tmp_path / "models/org/model-GGUF")).weights_bytes == 144 * 293
-    assert read_subject(str(tmp_path / "llama.cpp/org_model-GGUF_model-Q4_K_M.gguf")).weights_bytes == 144 * 291
+    seeing = read_subject(str(tmp_path / "models/org/model-GGUF"))
+    plain = read_subject(str(tmp_path / "llama.cpp/org_model-GGUF_model-Q4_K_M.gguf"))
+
+    assert (seeing.weights_bytes, plain.weights_bytes) == (144 * 293, 144 * 291)
+    assert (Path(seeing.projector).name, plain.projector) == ("mmproj-model-F16.gguf", "")

@@ -24,7 +24,7 @@ def build(plan: Placement, dtype: str) -> Launch:
     """Return the line of llama-server for a plan on GPUs or on the CPU."""
     refuse_conversion(dtype)
     variables, notes = select_gpus(plan)
-    flags = [*_sizes(plan), *_formats(plan), *_devices(plan)]
+    flags = [*_tower(plan), *_sizes(plan), *_formats(plan), *_devices(plan)]
     words = ["llama-server", "-m", plan.model]
     return Launch("llama.cpp", shell_line(words, flags, variables), (*variables, *flags), (*notes,))
 
@@ -45,6 +45,13 @@ def cache_format(plan: Placement) -> str:
 def gpu_layers(plan: Placement) -> int:
     """Return the number of layers on GPUs. llama.cpp counts the output as one more."""
     return plan.shape.n_layers + 1 - plan.use.cpu_layers if plan.gpus else 0
+
+
+def _tower(plan: Placement) -> Iterator[Flag]:
+    if plan.projector:
+        yield Flag(f"--mmproj {shlex.quote(plan.projector)}", "the vision tower, which the plan counts")
+        if not plan.gpus:
+            yield Flag("--no-mmproj-offload", "keeps it off the GPU")
 
 
 def _sizes(plan: Placement) -> Iterator[Flag]:

@@ -69,7 +69,7 @@ class Placement(Struct, frozen=True):
     """A plan that fits, and where. `gpus` is empty for the CPU. `parallel`: tensor or pipeline, empty for one GPU.
 
     `parts`: bytes on the fullest GPU, `room`: bytes that it can allocate beside the reserve and the engine's
-    processes. `alias`: see Checkpoint.
+    processes. `alias`, `projector`: see Checkpoint.
     """
 
     model: str
@@ -83,6 +83,7 @@ class Placement(Struct, frozen=True):
     room: int
     snapshot: Snapshot
     alias: str = ""
+    projector: str = ""
 
     @property
     def batch(self) -> int:
@@ -161,7 +162,10 @@ def place(model: str, checkpoint: Checkpoint, use: Use, snapshot: Snapshot, fit:
     room = min(rooms, default=0) - use.reserve_bytes
     how = choose_parallel_kind(shape, use.parallel, len(gpus)) if len(gpus) > 1 else ""
     context = choose_context(checkpoint, use)
-    return Placement(model, shape, use, context, gpus, how, parts, max(1, whole), room, snapshot, checkpoint.alias)
+    return Placement(
+        model, shape, use, context, gpus, how, parts, max(1, whole), room, snapshot, checkpoint.alias,
+        checkpoint.projector,
+    )  # fmt: skip
 
 
 def round_fraction(part: float, whole: float, digits: int = 3) -> float:
