@@ -11,12 +11,11 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from memwatch.planning.fit import Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_weights
 from memwatch.planning.number_formats import parse_format
 from memwatch.planning.request import write_shape
-from memwatch_web.pages.fit_page import EXAMPLES, build_bars
+from memwatch_web.pages.fit_page import EXAMPLES
 from scripts.published_models import MODELS, Published
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
@@ -26,6 +25,8 @@ from support.waiting import MAX_WAIT_SECONDS
 
 GIB = 1 << 30
 LLAMA_70B = urlencode(write_shape(dict(EXAMPLES)["Llama 3 70B"]))
+# 57 GiB of weights, of which the machine has room for 8 bits.
+QWEN3_30B = urlencode(write_shape(dict(EXAMPLES)["Qwen3 30B-A3B"]))
 
 
 @pytest.fixture(scope="module")
@@ -59,27 +60,27 @@ def test_size_has_a_verdict_for_each_device(daemon: RunningDaemon) -> None:
     text = text_of(daemon, "/fit?bytes=20GiB")
     verdicts = daemon.get("/api/v1/fit?bytes=20GiB").json["verdicts"]
 
-    assert "Fits after reclaim: use gpu0" in text
+    assert "20GiB fits on gpu0, after reclaim of page cache" in text
     assert [one["fits"] for one in verdicts] == [True, True]
     assert text.count("leaves ") >= 2
 
 
 def test_cheapest_change_links_to_a_fitting_query(daemon: RunningDaemon) -> None:
-    """70 billion parameters do not fit. The linked query does."""
-    page = daemon.get(f"/fit?{LLAMA_70B}").body.decode()
-    found = re.search(r'It would fit with <a href="(fit\?[^"]+)">4-bit weights</a>', page)
+    """30 billion parameters do not fit. The linked query does."""
+    page = daemon.get(f"/fit?{QWEN3_30B}").body.decode()
+    found = re.search(r'It would fit with <a href="(fit\?[^"]+)">8-bit weights</a>', page)
 
     assert found
-    assert "Fits after reclaim: use gpu0" in text_of(daemon, "/" + found[1].replace("&amp;", "&"))
+    assert "fits on gpu0, after reclaim of page cache" in text_of(daemon, "/" + found[1].replace("&amp;", "&"))
 
 
 def test_api_returns_parts_and_change(daemon: RunningDaemon) -> None:
     """The parts add up to the bytes. A plain size has no parts."""
-    found = daemon.get(f"/api/v1/fit?{LLAMA_70B}").json
+    found = daemon.get(f"/api/v1/fit?{QWEN3_30B}").json
     plain = daemon.get("/api/v1/fit?bytes=600GiB").json
 
     assert sum(found["parts"].values()) == found["bytes"]
-    assert found["change"]["words"] == "4-bit weights"
+    assert found["change"]["words"] == "8-bit weights"
     assert found["change"]["bytes"] < found["verdicts"][0]["headroom_after_reclaim_bytes"]
     assert (plain["parts"], plain["change"]) == ({}, None)
 
@@ -163,15 +164,34 @@ def test_invalid_config_json_shows_an_error(daemon: RunningDaemon, body: str, wo
     assert words in body_text
 
 
-def test_bars_have_the_scale_of_the_device() -> None:
-    """Memory in use, then the need. If that is too much, the scale is wider than the device."""
-    fits = FitVerdict("gpu0", "GPU", True, 100 * GIB, 60 * GIB, 20 * GIB, "", need_bytes=40 * GIB)
-    over = FitVerdict("gpu1", "GPU", False, 40 * GIB, 10 * GIB, -30 * GIB, "", need_bytes=40 * GIB)
+def test_answer_names_the_model_and_what_was_planned(daemon: RunningDaemon) -> None:
+    """Of a path its last part. Numbers have separators."""
+    text = text_of(daemon, f"/fit?model=/models/My-Llama&context=16384&{QWEN3_30B}&dtype=q4_k")
 
-    wide, narrow = build_bars(Fit(40 * GIB, "gpu0", (fits, over)))
+    assert "My-Llama fits on gpu0" in text
+    for words in ("30,532,122,624 parameters", "context 16,384 tokens", "batch 1", "q4_k"):
+        assert words in text
 
-    assert (wide.whole, wide.taken, wide.need) == (1.0, 0.4, 0.4)
-    assert (narrow.whole, narrow.taken, narrow.need) == (40 / 70, 30 / 70, 40 / 70)
+
+@pytest.mark.parametrize("query", ["", "bytes=600GiB", LLAMA_70B, f"model=Qwen3&{QWEN3_30B}&dtype=q4_k"])
+def test_answer_form_and_map_are_on_one_screen(browser: SharedBrowser, daemon: RunningDaemon, query: str) -> None:
+    """At 1440 by 900 without scrolling, at 320 without scrolling sideways. The narrow map is another drawing."""
+    with opened(browser, f"{daemon.url}/fit?{query}", viewport={"width": 1440, "height": 900}) as page:
+        high = page.evaluate("document.documentElement.scrollHeight")
+        boxes = page.locator(".fit-map-wide rect.bytes")
+        drawn = boxes.evaluate_all("all => all.map(b => [+b.dataset.bytes, b.getBoundingClientRect().height])")
+        page.set_viewport_size({"width": 320, "height": 800})
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        shown = page.locator(".fit-map").evaluate_all(
+            "all => all.map(map => map.getBoundingClientRect().width > 0)"
+        )
+
+    scale = max(height / size for size, height in drawn if size > GIB)
+    assert high <= 900
+    assert wide == 320
+    assert shown == [False, True]
+    assert drawn
+    assert all(abs(height - size * scale) <= 1.5 for size, height in drawn)
 
 
 def test_config_file_is_opened_and_answered_in_a_browser(
@@ -181,18 +201,19 @@ def test_config_file_is_opened_and_answered_in_a_browser(
     file = tmp_path / "config.json"
     file.write_text(json.dumps(MODELS[0].config))
     with opened(browser, f"{daemon.url}/fit", viewport={"width": 360, "height": 800}) as page:
+        page.click("text=Load a config.json")
         page.set_input_files("#config-file", file)
         page.wait_for_function("document.getElementById('config').value.includes('mistral')")
         page.click("text=Load config")
-        page.wait_for_selector("#answer")
+        page.wait_for_selector("#answer .verdicts")
         answered = page.inner_text("#answer-label")
         wide = page.evaluate("document.documentElement.scrollWidth")
         page.fill("input[name=bytes]", "600GiB")
         page.press("input[name=bytes]", "Enter")
-        page.wait_for_selector("#answer-label:text('Does not fit right now')")
+        page.wait_for_selector("#answer-label:text('600GiB does not fit right now')")
         address = page.url
 
-    assert answered == "Fits after reclaim: use gpu0"
+    assert answered == "This model fits on gpu0, after reclaim of page cache"
     assert wide == 360
     assert address.endswith("/fit?bytes=600GiB")
 
@@ -203,6 +224,7 @@ def test_launch_line_is_copied_as_it_is_shown(browser: SharedBrowser, daemon: Ru
     clipboard = ["clipboard-read", "clipboard-write"]
     phone = {"width": 360, "height": 800}
     with opened(browser, f"{daemon.url}/fit?{shape}", viewport=phone, permissions=clipboard) as page:
+        page.click("#launch > summary")
         shown = page.inner_text(".launch pre >> nth=0")
         page.click(".copy >> nth=0")
         page.wait_for_selector(".copy:text('Copied')")

@@ -63,8 +63,8 @@ class Greatest(Struct, frozen=True):
 def greatest_sentence(found: Greatest) -> str:
     """Return the greatest that fits as a sentence, empty if nothing does."""
     known = (
-        f"a context of {found.context} tokens" if found.context else "",
-        f"a batch of {found.batch}" if found.batch else "",
+        f"a context of {found.context:,} tokens" if found.context else "",
+        f"a batch of {found.batch:,}" if found.batch else "",
         f"{found.dtype} weights" if found.dtype else "",
     )
     words = [one for one in known if one]

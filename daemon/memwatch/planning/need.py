@@ -280,7 +280,7 @@ def _with_earlier(words: str, flags: str, use: Use, changed: Use) -> tuple[str, 
     """Return words and flags of a change, with those of the cheaper changes that it builds on."""
     earlier = []
     if changed.batch_size != use.batch_size and "--batch" not in flags:
-        earlier.append((f"a batch of {changed.batch_size}", f"--batch {changed.batch_size}"))
+        earlier.append((f"a batch of {changed.batch_size:,}", f"--batch {changed.batch_size}"))
     before, after = use.training, changed.training
     if before and after and after.optimizer != before.optimizer and "--optimizer" not in flags:
         word = "8-bit AdamW" if after.optimizer == "adamw_8bit" else after.optimizer
@@ -340,12 +340,12 @@ def _inference_reductions(checkpoint: Checkpoint, use: Use) -> Iterator[tuple[st
     context = choose_context(checkpoint, use)
     while context > MIN_CONTEXT:
         context //= 2
-        yield f"a context of {context} tokens", f"--context {context}", replace(use, context=context)
+        yield f"a context of {context:,} tokens", f"--context {context}", replace(use, context=context)
     for dtype, words in (("int8", "8-bit"), ("int4", "4-bit")):
         if checkpoint.dtype_bytes > bits_per_weight(dtype) / 8:
             yield f"{words} weights", f"--dtype {dtype}", replace(use, dtype=dtype)
             yield (
-                f"{words} weights, a context of {MIN_CONTEXT} tokens",
+                f"{words} weights, a context of {MIN_CONTEXT:,} tokens",
                 f"--dtype {dtype} --context {MIN_CONTEXT}",
                 replace(use, dtype=dtype, context=MIN_CONTEXT),
             )

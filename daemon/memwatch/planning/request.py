@@ -220,7 +220,7 @@ def describe_long_context(most: int, wanted: int) -> str:
     if not most or wanted <= most:
         return ""
     return (
-        f"Its own maximum is {most} tokens: engines refuse {wanted} without a change of its "
+        f"Its own maximum is {most:,} tokens: engines refuse {wanted:,} without a change of its "
         "configuration (rope scaling)."
     )
 

@@ -100,9 +100,9 @@ def test_context_beyond_the_models_own_has_no_launch_line(llama: str) -> None:
     code, output = run(llama, "--on", "8x h200", "--context", "100000", "--launch", "vllm")
 
     assert code == 0
-    assert "Its own maximum is 8192 tokens: engines refuse 100000 without a change" in output
+    assert "Its own maximum is 8,192 tokens: engines refuse 100,000 without a change" in output
     assert "No launch line for vLLM: the model's own maximum is 8192 tokens; ask for a smaller context." in output
-    assert "Greatest that fits, other options as asked: a context of 8192 tokens" in output
+    assert "Greatest that fits, other options as asked: a context of 8,192 tokens" in output
     assert "vllm serve" in run(llama, "--on", "8x h200", "--launch", "vllm")[1]
 
 

@@ -369,7 +369,7 @@ def test_page_has_the_longest_context_of_a_pasted_config() -> None:
     answer = build_form(fields, launch_lines.machine("dgx-spark")).answered
 
     assert answer
-    assert answer.caution.startswith("Its own maximum is 8192 tokens: engines refuse 9000 ")
+    assert answer.caution.startswith("Its own maximum is 8,192 tokens: engines refuse 9,000 ")
     assert answer.launches.lines == ()
 
 

@@ -1,13 +1,15 @@
-"""GET and POST /fit: the form, and the verdict of each device as a bar to scale."""
+"""GET and POST /fit: the form, and the answer with the plan in the map of the machine."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import PurePosixPath
 from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -16,21 +18,34 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, answer_request, greatest_sentence, report_sentence
 from memwatch.planning.decode_rate import describe_rate
 from memwatch.planning.diffusion import Pipeline
-from memwatch.planning.fit import Fit, FitVerdict
+from memwatch.planning.fit import CPU, Fit, FitVerdict
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.launch import ALL, ENGINES, Launches
-from memwatch.planning.need import PARTS
+from memwatch.planning.need import PARTS, compute_need_here
 from memwatch.planning.number_formats import NAMES
 from memwatch.planning.parameters import write_parameters
-from memwatch.planning.request import DETAILS, PARAMETERS, PIPELINE, USE, Use, write_shape
+from memwatch.planning.request import (
+    DETAILS,
+    PARAMETERS,
+    PIPELINE,
+    USE,
+    FitRequest,
+    Use,
+    choose_context,
+    write_shape,
+)
 from memwatch.planning.safetensors import parse_object
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import OPTIMIZER_BYTES
 from memwatch.planning.transformer import Transformer
+from memwatch.reporting.render import words
 from memwatch_web.asgi.problems import describe_error, refuse_repeated
+from memwatch_web.pages.fit_map import FitMap, build_plan_maps, spare_of
 from memwatch_web.pages.renderer import PageServices
 
 MAX_FIELDS = 40
+# More devices than these share a line with those of the same answer.
+MAX_LINES = 4
 FIT_QUERY = "memwatch_web.api.fit_query"
 IMPORT_SECONDS = 0.2
 # The shapes of published checkpoints, from their config.json.
@@ -43,24 +58,25 @@ EXAMPLES = (
 )
 
 
-class VerdictBar(Struct, frozen=True):
-    """One verdict as a bar, in fractions of its scale.
+class Verdicts(Struct, frozen=True):
+    """Devices with the same answer, for the same reason, and a name of theirs. `fits`: yes, no or unknown."""
 
-    `used`: memory in use, absent if unknown (no bar). A need beyond `whole` is over capacity.
-    """
-
-    verdict: FitVerdict
-    whole: float
-    taken: float | Absent
-    need: float
+    devices: tuple[str, ...]
+    name: str
+    fits: str
+    words: str
+    reason: str
 
 
 class FitForm(Struct, frozen=True):
-    """The query and its answer or problem. `change`: the query of the cheapest change that fits."""
+    """The query and its answer or problem. `change`: the query of the cheapest change that fits. `maps`: the
+    machine with the plan in it, in each form."""
 
     fields: Mapping[str, str]
     answered: FitAnswer | None = None
     problem: str = ""
+    maps: tuple[FitMap, ...] = ()
+    facts: tuple[str, ...] = ()
     optimizers: tuple[str, ...] = tuple(OPTIMIZER_BYTES)
 
     @property
@@ -93,8 +109,18 @@ class FitForm(Struct, frozen=True):
         return PARAMETERS["attention"].choices
 
     @property
-    def places(self) -> tuple[VerdictBar, ...]:
-        return tuple(build_bars(self.answered.fit)) if self.answered else ()
+    def name(self) -> str:
+        """Return the name of the model, without the folders of a path, or the size."""
+        given = self.fields.get("bytes") or self.fields.get("model", "")
+        return (PurePosixPath(given).name if given.startswith("/") else given) or "This model"
+
+    @property
+    def headline(self) -> str:
+        return build_headline(self.name, self.answered.fit) if self.answered else ""
+
+    @property
+    def verdicts(self) -> tuple[Verdicts, ...]:
+        return tuple(group_verdicts(self.answered.fit)) if self.answered else ()
 
     @property
     def parts(self) -> list[tuple[str, int]]:
@@ -130,15 +156,48 @@ class FitForm(Struct, frozen=True):
         return urlencode(changed_fields(self.fields, change.use)) if change else ""
 
 
-def build_bars(fit: Fit) -> Iterator[VerdictBar]:
-    for verdict in fit.verdicts:
-        size, room = verdict.size_bytes, verdict.headroom_after_reclaim_bytes
-        if isinstance(size, Absent) or isinstance(room, Absent) or not size:
-            yield VerdictBar(verdict, 1.0, Absent.NOT_AVAILABLE, 0.0)
-        else:
-            used = max(0, size - room)
-            scale = max(size, used + verdict.need_bytes)
-            yield VerdictBar(verdict, size / scale, used / scale, verdict.need_bytes / scale)
+def build_headline(name: str, found: Fit) -> str:
+    """Return the answer in one line."""
+    best = next((one for one in found.verdicts if one.device == found.best), None)
+    if best is not None:
+        on_cpu = "in System RAM" if len(found.verdicts) == 1 else "in System RAM, on no GPU"
+        how = ", after reclaim of page cache" if best.needs_reclaim is True else ""
+        return f"{name} fits {on_cpu if best.device == CPU else f'on {best.device}'}{how}"
+    if split := found.split:
+        return f"{name} fits on {len(split.devices)} GPUs: {', '.join(split.devices)}"
+    return f"Not known if {name} fits" if found.unknown else f"{name} does not fit right now"
+
+
+def list_facts(request: FitRequest, found: FitAnswer) -> Iterator[str]:
+    """Yield what was planned in a few words each: the need, the model, its use."""
+    moved = found.need.demand.ram_bytes
+    beside = f" and {words.size(moved)} in System RAM" if moved else ""
+    yield f"needs {words.size(found.fit.bytes)}{beside}"
+    if request.is_size:
+        return
+    use, shape = request.use, request.shape
+    if shape:
+        yield f"{shape.parameters:,} parameters"
+        yield f"context {choose_context(request.checkpoint, use):,} tokens"
+    yield f"batch {use.batch_size:,}"
+    yield use.dtype or f"{request.checkpoint.dtype_bytes * 8:.3g} bits a weight"
+
+
+def group_verdicts(found: Fit) -> Iterator[Verdicts]:
+    """Yield the answer of each device, or of many devices in a line for each answer: with the closest of them."""
+    is_many = len(found.verdicts) > MAX_LINES
+    groups: dict[tuple[str, ...], list[FitVerdict]] = {}
+    for one in found.verdicts:
+        known = "unknown" if isinstance(one.fits, Absent) else "yes" if one.fits else "no"
+        text = {"unknown": "unknown", "no": "does not fit"}.get(known, "fits")
+        text = "fits after reclaim" if known == "yes" and one.needs_reclaim is True else text
+        groups.setdefault((one.name, known, text, "" if is_many else one.reason), []).append(one)
+    for (name, known, text, _), several in groups.items():
+        best = max(several, key=spare_of)
+        which = "most is left on" if known == "yes" else "least is missing on"
+        same = len({one.reason for one in several}) == 1
+        reason = best.reason if same or known == "unknown" else f"{which} {best.device}, {best.reason}"
+        yield Verdicts(tuple(one.device for one in several), name, known, text, reason)
 
 
 async def fit(services: PageServices, request: Request) -> Response:
@@ -182,18 +241,30 @@ def import_fit_query() -> bytes:
 def build_form(fields: Mapping[str, str], snapshot: Snapshot) -> FitForm:
     """Answer a query. Without fields return an empty form, for which pydantic is not imported."""
     if not fields:
-        return FitForm(fields)
+        return FitForm(fields, maps=build_plan_maps(None, snapshot, ""))
     from pydantic import ValidationError
 
     from memwatch_web.api.fit_query import parse_query
 
     try:
-        return FitForm(fields, answer_request(parse_query(fields), snapshot, ALL))
+        request = parse_query(fields)
+        answered = answer_request(request, snapshot, ALL)
+        found = FitForm(fields, answered, facts=tuple(list_facts(request, answered)))
+        return replace(found, maps=draw_answer(found, request, snapshot))
     except ValidationError as error:
         problems = [describe_error({**one, "loc": ("query", *one["loc"])}) for one in error.errors()]
         return FitForm(fields, problem="; ".join(problems[:3]))
     except InvalidInputError as error:
         return FitForm(fields, problem=f"{error}.")
+
+
+def draw_answer(form: FitForm, request: FitRequest, snapshot: Snapshot) -> tuple[FitMap, ...]:
+    """Return the machine with the plan that was answered."""
+    found = form.answered
+    split: Mapping[str, int] = {}
+    if found and found.fit.split:
+        split = compute_need_here(request.checkpoint, request.use, snapshot, len(found.fit.split.devices)).parts
+    return build_plan_maps(found, snapshot, form.name, request.use.reserve_bytes, split)
 
 
 def changed_fields(fields: Mapping[str, str], use: Use) -> dict[str, str]:
@@ -226,6 +297,6 @@ PIPELINES = (
     )),
 )  # fmt: skip
 EXAMPLE_QUERIES = (
-    *((name, urlencode(write_shape(shape))) for name, shape in EXAMPLES),
-    *((name, urlencode(write_parameters(pipe))) for name, pipe in PIPELINES),
+    *((name, urlencode({"model": name} | write_shape(shape))) for name, shape in EXAMPLES),
+    *((name, urlencode({"model": name} | write_parameters(pipe))) for name, pipe in PIPELINES),
 )

@@ -297,7 +297,7 @@ def draw_tower(
     """Draw what a pool holds, filling the frame. `gutter`: room to the right of it for words, 0 for none."""
     nodes = build_nodes(one, growing)
     columns = COLUMN_ENDS[count_columns(nodes)]
-    found = [pair for node in nodes for pair in _place_boxes(node, frame, columns, 0)]
+    found = [pair for node in nodes for pair in place_boxes(node, frame, columns, 0)]
     inside: list[Text] = []
     above: list[Box] = []
     beside: list[tuple[float, str, str]] = []
@@ -335,7 +335,7 @@ def _outline(frame: Rectangle) -> Line:
     return Line("frame", ((left, ground), (left, top), (right, top), (right, ground), (left, ground)))
 
 
-def _place_boxes(node: Node, frame: Rectangle, columns: Sequence[float], depth: int) -> Iterator[tuple[Box, Node]]:
+def place_boxes(node: Node, frame: Rectangle, columns: Sequence[float], depth: int) -> Iterator[tuple[Box, Node]]:
     """Yield the box of a node and of what it contains. Without parts it reaches to the right edge."""
     left = frame.x + frame.width * (columns[depth - 1] if depth else 0.0)
     right = frame.x + frame.width * (columns[depth] if node.inside else 1.0)
@@ -345,7 +345,7 @@ def _place_boxes(node: Node, frame: Rectangle, columns: Sequence[float], depth: 
     y = frame.ground - node.start * frame.height - height
     yield Box(left, y, right - left, height, node.size_bytes, kind, depth, title), node
     for one in node.inside:
-        yield from _place_boxes(one, frame, columns, depth + 1)
+        yield from place_boxes(one, frame, columns, depth + 1)
 
 
 def write_inside(box: Box, node: Node, font: float, some: bool = False) -> list[Text]:
