@@ -1,10 +1,11 @@
 """Parameters and caches of the families of transformers: `python -m scripts.family_facts > FILE`, with torch, timm
-and pillow. `python -m scripts.family_facts images > FILE` counts models that see, without caches.
+and pillow. `python -m scripts.family_facts images > FILE` counts models that see, without caches, and
+`python -m scripts.family_facts models > FILE` the caches of the published models in `models.json`.
 
 Each model type is built without memory ("meta") from the defaults of its configuration class, or from a published
 configuration (`models.json`) of a type whose class has none. Its parameters are counted, and two prompts fill its
-cache. tests/support/family_facts.jsonl and image_facts.jsonl have the results, which `make test` compares with the
-planner.
+cache. tests/support/family_facts.jsonl, image_facts.jsonl and model_facts.jsonl have the results, which `make test`
+compares with the planner.
 """
 
 from __future__ import annotations
@@ -18,11 +19,16 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from memwatch.planning.tables import read_table
 from scripts.model_run import count_numbers, list_tensors
 
 # Prompts, in tokens. The seconds that a family may take for both.
 SHORT, LONG, SECONDS = 1000, 2000, 120
+# The second prompt of published models is beyond their windows.
+BEYOND = 10_000
 ENCODERS = ("vision_config", "audio_config")
+# Keys of `models.json` that are no part of a config.json.
+OURS = ("model_type", "context", "compared", "quantization_config", "torch_dtype")
 # Classes that decode for an encoder, and have no cache of a chat.
 OTHERS = """
 bart bert bert-generation big_bird bigbird_pegasus blenderbot blenderbot-small camembert cpmant ctrl data2vec-text
@@ -50,6 +56,20 @@ def trim(config: Mapping[str, Any]) -> dict[str, Any]:
             continue
         found[key] = value
     return found
+
+
+def measure_model(name: str, kind: Any, config: Any) -> dict[str, Any]:
+    """Return the numbers that a published model caches of two prompts."""
+    import torch
+
+    with torch.device("meta"):
+        with contextlib.suppress(AttributeError):
+            config._experts_implementation = "batched_mm"
+        model = kind(config).eval()
+    signal.alarm(SECONDS)
+    cached = [count_cache(model, tokens) for tokens in (SHORT, BEYOND)]
+    signal.alarm(0)
+    return {"name": name, "cached": cached}
 
 
 def measure(family: str, kind: Any, config: Any, cache: bool = True) -> dict[str, Any]:
@@ -117,6 +137,33 @@ def _list_mapping(name: str) -> Iterator[tuple[str, str]]:
         yield family, found[0] if isinstance(found, (list, tuple)) else found
 
 
+def list_models() -> Iterator[tuple[str, Callable[[], tuple[Any, Any]]]]:
+    """Yield each published model of a type that transformers knows, with its class and configuration."""
+    import transformers
+
+    classes = dict(_list_mapping("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"))
+
+    def build(family: str, row: Mapping[str, Any]) -> tuple[Any, Any]:
+        kind = getattr(transformers, classes[family])
+        config = transformers.AutoConfig.for_model(family, **row)
+        inner = config.get_text_config()
+        return kind, inner if isinstance(inner, kind.config_class) else config
+
+    for name, row in read_table("models", dict).items():
+        if row["model_type"] in classes:
+            own = {key: value for key, value in row.items() if key not in OURS}
+            if row["model_type"] == "mistral":  # files have null, the class's default is a window of 4,096 tokens
+                own.setdefault("sliding_window", None)
+            yield name, partial(build, row["model_type"], own)
+
+
+MODES: Mapping[str, tuple[Callable[[], Iterator[Any]], Callable[..., dict[str, Any]]]] = {
+    "": (list_classes, measure),
+    "images": (list_image_classes, partial(measure, cache=False)),
+    "models": (list_models, measure_model),
+}
+
+
 def main() -> None:
     import transformers
 
@@ -126,10 +173,10 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     transformers.PreTrainedModel.init_weights = lambda self: self.tie_weights()
     signal.signal(signal.SIGALRM, stop)
-    images = sys.argv[1:] == ["images"]
-    for family, build in list_image_classes() if images else list_classes():
+    listed, measured = MODES[sys.argv[1] if len(sys.argv) > 1 else ""]
+    for family, build in listed():
         try:
-            print(json.dumps(measure(family, *build(), cache=not images)), flush=True)
+            print(json.dumps(measured(family, *build())), flush=True)
         except Exception as error:  # noqa: PERF203  each class fails in its own way, and takes a minute
             print(f"{family}: its defaults build no model: {error}", file=sys.stderr)
 
