@@ -53,7 +53,8 @@ def find_host_memory(checkpoint: Checkpoint, use: Use, snapshot: Snapshot) -> Ho
     safetensors files on GPUs that vLLM does not run on.
     """
     unified = [device for device in snapshot.devices if shares_memory(device, snapshot)]
-    kind = file_kind(checkpoint, use.dtype)
+    # A format of llama.cpp means its files, whatever was read.
+    kind = GGUF if canonical_name(use.dtype) in FILE_BITS else file_kind(checkpoint, use.dtype)
     if not unified or use.training or checkpoint.pipeline:
         return None
     if kind == SAFETENSORS and not any(has_context(device) for device in unified):

@@ -90,7 +90,12 @@ def test_gpus_of_their_own_memory_have_none(machine: str) -> None:
 
 
 def test_files_of_llama_cpp_have_its_estimate() -> None:
-    assert answer(read_machine("gb10"), Use(dtype="q4_k")).need.host == ESTIMATES[GGUF]
+    """Also of a model that was read from safetensors files."""
+    read = replace(LLAMA, source="safetensors", weights_bytes=16 * GIB)
+
+    for model in (LLAMA, read):
+        found = answer_model(model, Use(dtype="q4_k"), read_machine("gb10"))
+        assert found.need.host == ESTIMATES[GGUF]
 
 
 def test_gpus_without_vllm_have_no_figure_for_its_files() -> None:
