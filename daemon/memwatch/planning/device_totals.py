@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+from msgspec import Struct
+
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind
 from memwatch.core.snapshot import Snapshot
@@ -60,8 +62,18 @@ def describe_total(device: Device, snapshot: Snapshot) -> str:
     return f"{api}'s total: the GPU's memory{reserve}"
 
 
-def advise(engine: Engine, snapshot: Snapshot) -> str | None:
-    """Return a sentence with the option that would leave more memory, None if there is nothing to advise."""
+class LowerFraction(Struct, frozen=True):
+    """A lower fraction of its GPU for a model server. `left_bytes`: what its pool would then have available."""
+
+    option: str
+    fraction: float
+    pool: Pool
+    freed_bytes: int
+    left_bytes: int
+
+
+def find_lower_fraction(engine: Engine, snapshot: Snapshot) -> LowerFraction | None:
+    """Return the fraction that keeps the cache in use and frees the rest, None if there is nothing to advise."""
     option, fraction = OPTIONS.get(engine.kind), engine.gpu_fraction
     cache, used = engine.kv_cache_bytes, engine.kv_cache_used_bytes
     if option is None or isinstance(fraction, Absent) or isinstance(cache, Absent) or isinstance(used, Absent):
@@ -77,11 +89,25 @@ def advise(engine: Engine, snapshot: Snapshot) -> str | None:
     lower = math.ceil(round((fraction - (cache - kept) / total) * STEPS, 6)) / STEPS
     if not 0 < lower < fraction:
         return None
-    more = left + int((fraction - lower) * total)
+    freed = int((fraction - lower) * total)
+    return LowerFraction(option, lower, pool, freed, left + freed)
+
+
+def advise(engine: Engine, snapshot: Snapshot) -> str | None:
+    """Return a sentence with the option that would leave more memory, None if there is nothing to advise."""
+    found = find_lower_fraction(engine, snapshot)
+    if found is None:
+        return None
+    reserved, used = (words_of(one) for one in (engine.kv_cache_bytes, engine.kv_cache_used_bytes))
+    left = words_of(found.pool.available_bytes)
     return (
-        f"{engine.title} reserved {size(cache)} of KV cache and uses {size(used)} now; {pool.label} has "
-        f"{size(left)} left: {option} {lower:g} would leave {size(more)}."
+        f"{engine.title} reserved {reserved} of KV cache and uses {used} now; {found.pool.label} has "
+        f"{left} left: {found.option} {found.fraction:g} would leave {size(found.left_bytes)}."
     )
+
+
+def words_of(figure: Bytes) -> str:
+    return "" if isinstance(figure, Absent) else size(figure)
 
 
 def find_pool(engine: Engine, snapshot: Snapshot) -> tuple[Pool, int] | None:

@@ -13,12 +13,14 @@ from msgspec import Struct
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Device, PoolKind, Process, ShareKind
 from memwatch.core.pressure.signals import PAST
-from memwatch.core.processes.growth import ProcessGrowth
+from memwatch.core.processes.growth import ProcessGrowth, key_of
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
 from memwatch.reporting.render import words
+from memwatch.reporting.render.actions import Action, list_actions
 from memwatch.reporting.render.summary import (
     MANY_GPUS,
     Allocatable,
+    SilenceNotice,
     compute_headroom,
     find_cuda_free,
     find_notice,
@@ -59,7 +61,7 @@ class StatusLine(Struct, frozen=True):
     """`level` is the word of the API, or "unknown". `since_unix` is None if no event of the change is kept.
 
     `headline` is the most urgent figure: time left, use, or "Recovering". `details`: the other reasons.
-    `is_silenced`: a silence mutes alerts about the level.
+    `notice`: the silence that mutes alerts about the level. `actions`: what frees memory where it is short.
     """
 
     level: str
@@ -73,14 +75,15 @@ class StatusLine(Struct, frozen=True):
     room: Allocatable | None
     cuda_free: int | None
     grower: Grower | None
-    is_silenced: bool = False
+    notice: SilenceNotice | None = None
+    actions: tuple[Action, ...] = ()
 
 
 def build_status_line(
     snapshot: Snapshot, events: Iterable[Event] = (), grown: Iterable[ProcessGrowth] = ()
 ) -> StatusLine:
     """Return the status line. `events`: newest first; `grown`: growth over the last GROWTH_SECONDS."""
-    worst = find_worst(snapshot)
+    worst, growers = find_worst(snapshot), rank_growers(grown, snapshot)
     recovering = worst is not None and words.is_recovering(worst)
     return StatusLine(
         level=worst.level.word if worst else "unknown",
@@ -93,8 +96,9 @@ def build_status_line(
         uses=tuple(build_uses(snapshot, worst)),
         room=find_room(snapshot),
         cuda_free=find_cuda_free(snapshot),
-        grower=find_grower(grown),
-        is_silenced=find_notice(snapshot, worst) is not None,
+        grower=growers[0] if growers else None,
+        notice=find_notice(snapshot, worst),
+        actions=list_actions(snapshot, worst, [one.process for one in growers]),
     )
 
 
@@ -215,15 +219,19 @@ def _rooms_of(device: Device, snapshot: Snapshot) -> Iterable[Allocatable]:
         )
 
 
-def find_grower(grown: Iterable[ProcessGrowth]) -> Grower | None:
-    """Return the process that grows fastest, None if none grows by 1 MiB per second.
+def rank_growers(grown: Iterable[ProcessGrowth], snapshot: Snapshot) -> list[Grower]:
+    """Return the processes that grow by 1 MiB per second or more, the fastest first.
 
-    A process that returns memory does not grow, even if it still holds more than at the begin of the window.
+    A process that returns memory does not grow, even if it still holds more than at the begin of the window. Nor
+    does one that the snapshot does not list: it has ended.
     """
+    listed = {key_of(one) for one in snapshot.processes}
     rates = [
         Grower(one.process, one.grown_bytes / seconds)
         for one in grown
-        if not one.falling and (seconds := one.to_boottime - one.from_boottime) >= MIN_GROWTH_SECONDS
+        if not one.falling
+        and key_of(one.process) in listed
+        and (seconds := one.to_boottime - one.from_boottime) >= MIN_GROWTH_SECONDS
     ]
-    fastest = max(rates, key=lambda one: one.bytes_per_second, default=None)
-    return fastest if fastest and fastest.bytes_per_second >= MIN_BYTES_PER_SECOND else None
+    fast = [one for one in rates if one.bytes_per_second >= MIN_BYTES_PER_SECOND]
+    return sorted(fast, key=lambda one: -one.bytes_per_second)

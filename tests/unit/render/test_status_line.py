@@ -14,7 +14,7 @@ from memwatch.core.pressure.signals import Signal
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
 from memwatch.reporting.render.summary import build_sentence
-from memwatch_monitor.render.status_line import build_status_line, find_grower
+from memwatch_monitor.render.status_line import build_status_line, rank_growers
 from support.sample_parts import GIB, vram
 from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server, unknown_figures
 
@@ -192,10 +192,10 @@ def test_fastest_growing_process_is_named_with_its_rate() -> None:
         ProcessGrowth(fast, 10.0, 0, 30.0, 6240 * MIB, True),
     ]
 
-    grower = find_grower(grown)
+    growers = rank_growers(grown, calm_workstation())
 
-    assert grower is not None
-    assert (grower.process, grower.bytes_per_second) == (fast, 312 * MIB)
+    assert (growers[0].process, growers[0].bytes_per_second) == (fast, 312 * MIB)
+    assert [one.process for one in growers] == [fast, slow]
 
 
 def test_process_that_returns_memory_is_not_named_as_growing() -> None:
@@ -205,16 +205,32 @@ def test_process_that_returns_memory_is_not_named_as_growing() -> None:
         ProcessGrowth(fast, 10.0, 0, 30.0, 6240 * MIB, True, falling=True),
     ]
 
-    grower = find_grower(grown)
-
-    assert grower is not None
-    assert grower.process == slow
+    assert [one.process for one in rank_growers(grown, calm_workstation())] == [slow]
 
 
 def test_slow_or_brief_growth_is_not_named() -> None:
     """A single reading is no rate."""
     one = calm_workstation().processes[0]
 
-    assert find_grower([ProcessGrowth(one, 0.0, 0, 30.0, MIB, True)]) is None
-    assert find_grower([ProcessGrowth(one, 29.0, 0, 30.0, GIB, True)]) is None
-    assert find_grower([]) is None
+    assert rank_growers([ProcessGrowth(one, 0.0, 0, 30.0, MIB, True)], calm_workstation()) == []
+    assert rank_growers([ProcessGrowth(one, 29.0, 0, 30.0, GIB, True)], calm_workstation()) == []
+    assert rank_growers([], calm_workstation()) == []
+
+
+def test_process_that_has_ended_is_not_named_as_growing() -> None:
+    """Its growth is still in the window, and another process may have its PID."""
+    gone, *others = calm_workstation().processes
+    grown = [ProcessGrowth(gone, 0.0, 0, 30.0, 40 * GIB, True)]
+    without = replace(calm_workstation(), processes=tuple(others))
+    reused = replace(without, processes=(replace(gone, start_time=1.0), *others))
+
+    assert build_status_line(without, grown=grown).grower is None
+    assert build_status_line(reused, grown=grown).grower is None
+
+
+def test_level_by_use_alone_counts_down_to_nothing() -> None:
+    """66% used stays medium: a kill that is over ends its own signal, and not the level."""
+    status = build_status_line(with_verdict(Level.MEDIUM, Level.MEDIUM, held_reason(KILL, 20)))
+
+    assert status.headline == "66.0% used"
+    assert not [text for text in status.details if "clears" in text]

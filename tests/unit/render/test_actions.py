@@ -1,0 +1,193 @@
+"""Steps that free memory: the culprit, its command by owner, what comes back, and the level that follows."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.core.engines.records import Engine
+from memwatch.core.model import Absent, Bytes, Process, Share, ShareKind
+from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
+from memwatch.reporting.render.actions import Freed, find_command, list_actions, measure_held
+from support.sample_parts import GIB, MEASURED, vram
+from support.sample_snapshots import container_with_limit, critical_gb10, discrete_gpu
+
+TRAIN = Process(
+    51210, 700.0, "train.py", 37 * GIB, 37 * GIB, "rss", user="ada", unit="session-7.scope", container=None
+)
+SERVER = Process(
+    3921,
+    600.0,
+    "VLLM::EngineCor",
+    5 * GIB,
+    69 * GIB,
+    "rss + device",
+    user="root",
+    unit="docker-1f6bd2a9e2c7.scope",
+    container="1f6bd2a9e2c7",
+    device_bytes={"cuda0": 64 * GIB},
+)
+WORKER = replace(SERVER, pid=3880, name="vllm", rss_bytes=GIB, footprint_bytes=GIB, device_bytes={})
+
+
+def spark(level: Level = Level.CRITICAL, ratio: float = 0.965, processes: tuple[Process, ...] = ()) -> Snapshot:
+    """GB10 of 120 GiB with these processes."""
+    base = critical_gb10()
+    verdict = Pressure(
+        "ram", level, level, ratio, kind="system_ram", size_bytes=120 * GIB, thresholds=base.pressure[0].thresholds
+    )  # type: ignore[arg-type]
+    return replace(base, pressure=(verdict,), processes=processes or (SERVER, WORKER, TRAIN))
+
+
+def actions(snapshot: Snapshot, *growing: Process) -> tuple[object, ...]:
+    return list_actions(snapshot, snapshot.pressure[-1], growing)
+
+
+def test_growing_process_is_to_be_stopped_with_what_that_frees() -> None:
+    (found,) = list_actions(spark(), spark().pressure[0], [TRAIN])
+
+    assert (found.kind, found.subject, found.owner, found.command) == (
+        "stop",
+        "train.py",
+        "ada, session-7",
+        "kill 51210",
+    )
+    assert found.freed == Freed(37 * GIB, 37 * GIB)
+    assert found.ratio_after == pytest.approx(0.965 - 37 / 120)
+    assert (found.level_after, found.target) == (Level.MEDIUM, "ram")
+
+
+def test_process_that_has_ended_is_never_to_be_stopped() -> None:
+    """Nor is another one with its PID."""
+    again = replace(TRAIN, start_time=900.0)
+    snapshot = spark(Level.MEDIUM, 0.7, (SERVER, again))
+
+    assert actions(snapshot, TRAIN) == ()
+
+
+@pytest.mark.parametrize(("level", "subject"), [(Level.HIGH, ["VLLM::EngineCor"]), (Level.MEDIUM, [])])
+def test_largest_holder_is_named_without_growth_from_high_on(level: Level, subject: list[str]) -> None:
+    snapshot = spark(level, 0.85)
+
+    assert [one.subject for one in list_actions(snapshot, snapshot.pressure[0])] == subject
+
+
+@pytest.mark.parametrize("level", [Level.LOW, Level.CRITICAL], ids=["ok", "recovering"])
+def test_nothing_is_to_be_done_if_all_is_well_or_memory_came_back(level: Level) -> None:
+    held = Reason("util", "40.0% used; calm for 8 s")
+    verdict = replace(spark(level, 0.4).pressure[0], base_level=Level.LOW, reasons=(held,))
+
+    assert list_actions(spark(), verdict, [TRAIN]) == ()
+    assert list_actions(spark(), None, [TRAIN]) == ()
+
+
+@pytest.mark.parametrize(
+    ("process", "command"),
+    [
+        (SERVER, "docker stop 1f6bd2a9e2c7"),
+        (replace(SERVER, unit="libpod-1f6bd2a9e2c7.scope"), "podman stop 1f6bd2a9e2c7"),
+        (replace(SERVER, unit="cri-containerd-1f6b.scope"), "kill 3921"),
+        (replace(SERVER, pod="4d0e"), "kill 3921"),
+        (replace(TRAIN, unit="llama.service"), "systemctl stop llama.service"),
+        (replace(TRAIN, unit="a b;x.service"), "systemctl stop 'a b;x.service'"),
+        (replace(TRAIN, unit="flm.service in user/1000"), "kill 51210"),
+        (replace(TRAIN, unit=Absent.NOT_PERMITTED), "kill 51210"),
+        (replace(TRAIN, visible=False), None),
+    ],
+)
+def test_command_follows_the_owner(process: Process, command: str | None) -> None:
+    assert find_command(process, [process])[0] == command
+
+
+def test_stopped_container_frees_the_memory_of_all_its_processes() -> None:
+    """Its processes may share resident pages: the largest set is certain, the sum is the upper bound."""
+    snapshot = spark()
+    found, *_ = list_actions(snapshot, snapshot.pressure[0], [SERVER])
+
+    assert found.freed == Freed(69 * GIB, 70 * GIB)
+    assert found.freed.text == "69.0 – 70.0 GiB"
+
+
+@pytest.mark.parametrize(
+    ("changed", "target", "freed"),
+    [
+        ({}, "ram", Freed(69 * GIB, 69 * GIB)),
+        ({}, "cuda0", Freed(64 * GIB, 64 * GIB)),
+        ({"footprint_range": (64 * GIB, 69 * GIB)}, "ram", Freed(64 * GIB, 69 * GIB)),
+        ({"rss_bytes": Absent.NOT_PERMITTED}, "ram", Freed(64 * GIB, Absent.NOT_PERMITTED)),
+        ({"device_bytes": {"cuda0": Absent.NOT_PERMITTED}}, "ram", Freed(5 * GIB, Absent.NOT_PERMITTED)),
+        ({"device_bytes": {"gpu1": 9 * GIB}}, "ram", Freed(5 * GIB, 5 * GIB)),
+    ],
+    ids=("unified", "share", "overlap", "unknown set", "unknown GPU memory", "another GPU"),
+)
+def test_only_memory_of_the_pool_counts(changed: dict[str, object], target: str, freed: Freed) -> None:
+    assert measure_held([replace(SERVER, **changed)], spark(), target) == freed
+
+
+def test_holder_of_another_gpu_is_not_the_culprit() -> None:
+    base = discrete_gpu()
+    cards = tuple(vram(f"gpu{n}", f"VRAM {n}", size=80 * GIB, used=78 * GIB, reserved=0) for n in range(2))
+    first, second = (
+        replace(TRAIN, pid=100 + n, name=f"rank{n}", device_bytes={f"gpu{n}": (70 + n) * GIB}) for n in range(2)
+    )
+    verdict = Pressure("gpu0", Level.CRITICAL, Level.CRITICAL, 0.97, kind="vram", size_bytes=80 * GIB)
+    snapshot = replace(base, pools=(base.pools[0], *cards), shares=(), devices=(), processes=(first, second))
+
+    (found,) = list_actions(snapshot, verdict, [second, first])
+
+    assert (found.subject, found.freed, found.target) == ("rank0", Freed(70 * GIB, 70 * GIB), "gpu0")
+    assert found.level_after is None  # its thresholds are not known
+
+
+@pytest.mark.parametrize(("sees_all", "count"), [(False, 1), (True, 0)])
+def test_limit_of_a_container_counts_only_processes_that_are_certainly_inside(sees_all: bool, count: int) -> None:
+    base = container_with_limit()
+    machine = replace(base.machine, sees_all_processes=sees_all)
+    snapshot = replace(base, machine=machine, pressure=base.pressure[-1:])
+
+    found = list_actions(snapshot, snapshot.pressure[0])
+
+    assert [one.target for one in found] == ["cgroup"] * count
+
+
+def server(held: Bytes = 64 * GIB) -> Engine:
+    return Engine(
+        "vllm-8000",
+        "vllm",
+        "vLLM",
+        "http://127.0.0.1:8000",
+        3921,
+        (3921,),
+        kv_cache_bytes=48 * GIB,
+        kv_cache_used_bytes=2 * GIB,
+        gpu_fraction=0.6,
+        held_bytes={"cuda0": held},
+    )
+
+
+def test_model_server_has_an_option_with_what_it_frees() -> None:
+    snapshot = replace(spark(), engines=(server(),))
+
+    stop, option = list_actions(snapshot, snapshot.pressure[0], [TRAIN])
+
+    assert (stop.subject, option.kind) == ("train.py", "option")
+    assert option.command == "--gpu-memory-utilization 0.3"
+    assert option.subject == "vLLM at 0.3"
+    assert option.freed.low_bytes == int((0.6 - 0.3) * snapshot.pools[0].size_bytes)
+
+
+def test_model_server_that_has_ended_has_no_option() -> None:
+    snapshot = replace(spark(processes=(TRAIN,)), engines=(server(),))
+
+    assert [one.kind for one in list_actions(snapshot, snapshot.pressure[0], [TRAIN])] == ["stop"]
+
+
+def test_share_of_a_limited_size_counts_what_lies_within_it() -> None:
+    limit = Share(
+        "gtt", ShareKind.GTT, "GTT", "ram", 60 * GIB, "drm", MEASURED, limit_bytes=62 * GIB, device="gpu0"
+    )
+    verdict = Pressure("gtt", Level.HIGH, Level.HIGH, 0.9, kind="gtt", size_bytes=62 * GIB)
+    holder = replace(TRAIN, device_bytes={"gtt": 20 * GIB})
+    snapshot = replace(spark(), shares=(limit,), processes=(holder,))
+
+    assert list_actions(snapshot, verdict, [holder])[0].freed == Freed(20 * GIB, 20 * GIB)
