@@ -12,6 +12,8 @@ from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.summary import build_latest, build_notices, find_worst
+from memwatch_monitor.notify.notified import find_notified
+from memwatch_monitor.notify.status import AlertView
 from memwatch_monitor.render.status_line import build_status_line
 from memwatch_web.pages.devices import build_entries
 from memwatch_web.pages.processes import ListView, build_listing
@@ -26,7 +28,7 @@ PATTERNS = Path(__file__).parent / "patterns"
 def _environment() -> Environment:
     loaders = [FileSystemLoader(PATTERNS), FileSystemLoader(TEMPLATES)]
     environment = create_environment().overlay(loader=ChoiceLoader(loaders), bytecode_cache=None)
-    environment.globals.update(firing=lambda: 0, has_neighbours=lambda: False)
+    environment.globals.update(firing=lambda: 0, has_neighbours=lambda: False, state=lambda: None)
     return environment
 
 
@@ -42,6 +44,7 @@ def render_patterns() -> bytes:
             "maps": build_maps(one.snapshot, {}),
             "limit_maps": build_limit_maps(one.snapshot, {}),
             "status": build_status_line(one.snapshot),
+            "notified": find_notified(AlertView(exhibits.ALERTS, receivers=tuple(exhibits.receivers())), "ram"),
         }
         for one in exhibits.pools()
     ]

@@ -304,15 +304,19 @@ def end_of(shown: Shown | str) -> str:
 
 def status_room(html: str, snapshot: Snapshot) -> Cells:
     """Return the headroom in the status line: of the only device, or of System RAM without one."""
-    match = re.search(r'>can be allocated(.*?)<p class="status-value">(.*?)</p>', html, re.DOTALL)
+    match = re.search(r'>can be allocated(.*?)<p class="status-value">(.*?)</p>(.*?)</div>', html, re.DOTALL)
     if match is None or len(snapshot.devices) > 1 or "MIG" in match[1]:
         return {}
     name = snapshot.devices[0].id if snapshot.devices else CPU
-    after = re.search(r">([^<]*) after reclaim</span>", match[2])
-    values = [*figures_in(match[2])[:1], *([plain(after[1])] if after else [])]
-    if ">after reclaim</span>" in match[2]:
-        return named(name, ("after reclaim",), values)
-    return named(name, ("headroom", "after reclaim") if after else (end_of(values[0]),), values)
+    most, beside = figures_in(match[2])[:1], plain(match[3])
+    if beside.startswith("after reclaim"):
+        return named(name, ("after reclaim",), most)
+    at_once = re.match(r"([\d.,]+ \w+) at once", beside)
+    if at_once is None and "Free at once" in match[3]:
+        at_once = re.search(r"CUDA says ([\d.,]+ \w+)", beside)
+    if at_once is None or at_once[1] == most[0]:
+        return named(name, (end_of(most[0]),), most)
+    return named(name, ("headroom", "after reclaim"), [at_once[1], most[0]])
 
 
 def head_of(html: str) -> Cells:

@@ -62,6 +62,7 @@ class StatusLine(Struct, frozen=True):
 
     `headline` is the most urgent figure: time left, use, or "Recovering". `details`: the other reasons.
     `notice`: the silence that mutes alerts about the level. `actions`: what frees memory where it is short.
+    `others`: how many of many targets are above OK as well: "6 more high". Empty otherwise.
     """
 
     level: str
@@ -77,6 +78,7 @@ class StatusLine(Struct, frozen=True):
     grower: Grower | None
     notice: SilenceNotice | None = None
     actions: tuple[Action, ...] = ()
+    others: str = ""
 
 
 def build_status_line(
@@ -98,6 +100,7 @@ def build_status_line(
         cuda_free=find_cuda_free(snapshot),
         grower=growers[0] if growers else None,
         notice=find_notice(snapshot, worst),
+        others=count_others(snapshot, worst) if worst else "",
         actions=list_actions(snapshot, worst, [one.process for one in growers]),
     )
 
@@ -134,6 +137,12 @@ def count_targets(snapshot: Snapshot, alike: Sequence[Pressure]) -> str:
         if kinds <= wanted:
             return f"{sum(one.kind in wanted for one in snapshot.pressure)} {noun}"
     return f"{len(snapshot.pressure)} pools and limits"
+
+
+def count_others(snapshot: Snapshot, worst: Pressure) -> str:
+    """Count the other targets at the highest level among them, if it is above OK: "6 more high"."""
+    others = [one.level for one in snapshot.pressure if one.target != worst.target and one.level > Level.LOW]
+    return f"{others.count(max(others))} more {max(others).label}" if others else ""
 
 
 def build_details(snapshot: Snapshot, worst: Pressure) -> tuple[str, ...]:

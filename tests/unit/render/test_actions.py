@@ -35,7 +35,7 @@ def spark(level: Level = Level.CRITICAL, ratio: float = 0.965, processes: tuple[
     base = critical_gb10()
     verdict = Pressure(
         "ram", level, level, ratio, kind="system_ram", size_bytes=120 * GIB, thresholds=base.pressure[0].thresholds
-    )  # type: ignore[arg-type]
+    )
     return replace(base, pressure=(verdict,), processes=processes or (SERVER, WORKER, TRAIN))
 
 

@@ -28,20 +28,21 @@ from memwatch.reporting.render.summary import (
     notices_of,
     target_labels,
 )
-from memwatch_monitor.alerts.rules import DEFAULT_EVENTS
+from memwatch_monitor.alerts.rules import DEFAULT_EVENTS, LEVELS, runbook_anchor
 from memwatch_monitor.history.holders import FOOTPRINTS, parse_name
 from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history.writer import HistoryWriter
 from memwatch_monitor.neighbours.machines import Machine
 from memwatch_monitor.neighbours.tick import Tick
 from memwatch_monitor.neighbours.trend import HolderGrowth
+from memwatch_monitor.notify.notified import find_notified
 from memwatch_monitor.notify.status import AlertView
 from memwatch_monitor.render.status_line import (
     GROWTH_SECONDS,
     StatusLine,
     build_headline,
     build_status_line,
-    find_grower,
+    rank_growers,
 )
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.access import WebOptions
@@ -137,6 +138,12 @@ def build_state(snapshot: Snapshot | None) -> State | None:
         build_headline(snapshot, worst),
         notices_of(snapshot),
     )
+
+
+def find_runbook(status: StatusLine) -> str | None:
+    """Return the anchor of the runbook of a level and its pool. None if the level is OK or not known."""
+    rule = next((rule for rule, level in LEVELS.items() if level.word == status.level), None)
+    return runbook_anchor(rule, status.target) if rule and status.target else None
 
 
 class MachinePage(Struct, frozen=True):
@@ -347,7 +354,7 @@ class Pages:
         return context | self._overview(snapshot, rules) if name == "overview" else context
 
     def _wall(self, snapshot: Snapshot) -> Wall:
-        series, fastest = self._history(), find_grower(self._grown(snapshot))
+        series, fastest = self._history(), next(iter(rank_growers(self._grown(snapshot), snapshot)), None)
         growth = HolderGrowth(fastest.process.title, fastest.bytes_per_second) if fastest else None
         history = series.machine if series else None
         return build_wall(self.machines(snapshot), lambda tick: read_own_past(history, snapshot, tick, growth))
@@ -371,7 +378,9 @@ class Pages:
         return {
             "pressure": pressure,
             "worst": find_worst(snapshot),
-            "status": self.status(snapshot),
+            "status": (status := self.status(snapshot)),
+            "notified": find_notified(self._alerting(), status.target),
+            "runbook": find_runbook(status),
             "cells": build_cells(gpus, pressure, snapshot.devices),
             "above": above,
             "below": below,

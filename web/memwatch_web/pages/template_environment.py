@@ -101,10 +101,10 @@ PARTS = (
     "parts",
     "holder_parts",
     "map_parts",
+    "alert_parts",
     "status_parts",
     "engine_parts",
     "device_parts",
-    "alert_parts",
     "past_parts",
     "machine_parts",
     "incident_parts",
@@ -180,6 +180,7 @@ def create_environment() -> Environment:
     # For texts that quote a request or the settings; names are printable since they were read.
     environment.filters["printable"] = printable
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
+    environment.filters["sentence_case"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["last_word"] = lambda text: text.rpartition(" ")[2]
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)

@@ -38,6 +38,24 @@ const Times = (() => {
   return { localise, minutes };
 })();
 
+// Commands to copy. Without permission, or over plain http, the command is shown to be selected.
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-copy]");
+  if (!button) return;
+  const text = button.dataset.copy;
+  const said = document.getElementById("announcement");
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+    said.textContent = `Copied: ${text}`;
+  } catch {
+    button.textContent = text;
+    getSelection().selectAllChildren(button);
+    said.textContent = `Copying is not allowed here. The command is: ${text}`;
+  }
+});
+
 // Keyboard shortcuts. They can be disabled in this browser, as WCAG 2.1.4 requires for keys without a modifier.
 
 (() => {

@@ -1,0 +1,114 @@
+"""The status on the overview: at every level, the figures, what to do, and who is notified."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.core.model import Process
+from memwatch.core.silences import Silence
+from memwatch.core.snapshot import Level, Pressure, Snapshot
+from memwatch_monitor.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow
+from memwatch_web.pages.renderer import Pages
+from support.html_reader import Reader
+from support.sample_parts import GIB
+from support.sample_snapshots import calm_workstation, critical_gb10
+
+TRAIN = Process(
+    51210, 700.0, "train.py", 37 * GIB, 37 * GIB, "rss", user="ada", unit="session-7.scope", container=None
+)
+FIRING = AlertRow("ram", "pressure.critical", "critical", "firing", 100.0, False, ())
+
+
+def at(level: Level, ratio: float, *processes: Process, left: float | None = None) -> Snapshot:
+    base = critical_gb10()
+    known = {} if left is None else {"seconds_to_full": left}
+    verdict = Pressure(
+        "ram", level, level, ratio, size_bytes=120 * GIB, thresholds=base.pressure[0].thresholds, **known
+    )
+    return replace(base, pressure=(verdict,), processes=processes or base.processes)
+
+
+def read(snapshot: Snapshot, view: AlertView | None = None) -> Reader:
+    return Reader(Pages(alerting=lambda: view or AlertView()).page("overview", snapshot))
+
+
+def receiver(name: str, result: str, failure: str = "") -> ReceiverRow:
+    sent = DeliveryRow(
+        name, "msg_1", FIRING.rule, "ram", "firing", result, 1, None, failure, critical_gb10().unix, None
+    )
+    outcomes = {"delivered": 1, "retry": 0, "gave_up": 0, "disabled": 0, "superseded": 0}
+    return ReceiverRow(name, "webhook", name, (FIRING.rule,), (), False, 0, outcomes, failure, None, None, (sent,))
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "words"),
+    [
+        (calm_workstation(), ["OK", "growing no process", "Room 37.8 GiB more fit", "Alerts go to:"]),
+        (
+            at(Level.MEDIUM, 0.66),
+            ["medium System RAM", "66.0% used", "growing", "Room 4.3 GiB more fit", "Runbook"],
+        ),
+        (at(Level.HIGH, 0.85, TRAIN, left=72.0), ["high System RAM", "Full in ~1 min 10 s", "Do stop train.py"]),
+        (
+            at(Level.CRITICAL, 0.988, TRAIN, left=4.0),
+            [
+                "critical System RAM",
+                "Full in ~4 s",
+                "Do stop train.py, frees 37.0 GiB → 68.0%, medium (ada, session-7)",
+            ],
+        ),
+    ],
+    ids=("ok", "medium", "high", "critical"),
+)
+def test_status_says_at_every_level_what_to_do(snapshot: Snapshot, words: list[str]) -> None:
+    text = " ".join(read(snapshot).text.split())
+
+    for one in [*words, "used of System RAM", "can be allocated", "Alerts go to: no receiver yet Add a receiver"]:
+        assert one in text, one
+
+
+def test_command_to_copy_is_an_attribute_of_its_button() -> None:
+    hostile = replace(TRAIN, unit='"><script>.service')
+    tags = read(at(Level.CRITICAL, 0.97, hostile)).tags
+
+    copied = [attributes["data-copy"] for name, attributes in tags if "data-copy" in attributes]
+    assert copied == ["systemctl stop '\"><script>.service'"]
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "anchor"),
+    [
+        (at(Level.CRITICAL, 0.97), "memorycritical"),
+        (at(Level.HIGH, 0.9), "memoryhighforlong"),
+        (calm_workstation(), None),
+    ],
+    ids=("critical", "high", "ok"),
+)
+def test_runbook_is_that_of_the_level(snapshot: Snapshot, anchor: str | None) -> None:
+    links = [str(attributes.get("href")) for name, attributes in read(snapshot).tags if name == "a"]
+
+    assert [one for one in links if one.startswith("runbooks#")] == ([f"runbooks#{anchor}"] if anchor else [])
+
+
+def test_silence_of_the_level_is_in_the_status_with_a_button_that_ends_it() -> None:
+    """There and in the title: the list of silences below does not repeat it."""
+    silenced = replace(
+        at(Level.CRITICAL, 0.97, TRAIN),
+        silences=(Silence("sil_1", critical_gb10().unix + 3600, 0.0, 3600.0, made_by="root (uid 0)"),),
+    )
+    found = read(silenced, AlertView((FIRING,), receivers=(receiver("ops", "delivered"),)))
+
+    text = " ".join(found.text.split())
+    assert text.count("ilenced by root until") == 2
+    assert "Silenced by root until 11:22 UTC : no one is notified" in text.replace("UTC:", "UTC :")
+    assert "Notified" not in text
+    assert [one["hx-delete"] for name, one in found.tags if "hx-delete" in one] == ["api/v1/silences/sil_1"]
+
+
+def test_deliveries_of_the_firing_alert_are_named_with_the_reason_of_a_failure() -> None:
+    view = AlertView((FIRING,), receivers=(receiver("ops", "delivered"), receiver("mail", "retry", "refused")))
+    text = " ".join(read(at(Level.CRITICAL, 0.97, TRAIN), view).text.split())
+
+    assert "Notified 10:22:33 UTC : ops ✓, mail ✗ (refused)" in text.replace("UTC:", "UTC :")
+    assert "Silence 1 h" in text
