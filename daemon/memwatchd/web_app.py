@@ -12,6 +12,7 @@ from memwatch.core.processes.process_folder import PssReader, read_oom_score
 from memwatch.reporting.doctor.checks import MachineNames
 from memwatch.reporting.doctor.examiner import Examiner
 from memwatch_monitor.history_recorder import HistoryRecorder
+from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.neighbours.book import NeighbourBook
 from memwatch_monitor.notify.alertmanager import AlertmanagerChannel
 from memwatch_monitor.notify.manager import NotificationManager
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 INQUIRY_DEADLINE_SECONDS = 20.0
 # The kernel walks 100 GiB of a process in 1 s. If it takes longer, another task holds the lock of that process.
 PSS_DEADLINE_SECONDS = 10.0
-# Number of events on the overview page; `/api/v1/events` has the last 1,000.
-SHOWN_EVENTS = 8
+# Events in which the overview finds the begin of levels; it shows the newest. `/api/v1/events` has the last 1,000.
+SHOWN_EVENTS = 200
 
 
 def create_services(daemon: Daemon) -> Services:
@@ -91,7 +92,7 @@ def create_pages(daemon: Daemon) -> Pages:
 
     monitor, features = daemon.monitor, daemon.monitor.features
     recorder, alerting = features.get(HistoryRecorder), features.get(NotificationManager)
-    book = features.get(NeighbourBook)
+    book, observer = features.get(NeighbourBook), features.get(IncidentObserver)
     return Pages(
         lambda: monitor.rules.pressure,
         lambda: recorder.writer,
@@ -103,5 +104,6 @@ def create_pages(daemon: Daemon) -> Pages:
         config=lambda: daemon.config.state,
         current=lambda: monitor.latest,
         url=lambda: alerting.sender().url,
+        incidents=lambda: observer.log.heads(),
         has_neighbours=lambda: bool(book) or bool(book.not_joined()),
     )

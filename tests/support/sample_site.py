@@ -95,7 +95,10 @@ class Site:
         self.refusing = False
         self.firing = 0
         self._pages = Pages(
-            alerting=lambda: ALERTING, firing=lambda: self.firing, has_neighbours=lambda: machines is not None
+            events=lambda: samples.EVENTS,
+            alerting=lambda: ALERTING,
+            firing=lambda: self.firing,
+            has_neighbours=lambda: machines is not None,
         )
         self._pages.machines = machines or (lambda _: ())
         self._interval_seconds = interval_seconds

@@ -320,7 +320,11 @@ def status_room(html: str, snapshot: Snapshot) -> Cells:
 
 
 def head_of(html: str) -> Cells:
-    match = re.search(r'id="machine">\s*<h1>.*?</h1>\s*<p>(?:<b>(.*?)</b> · )?(.*?)(?: ·|</p>)', html, re.DOTALL)
+    match = re.search(
+        r'id="machine"[^>]*><b>.*?</b> <span>(?:<span class="machine-name">(.*?)</span> · )?(.*?)(?: ·|</span>)',
+        html,
+        re.DOTALL,
+    )
     assert match, "the page has no machine"
     name = {Cell(MACHINE, "name"): plain(match[1])} if match[1] else {}
     return name | {Cell(MACHINE, "architecture"): plain(match[2])}

@@ -42,7 +42,7 @@ def test_every_level_is_shown(page: Reader, level: str) -> None:
     shown = [set(value.split()) for value in page.values("class")]
 
     assert {"badge", f"level-{level}"} in shown
-    assert {"status", f"level-{level}"} in shown
+    assert {"state-block", f"level-{level}"} in shown
     assert f"static/icon-{level}.svg" in page.values("src")
 
 

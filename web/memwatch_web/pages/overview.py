@@ -1,26 +1,36 @@
-"""Data of the overview: the largest holders, recent changes, and the grid of many GPUs. Pure functions."""
+"""Data of the overview: the largest holders, firing pools, events, the grid of many GPUs. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from math import inf
 
 from msgspec import Struct
 
-from memwatch.core.model import Absent, Bytes, Device, Pool, PoolKind, Process
-from memwatch.core.processes.growth import ProcessGrowth, key_of
+from memwatch.core.events import Event
+from memwatch.core.model import Absent, Bytes, Device, PoolKind, Process
+from memwatch.core.processes.growth import ProcessGrowth, ProcessKey, key_of
 from memwatch.core.snapshot import Level, Pressure, Snapshot
+from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render import words
+from memwatch.reporting.render.actions import Freed, measure_held
 from memwatch.reporting.render.memory_map import MemoryMap
-from memwatch.reporting.render.summary import by_footprint
+from memwatch.reporting.render.summary import MANY_GPUS, by_footprint
 from memwatch_monitor.history.tiers import History
-from memwatch_web.pages.processes import GROWTH_SECONDS, sort_places, sum_devices
+from memwatch_monitor.render.status_line import find_since
+from memwatch_web.pages.history_data import RANGES, WindowLink
+from memwatch_web.pages.history_view import AROUND_SECONDS, link
+from memwatch_web.pages.processes import sort_places, sum_devices
 
-MAX_HOLDERS = 8
+# Rows of both tables at the bottom, and of those of many GPUs.
+MAX_HOLDERS, MAX_FIRING = 5, 7
+# Kinds of events that an incident of the same target explains, and the level after a change.
+OF_INCIDENTS = frozenset({"oom_kill", "level", "alert"})
+CHANGED = re.compile(r"→ (?P<after>\w+) \(")
 # The earlier value is an average over this time: a single sample may be a spike.
 MIN_HISTORY_SECONDS = 10.0
-MAX_CHANGES, MAX_SERIES = 6, 60
-MIN_BYTES = 1 << 20
 # Heights in pixels at 1280 × 800: of a map, its brackets, the line of a share, and all maps above the processes.
 MAP_HEIGHT, BRACKETS_HEIGHT, ROW_HEIGHT, LEADING_HEIGHT = 212, 26, 26, 460
 
@@ -34,7 +44,10 @@ class BarPart(Struct, frozen=True):
 
 
 class TopHolder(Struct, frozen=True):
-    """A process. `places`: its GPU memory by place, largest first. `grown_bytes`: in the last ten minutes."""
+    """A process. `places`: its GPU memory by place, largest first. `grown_bytes`: in the last ten minutes.
+
+    `grows`: it is the one that grows fastest now.
+    """
 
     process: Process
     bar: tuple[BarPart, ...]
@@ -42,17 +55,23 @@ class TopHolder(Struct, frozen=True):
     device_bytes: Bytes | None
     grown_bytes: Bytes
     whole: bool
+    grows: bool = False
 
 
-def find_top_holders(snapshot: Snapshot, grown: Iterable[ProcessGrowth]) -> tuple[TopHolder, ...]:
-    """Return the largest processes, largest first."""
-    largest = by_footprint(snapshot.processes)[:MAX_HOLDERS]
+def find_top_holders(
+    snapshot: Snapshot, grown: Iterable[ProcessGrowth], grower: Process | None = None
+) -> tuple[TopHolder, ...]:
+    """Return the largest processes, the one that grows now first, then largest first."""
+    first = None if grower is None else key_of(grower)
+    largest = sorted(by_footprint(snapshot.processes), key=lambda one: key_of(one) != first)[:MAX_HOLDERS]
     growth = {key_of(one.process): one for one in grown}
     scale = max((_known(process.footprint_high_bytes) for process in largest), default=0)
-    return tuple(_build_holder(process, growth.get(key_of(process)), scale) for process in largest)
+    return tuple(
+        _build_holder(process, growth.get(key_of(process)), scale, key_of(process) == first) for process in largest
+    )
 
 
-def _build_holder(process: Process, grown: ProcessGrowth | None, scale: int) -> TopHolder:
+def _build_holder(process: Process, grown: ProcessGrowth | None, scale: int, grows: bool) -> TopHolder:
     return TopHolder(
         process=process,
         bar=tuple(_build_bar(process, scale)),
@@ -60,6 +79,7 @@ def _build_holder(process: Process, grown: ProcessGrowth | None, scale: int) -> 
         device_bytes=sum_devices(process.device_bytes),
         grown_bytes=grown.grown_bytes if grown else Absent.NOT_AVAILABLE,
         whole=grown is not None and grown.whole,
+        grows=grows,
     )
 
 
@@ -78,42 +98,6 @@ def _known(figure: Bytes) -> int:
     return -1 if isinstance(figure, Absent) else figure
 
 
-Before = Callable[[str], float | None]
-
-
-class Change(Struct, frozen=True):
-    """A change of one item. `pid` is set for processes."""
-
-    label: str
-    before_bytes: int
-    after_bytes: int
-    pid: int | None = None
-
-    @property
-    def grown_bytes(self) -> int:
-        return self.after_bytes - self.before_bytes
-
-
-class Changes(Struct, frozen=True):
-    """Changes, largest first. `seconds`: the covered time, shorter than the window after a start."""
-
-    seconds: float
-    changes: tuple[Change, ...]
-
-
-def find_changes(snapshot: Snapshot, history: History | None, grown: Iterable[ProcessGrowth]) -> Changes | None:
-    """Return the changes, or None without enough history."""
-    if history is None or not len(history):
-        return None
-    then = max(history.end - GROWTH_SECONDS, history.start)
-    if history.end - then < MIN_HISTORY_SECONDS:
-        return None
-    found = [*places(snapshot, lambda name: value_at(history, name, then)), *processes(grown)]
-    large = [change for change in found if abs(change.grown_bytes) >= MIN_BYTES]
-    large.sort(key=lambda change: (-abs(change.grown_bytes), change.label))
-    return Changes(history.end - then, tuple(large[:MAX_CHANGES]))
-
-
 def value_at(history: History, name: str, boottime: float) -> float | None:
     """Return the average over MIN_HISTORY_SECONDS from a time on, or None without data."""
     try:
@@ -123,32 +107,85 @@ def value_at(history: History, name: str, boottime: float) -> float | None:
     return next((bucket.average for bucket in buckets if bucket.average is not None), None)
 
 
-def places(snapshot: Snapshot, before: Before) -> Iterator[Change]:
-    """Yield the changes of pools, page cache, shares and swap."""
-    for pool in snapshot.pools[:MAX_SERIES]:
-        yield from _change(pool.label, before(f"pool.{pool.id}.used_bytes"), pool.used_bytes)
-        cache = [part.size_bytes for part in pool.contents if part.kind == "page_cache"]
-        available, free = (before(f"pool.{pool.id}.{name}_bytes") for name in ("available", "free"))
-        if cache and available is not None and free is not None:
-            yield from _change(_cache_label(pool), max(0.0, available - free), cache[0])
-    for share in snapshot.shares[:MAX_SERIES]:
-        yield from _change(snapshot.relation(share), before(f"share.{share.id}.used_bytes"), share.used_bytes)
-    if not isinstance(snapshot.swap, Absent):
-        yield from _change("swap", before("swap.used_bytes"), snapshot.swap.used_bytes)
+class EventRow(Struct, frozen=True):
+    """An event with the page that explains it: its incident, else the history of that moment."""
+
+    event: Event
+    level: str
+    href: str
+    word: str
 
 
-def _cache_label(pool: Pool) -> str:
-    return "page cache" if pool.kind is PoolKind.SYSTEM_RAM else f"page cache in {pool.label}"
+def link_events(events: Sequence[Event], incidents: Iterable[Incident], now: float) -> tuple[EventRow, ...]:
+    """Return the newest events as rows. `incidents`: those that are kept, in any order."""
+    kept = tuple(incidents)
+    return tuple(_link_event(event, kept, now) for event in events)
 
 
-def processes(grown: Iterable[ProcessGrowth]) -> Iterator[Change]:
-    for one in grown:
-        yield Change(one.process.title, one.from_bytes, one.to_bytes, one.process.pid)
+def _link_event(event: Event, incidents: Iterable[Incident], now: float) -> EventRow:
+    found = next((one for one in incidents if _is_about(event, one, now)), None)
+    if found is not None:
+        return EventRow(event, _level_of(event), f"incidents/{found.id}", "incident")
+    around = WindowLink(event.unix - AROUND_SECONDS, min(event.unix + AROUND_SECONDS, now))
+    return EventRow(event, _level_of(event), link("history", RANGES[0].name, (), around), "then")
 
 
-def _change(label: str, before: float | None, after: Bytes) -> Iterator[Change]:
-    if before is not None and not isinstance(after, Absent):
-        yield Change(label, round(before), after)
+def _is_about(event: Event, one: Incident, now: float) -> bool:
+    if event.kind == "incident":
+        return f"({one.id})" in event.text
+    end = now if one.ended is None else one.ended
+    return event.kind in OF_INCIDENTS and event.target == one.target and one.began <= event.unix <= end
+
+
+def _level_of(event: Event) -> str:
+    """Return the level that an event is about, or "unknown" for others: its glyph."""
+    if event.kind == "oom_kill":
+        return Level.CRITICAL.word
+    changed = CHANGED.search(event.text) if event.kind == "level" else None
+    return next((level.word for level in Level if changed and level.label == changed["after"]), "unknown")
+
+
+class FiringRow(Struct, frozen=True):
+    """A pool or limit above OK, with its largest holder. `since_unix`: None if that event is no longer kept."""
+
+    verdict: Pressure
+    label: str
+    since_unix: float | None
+    holder: Process | None
+    held: Freed
+    grown_bytes: Bytes
+
+
+def build_firing(
+    snapshot: Snapshot, events: Sequence[Event], grown: Iterable[ProcessGrowth]
+) -> tuple[FiringRow, ...]:
+    """Return the pools and limits above OK of a machine with many GPUs, worst first. Empty for other machines."""
+    if sum(pool.kind in (PoolKind.VRAM, PoolKind.HBM) for pool in snapshot.pools) < MANY_GPUS:
+        return ()
+    growth = {key_of(one.process): one.grown_bytes for one in grown}
+    above = [one for one in snapshot.pressure if one.level > Level.LOW]
+    above.sort(key=lambda one: (-one.level, _left(one), -one.ratio))
+    return tuple(_build_firing(one, snapshot, events, growth) for one in above[:MAX_FIRING])
+
+
+def _left(one: Pressure) -> float:
+    return inf if isinstance(one.seconds_to_full, Absent) else one.seconds_to_full
+
+
+def _build_firing(
+    one: Pressure, snapshot: Snapshot, events: Sequence[Event], growth: Mapping[ProcessKey, int]
+) -> FiringRow:
+    held = [(measure_held([process], snapshot, one.target), process) for process in snapshot.processes]
+    most, holder = max(held, key=lambda pair: pair[0].low_bytes, default=(Freed(0, 0), None))
+    has_one = holder is not None and most.low_bytes > 0
+    return FiringRow(
+        one,
+        snapshot.labels[one.target],
+        find_since(one, events),
+        holder if has_one else None,
+        most,
+        growth.get(key_of(holder), Absent.NOT_AVAILABLE) if has_one and holder else Absent.NOT_AVAILABLE,
+    )
 
 
 class GpuCell(Struct, frozen=True):

@@ -13,7 +13,7 @@ from memwatch.core.events import Event
 from memwatch.core.model import Absent, Thresholds
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth
-from memwatch.core.snapshot import Pressure, Snapshot
+from memwatch.core.snapshot import Machine, Pressure, Snapshot
 from memwatch.reporting.doctor.model import ConfigState
 from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.incidents.records import Incident
@@ -32,7 +32,7 @@ from memwatch_monitor.alerts.rules import DEFAULT_EVENTS, LEVELS, runbook_anchor
 from memwatch_monitor.history.holders import FOOTPRINTS, parse_name
 from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history.writer import HistoryWriter
-from memwatch_monitor.neighbours.machines import Machine
+from memwatch_monitor.neighbours.machines import Machine as Neighbour
 from memwatch_monitor.neighbours.tick import Tick
 from memwatch_monitor.neighbours.trend import HolderGrowth
 from memwatch_monitor.notify.notified import find_notified
@@ -53,11 +53,14 @@ from memwatch_web.pages.history_view import ChartView, HistoryView, RejectedQuer
 from memwatch_web.pages.incident_page import build_page, build_row
 from memwatch_web.pages.machine_wall import Tile, Wall, build_wall, read_own_past
 from memwatch_web.pages.overview import (
+    MAX_FIRING,
+    MAX_HOLDERS,
     advise_engines,
     arrange,
     build_cells,
-    find_changes,
+    build_firing,
     find_top_holders,
+    link_events,
 )
 from memwatch_web.pages.processes import (
     FIGURE_WORDS,
@@ -118,6 +121,7 @@ class State(Struct, frozen=True):
     """State of the machine on pages that are not live. `headline`: use, or the time left."""
 
     host: str
+    machine: Machine
     unix: float
     level: str
     label: str
@@ -132,6 +136,7 @@ def build_state(snapshot: Snapshot | None) -> State | None:
     worst = find_worst(snapshot)
     return State(
         snapshot.host,
+        snapshot.machine,
         snapshot.unix,
         worst.level.word if worst else "unknown",
         snapshot.labels.get(worst.target, worst.target) if worst else "",
@@ -179,13 +184,15 @@ class Pages:
         config: Callable[[], ConfigState] = ConfigState,
         current: Callable[[], Snapshot | None] = lambda: None,
         url: Callable[[], str | None] = lambda: None,
+        incidents: Callable[[], Sequence[Incident]] = tuple,
     ) -> None:
         self._rules, self._events, self._alerting, self._firing = rules, events, alerting, firing
         self._history_writer, self._history = history_writer, history
+        self._incidents = incidents
         self._growth = growth or GrowthTracker()
         self._config = config
         self._cpu = CpuShare()
-        self.machines: Callable[[Snapshot], Sequence[Machine]] = lambda _: ()
+        self.machines: Callable[[Snapshot], Sequence[Neighbour]] = lambda _: ()
         self._environment = shared_environment()
         self._navigation: dict[str, Any] = {
             "firing": firing,
@@ -340,7 +347,6 @@ class Pages:
             "cpu": self._cpu.measure(snapshot),
             "files": history_writer.status() if history_writer else None,
             "words": words if words and snapshot.unix - words.unix < RECENT_SECONDS else None,
-            "events": self._events(),
             "wall": self._wall(snapshot) if name == "machines" else None,
             "entries": build_entries(snapshot) if name == "devices" else (),
             "alerting": self._alerting() if name == "alerts" else None,
@@ -373,7 +379,8 @@ class Pages:
         thresholds = self.thresholds(snapshot)
         gpus, others = split_gpus(build_maps(snapshot, thresholds))
         maps = (*others, *build_limit_maps(snapshot, thresholds))
-        series, grown = self._history(), self.growth(snapshot)
+        grown, events = self.growth(snapshot), self._events()
+        firing = build_firing(snapshot, events, grown)
         above, below = ((), maps) if gpus else arrange(maps)
         return {
             "pressure": pressure,
@@ -385,9 +392,12 @@ class Pages:
             "above": above,
             "below": below,
             "cuda_free": find_cuda_free(snapshot),
-            "holders": find_top_holders(snapshot, grown),
+            "holders": find_top_holders(snapshot, grown, status.grower.process if status.grower else None),
+            "firing_rows": firing,
+            "events": link_events(
+                events[: MAX_FIRING if firing else MAX_HOLDERS], self._incidents(), snapshot.unix
+            ),
             "latest": {**self._latest(snapshot, rules), "chart": build_chart_point(snapshot)},
-            "changes": find_changes(snapshot, series.machine if series else None, grown),
             "advice": advise_engines(snapshot),
         }
 

@@ -16,12 +16,14 @@ from jinja2.bccache import Bucket, BytecodeCache
 from markupsafe import Markup, escape
 
 from memwatch.build_info import REVISION, __version__
+from memwatch.core import units
 from memwatch.core.listing import left_out_texts
 from memwatch.core.model import Absent
 from memwatch.core.owners import find_home
 from memwatch.core.printable import printable
 from memwatch.reporting.incidents.records import title_of
 from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.actions import describe_owner
 from memwatch.reporting.render.engine_view import describe_engine, list_parts
 from memwatch.reporting.render.summary import has_figures, until_utc
 from memwatch_monitor.alerts.rules import EVENTS
@@ -176,10 +178,12 @@ def create_environment() -> Environment:
     environment.filters["left_out_texts"] = left_out_texts
     environment.filters["title_of"] = title_of
     environment.filters["home"] = find_home
+    environment.filters["owner"] = lambda process, snapshot: describe_owner(process, snapshot).replace(", ", " · ")
     environment.filters["until_utc"] = until_utc
     # For texts that quote a request or the settings; names are printable since they were read.
     environment.filters["printable"] = printable
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
+    environment.filters["forecast"] = units.forecast
     environment.filters["sentence_case"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["last_word"] = lambda text: text.rpartition(" ")[2]
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"

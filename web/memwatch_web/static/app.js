@@ -41,6 +41,12 @@
     icon.href = `${up}static/icon-${stale ? "stale" : latest.level}.svg`;
   }
 
+  function showClock() {
+    const clock = document.getElementById("clock");
+    clock.dateTime = new Date(latest.unix * 1000).toISOString();
+    Times.localise(clock.parentElement);
+  }
+
   function showFiring(count) {
     const badge = document.getElementById("firing");
     if (badge.textContent === String(count || "")) return;
@@ -58,6 +64,7 @@
     latest = next;
     freshAt = now();
     showTitle();
+    showClock();
     showFiring(next.firing);
     if (chart && !document.hidden) chart.add(next, gap);
   }

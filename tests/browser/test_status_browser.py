@@ -1,0 +1,108 @@
+"""The status and the type of the pages in a real browser: nothing is cut, nothing moves with the level."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from playwright.sync_api import Page
+
+from memwatch.core.silences import Silence
+from memwatch.core.snapshot import Level, Snapshot
+from memwatch_web.pages.template_environment import PATHS
+from support.daemon_process import running_daemon
+from support.live_page import visiting
+from support.sample_mig import eight_by_seven
+from support.sample_parts import GIB
+from support.sample_site import Site, served
+from support.sample_snapshots import critical_gb10, mig_server
+
+SIZES, WEIGHTS = {"11px", "13px", "16px", "22px", "40px"}, {"400", "600", "700"}
+MAX_EMPTY = 60  # pixels of a card below its last row, beside a longer one
+PAGES = (*(path[1:] for path in PATHS.values()), "fit", "incidents", "runbooks", "processes?by=container")
+
+# Sizes and weights of all elements that have text, those of fields and choices included.
+TYPE = """() => [...document.querySelectorAll("body *")].filter((one) => one.checkVisibility() &&
+  ([...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())
+    || one.matches("input, select")))
+  .map((one) => { const style = getComputedStyle(one);
+    return [style.fontSize, style.fontWeight, `${one.localName}.${one.getAttribute("class") ?? ""}`]; })"""
+# Elements of the state that show less than their text, or reach beyond the window.
+CUT = """() => [...document.querySelectorAll(".state-block *")].filter((one) => one.checkVisibility()
+  && !one.closest("svg, .why-text") && (one.getBoundingClientRect().right > innerWidth + 1
+    || (getComputedStyle(one).overflowX === "hidden" && one.scrollWidth > one.clientWidth)))
+  .map((one) => one.textContent.trim().slice(0, 60))"""
+BOTTOMS = """() => [...document.querySelectorAll(".pair > .card")].map((card) => {
+  const rows = card.querySelectorAll("tbody tr");
+  return card.getBoundingClientRect().bottom - rows[rows.length - 1].getBoundingClientRect().bottom; })"""
+
+
+def at(level: Level, ratio: float) -> Snapshot:
+    base = critical_gb10()
+    left = {"seconds_to_full": 90.0} if level >= Level.HIGH else {}
+    verdict = replace(base.pressure[0], level=level, base_level=level, ratio=ratio, size_bytes=120 * GIB, **left)
+    return replace(base, pressure=(verdict,))
+
+
+LEVELS = [at(Level.LOW, 0.4), at(Level.MEDIUM, 0.66), at(Level.HIGH, 0.85), at(Level.CRITICAL, 0.988)]
+
+
+@pytest.mark.parametrize("demo", ["dgx-spark", "h100x8-mig"])
+def test_pages_have_five_sizes_and_three_weights_of_type(visited_page: Page, tmp_path: Path, demo: str) -> None:
+    """And scroll sideways at no width from 320 px on."""
+    found, wide = {}, {}
+    with running_daemon(tmp_path, "--demo", demo) as daemon:
+        visited_page.set_viewport_size({"width": 320, "height": 800})
+        for path in PAGES:
+            visited_page.goto(f"{daemon.url}/{path}")
+            found[path] = [
+                one for one in visited_page.evaluate(TYPE) if one[0] not in SIZES or one[1] not in WEIGHTS
+            ]
+            wide[path] = visited_page.evaluate("document.documentElement.scrollWidth")
+        visited_page.goto("about:blank")
+
+    assert [(path, wrong) for path, wrong in found.items() if wrong] == []
+    assert wide == dict.fromkeys(PAGES, 320)
+
+
+def test_patterns_have_five_sizes_and_three_weights_of_type(visited_page: Page) -> None:
+    """Every component in every state, with the page of alerts that has receivers."""
+    with served(Site(mig_server())) as address:
+        visited_page.set_viewport_size({"width": 320, "height": 800})
+        for path in ("/patterns", "/alerts"):
+            visited_page.goto(address + path)
+            found = visited_page.evaluate(TYPE)
+            assert [one for one in found if one[0] not in SIZES or one[1] not in WEIGHTS] == []
+            assert visited_page.evaluate("document.documentElement.scrollWidth") == 320
+        visited_page.goto("about:blank")
+
+
+@pytest.mark.parametrize("width", [320, 390, 900, 1100, 1280, 1440])
+def test_nothing_of_the_state_is_cut(visited_page: Page, width: int) -> None:
+    """Also not with both steps, both ends of the headroom and a silence, the longest of all."""
+    silence = Silence("sil_1", critical_gb10().unix + 86_400, 0.0, 86_400.0, made_by="root (uid 0)")
+    for snapshot in (replace(LEVELS[-1], silences=(silence,)), eight_by_seven()):
+        with visiting(visited_page, Site(snapshot), width=width, height=900):
+            assert visited_page.evaluate(CUT) == []
+            assert visited_page.evaluate("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1440])
+def test_state_has_one_height_at_every_level(visited_page: Page, width: int) -> None:
+    heights = []
+    for snapshot in LEVELS:
+        with visiting(visited_page, Site(snapshot), width=width, height=900):
+            block = visited_page.locator(".state-block").bounding_box()
+        assert block is not None
+        heights.append(round(block["height"]))
+
+    assert len(set(heights)) == 1, heights
+
+
+def test_cards_at_the_bottom_end_together(visited_page: Page) -> None:
+    with visiting(visited_page, Site(critical_gb10()), width=1440, height=900):
+        below = visited_page.evaluate(BOTTOMS)
+
+    assert len(below) == 2
+    assert max(below) <= MAX_EMPTY

@@ -1,0 +1,76 @@
+"""Rows at the bottom of the overview: events with their incident, and what is above OK with many GPUs."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from memwatch.core.events import Event
+from memwatch.core.model import Absent
+from memwatch.core.processes.growth import ProcessGrowth
+from memwatch.core.snapshot import Level
+from memwatch.reporting.incidents.records import Incident
+from memwatch_web.pages.overview import build_firing, find_top_holders, link_events
+from memwatch_web.pages.renderer import Pages
+from support.html_reader import Reader
+from support.sample_mig import eight_by_seven
+from support.sample_parts import GIB
+from support.sample_snapshots import calm_workstation, critical_gb10
+
+INCIDENT = Incident("inc_1", "oom_kill", "ram", "System RAM", 100.0, 130.0, "train.py filled System RAM")
+
+
+def test_event_of_an_incident_leads_to_it() -> None:
+    """That of its target, between its begin and end; others lead to the history of their moment."""
+    events = [
+        Event(5, 120.0, "oom_kill", "OOM killer: killed train.py (51210), 37.0 GiB", "ram"),
+        Event(4, 140.0, "level", "System RAM: critical → medium (66.0% used)", "ram"),
+        Event(3, 120.0, "level", "GPU 0 VRAM: OK → high (80.1% used)", "gpu0"),
+        Event(2, 120.0, "mark", "epoch 3"),
+        Event(1, 50.0, "incident", "train.py filled System RAM (inc_1)", "ram"),
+    ]
+
+    rows = link_events(events, [INCIDENT], 200.0)
+
+    assert [one.word for one in rows] == ["incident", "then", "then", "then", "incident"]
+    assert rows[0].href == "incidents/inc_1"
+    assert rows[1].href.startswith("history?range=10m&from=")
+    assert [one.level for one in rows] == ["critical", "medium", "high", "unknown", "unknown"]
+
+
+def test_incident_that_lasts_has_the_events_until_now() -> None:
+    event = Event(1, 180.0, "level", "System RAM: OK → critical (96.0% used)", "ram")
+
+    assert link_events([event], [replace(INCIDENT, ended=None)], 200.0)[0].word == "incident"
+    assert link_events([event], [INCIDENT], 200.0)[0].word == "then"
+
+
+def test_process_that_grows_is_first() -> None:
+    """Then the largest."""
+    base = critical_gb10()
+    small = base.processes[-1]
+
+    holders = find_top_holders(base, (), small)
+
+    assert (holders[0].process, holders[0].grows) == (small, True)
+    assert [one.process for one in holders[1:]] == [one for one in base.processes if one is not small][:4]
+    assert not any(one.grows for one in find_top_holders(base, ()))
+
+
+def test_many_gpus_have_a_table_of_what_is_above_ok() -> None:
+    snapshot = eight_by_seven()
+    first = snapshot.processes[0]
+    grown = [ProcessGrowth(first, 0.0, 0, 600.0, GIB, True)]
+
+    rows = build_firing(snapshot, [], grown)
+
+    assert 0 < len(rows) <= 7
+    assert [one.verdict.level for one in rows] == sorted((one.verdict.level for one in rows), reverse=True)
+    assert all(one.verdict.level > Level.LOW and one.since_unix is None for one in rows)
+    assert all(one.grown_bytes in (GIB, Absent.NOT_AVAILABLE) for one in rows)
+    assert b"Above OK" in Pages().page("overview", snapshot)
+
+
+def test_other_machines_have_the_table_of_holders() -> None:
+    assert build_firing(critical_gb10(), [], ()) == ()
+    page = Reader(Pages().page("overview", calm_workstation()))
+    assert "Who holds it" in page.text
