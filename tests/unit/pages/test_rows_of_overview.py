@@ -16,7 +16,7 @@ from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB
 from support.sample_snapshots import calm_workstation, critical_gb10
 
-INCIDENT = Incident("inc_1", "oom_kill", "ram", "System RAM", 100.0, 130.0, "train.py filled System RAM")
+INCIDENT = Incident("inc_1", "kill", "ram", "System RAM", 100.0, 130.0, "train.py filled System RAM")
 
 
 def test_event_of_an_incident_leads_to_it() -> None:

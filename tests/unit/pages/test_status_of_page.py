@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.model import Process
+from memwatch.core.model import Absent, Process
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch_monitor.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow
@@ -22,9 +22,14 @@ FIRING = AlertRow("ram", "pressure.critical", "critical", "firing", 100.0, False
 
 def at(level: Level, ratio: float, *processes: Process, left: float | None = None) -> Snapshot:
     base = critical_gb10()
-    known = {} if left is None else {"seconds_to_full": left}
     verdict = Pressure(
-        "ram", level, level, ratio, size_bytes=120 * GIB, thresholds=base.pressure[0].thresholds, **known
+        "ram",
+        level,
+        level,
+        ratio,
+        size_bytes=120 * GIB,
+        thresholds=base.pressure[0].thresholds,
+        seconds_to_full=Absent.NOT_AVAILABLE if left is None else left,
     )
     return replace(base, pressure=(verdict,), processes=processes or base.processes)
 
