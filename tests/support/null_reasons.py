@@ -9,7 +9,7 @@ from memwatch.core.doc import Doc
 from memwatch.core.wire import ABSENT, Json, Wire
 
 # Words for which null is an answer: there is no such thing, or the setting that adds them is off. A figure never is
-# one of them.
+# one of them; a rank is a name that happens to be a number.
 NO_SUCH_THING = frozenset(
     {
         "advice",
@@ -24,6 +24,8 @@ NO_SUCH_THING = frozenset(
         "note",
         "pod",
         "pod_name",
+        "rank",
+        "script",
         "unit",
     }
 )
