@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from memwatch.reporting.render.composition import build_layers, find_sources, split, split_now
 from memwatch_monitor.history.series import collect_figures
-from memwatch_web.pages.charts import build_layers, find_sources, split, split_now
 from support.sample_parts import GIB
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu
 

@@ -13,6 +13,7 @@ from memwatch.core.events import Event
 from memwatch.core.model import Absent, Pool, Share
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.history.tier import TierSpec
+from memwatch.reporting.render.composition import build_layers, find_sources, split, split_now
 from memwatch.reporting.render.summary import find_worst
 from memwatch.reporting.render.words import duration, timestamp
 from memwatch_monitor.history.series import AllSeries
@@ -27,15 +28,11 @@ from memwatch_web.pages.charts import (
     LevelSpan,
     build_annotations,
     build_charts,
-    build_layers,
     build_older_annotations,
     find_gaps,
     find_level_spans,
     find_pool,
     find_restarts,
-    find_sources,
-    split,
-    split_now,
 )
 
 # Resolution of a chart of a thousand pixels: about three pixels for each point.

@@ -16,6 +16,7 @@ from memwatch.core.model import Absent, Content, Pool, Share, Thresholds
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import LEVEL_WORDS, Level, Pressure, Snapshot
 from memwatch.reporting.render import words
+from memwatch.reporting.render.composition import LAYER_KINDS, build_layers, find_sources
 from memwatch.reporting.render.landscape import (
     MAX_NAMED_POOLS,
     Drawing,
@@ -32,7 +33,7 @@ from memwatch_monitor.history.tiers import Bucket
 from memwatch_monitor.render.status_line import KILLED, StatusLine, Use, build_status_line
 from memwatch_web.api.history_parameters import instant
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
-from memwatch_web.pages.charts import build_layers, find_level_spans, find_sources
+from memwatch_web.pages.charts import find_level_spans
 from memwatch_web.pages.history_data import (
     RANGES,
     HistoryInput,
@@ -46,13 +47,6 @@ from memwatch_web.pages.overview import MIN_HISTORY_SECONDS, value_at
 from memwatch_web.pages.renderer import Pages, PageServices
 
 POINTS = 120
-# Kinds of boxes of the layers that the history keeps, as in the map of now.
-LAYER_KINDS = {
-    "gpu": "devices",
-    "processes": "anonymous",
-    "unattributed": "unattributed",
-    "reclaimable": "page_cache",
-}
 
 
 class Ink(Struct, frozen=True):
