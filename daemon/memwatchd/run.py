@@ -87,6 +87,7 @@ def test_alert(settings: Settings) -> int:
 def once(settings: Settings, as_json: bool) -> int:
     """Print one sample. Return EXIT_FAILURE if it has no pools."""
     from memwatch.cli import status
+    from memwatch.cli.charset import fit_output
     from memwatch.cli.output import paint_lines, stdout_depth, stdout_width
 
     try:
@@ -97,6 +98,7 @@ def once(settings: Settings, as_json: bool) -> int:
     if as_json:
         print(to_bytes(snapshot_json(snapshot)).decode())
     else:
+        fit_output()
         lines = status.render_lines(snapshot, None, stdout_width(), stdout_depth() > 0)
         print("\n".join(paint_lines(lines)))
     return EXIT_OK if snapshot.pools else EXIT_FAILURE

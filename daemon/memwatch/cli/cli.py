@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import click
 
 from memwatch.build_info import __version__, describe
+from memwatch.cli.charset import fit_output
 from memwatch.cli.context import (
     EXIT_OK,
     EXIT_USAGE,
@@ -322,8 +322,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code. Errors are one sentence on stderr."""
     open_standard_files()
     fit_into_limits()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack "✓"
+    fit_output()
     try:
         code: int = memwatch.main(arguments, prog_name="memwatch", standalone_mode=False)
         sys.stdout.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import click
 
 from memwatch.cli import status
+from memwatch.cli.charset import stdout_is_ascii
 from memwatch.cli.context import (
     EXIT_OK,
     ClientContext,
@@ -102,7 +104,7 @@ def _columns(snapshot: Snapshot, pools: Sequence[Pool]) -> list[Column]:
 
 
 def _share_title(share: Share) -> str:
-    return f"⊂{share.label.split()[0][:8]}"
+    return f"{'c=' if stdout_is_ascii() else '⊂'}{share.label.split()[0][:8]}"
 
 
 def _gib(count: Bytes) -> str:
@@ -133,6 +135,8 @@ def find_worst_level(snapshot: Snapshot) -> str:
 
 
 TOP = 10
+# Terminals that cannot move their cursor.
+NO_CURSOR = ("", "dumb")
 
 INTERVAL = click.option(
     "--interval",
@@ -214,11 +218,12 @@ def _csv(fields: list[Any]) -> str:
 def top(interval: float, count: int | None, once: bool, url: Address | None, as_json: bool) -> int:
     """Live view of pools, their contents, GPUs, processes, history and events. Press ? for the keys, q to quit.
 
-    Colours follow TERM, COLORTERM, NO_COLOR and CLICOLOR_FORCE. If stdout is not a terminal, the view is printed
-    once as text, or --count times.
+    Colours follow TERM, COLORTERM, NO_COLOR and CLICOLOR_FORCE. If stdout is not a terminal, or TERM is dumb, the
+    view is printed once as text, or --count times.
     """
     context = build_context(url, as_json)
-    if context.as_json or not (once or sys.stdout.isatty()):
+    is_live = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in NO_CURSOR
+    if context.as_json or not (once or is_live):
         for answer in islice(context.snapshots(interval), count or 1):
             context.show_painted(answer, lambda shot=answer: picture(shot.snapshot))  # type: ignore[misc]
         return EXIT_OK

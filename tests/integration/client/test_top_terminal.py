@@ -212,7 +212,7 @@ def test_keys_select_pages_filter_and_order(spark: RunningDaemon) -> None:
         program.send("4")
         program.wait_for(lambda text: "NAME" not in text and "Last" not in text)
         program.send("?")
-        program.wait_for("Any key closes this page.")
+        program.wait_for("key closes this page.")
         program.send("x1/gnome")
         program.wait_for("filter: gnome")
         filtered = program.wait_for(lambda text: "gnome-shell" in text and "VLLM" not in text)
@@ -368,3 +368,41 @@ def test_once_prints_one_frame_in_the_size_of_the_terminal(spark: RunningDaemon)
     assert "q quit" not in done.stdout
     forced = memwatch(*command, **{**environ, "CLICOLOR_FORCE": "1"})
     assert "\x1b[38;5;" in forced.stdout
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{"LC_ALL": "C"}, {"LC_ALL": "en_US.ISO-8859-1"}, {"TERM": "linux"}],
+    ids=["locale C", "Latin-1", "Linux console"],
+)
+def test_terminal_without_utf8_gets_ascii_only(spark: RunningDaemon, environ: dict[str, str]) -> None:
+    """The same words and sizes on every page, and colours where the terminal has them."""
+    with top(spark, **environ) as program:
+        for width, height in ((80, 24), (40, 10), (132, 43)):
+            program.resize(width, height)
+            program.wait_for(lambda text, wanted=height: "q quit" in text and text.count("\n") == wanted - 1)  # type: ignore[misc]
+        program.wait_for(lambda text: "CUDA Pool" in text and "in System RAM" in text and "VLLM::EngineCor" in text)
+        for key, words in (("2", "can allocate"), ("3", "Last 10 min"), ("?", "Keys")):
+            program.send(key)
+            program.wait_for(words)
+        program.send("xq")
+        assert program.end() == 0
+    assert program.written.isascii()
+    assert b"\x1b[" in program.written
+
+
+def test_terminal_that_cannot_move_its_cursor_gets_one_picture(spark: RunningDaemon) -> None:
+    with top(spark, TERM="dumb") as program:
+        assert program.end() == 0
+    assert b"CUDA Pool" in program.written
+    assert b"\x1b" not in program.written
+    assert program.written.isascii()
+
+
+@pytest.mark.parametrize("command", ["status", "status --tree", "devices", "watch --count 1", "top --once"])
+def test_commands_print_ascii_in_the_locale_c(spark: RunningDaemon, command: str) -> None:
+    done = memwatch("--url", spark.url, *command.split(), LC_ALL="C", LANG="")
+
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert "?" not in done.stdout

@@ -15,7 +15,7 @@ from memwatch.cli.terminal.memory_map import marks_of
 from memwatch.cli.terminal.moment import Moment, ProcessReading
 from memwatch.cli.terminal.pages import render
 from memwatch.cli.terminal.past import NO_PROCESSES, Recent, nearest_tick, note_of, past_snapshot
-from memwatch.cli.terminal.state import Region, State
+from memwatch.cli.terminal.state import Facts, Region, State, press
 from memwatch.cli.terminal.style import line_cells, plain
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Pool, PoolKind, Quality, Thresholds
@@ -489,3 +489,42 @@ def test_bars_without_colours_differ_by_their_characters() -> None:
     bar = plain(render(view).lines[1])
 
     assert {"█", "▓", "▒"} <= set(bar)
+
+
+@pytest.mark.parametrize("is_ascii", [False, True], ids=["Unicode", "ASCII"])
+def test_quit_and_help_are_visible_at_every_size(is_ascii: bool) -> None:
+    """Down to 40×10, on every page. Below that a sentence says the size and the key that quits."""
+    snapshot = build_snapshot(sent(critical_gb10()))
+    pid = snapshot.processes[0].pid
+    states = [State(page=page) for page in (1, 2, 3, 4)]
+    states += [State(opened=pid), State(paused_at=snapshot.unix), State(has_help=True)]
+    for width, height in ((40, 10), (41, 11), (57, 12), (64, 24), (79, 24), (90, 20)):
+        for state in states:
+            view = View(Moment(snapshot), state, width, height, snapshot.unix, True, is_ascii)
+            frame = render(view)
+            assert " ".join(plain(frame.lines[-1]).split()).endswith("? help q quit")
+            assert {"?", "q", "1", "4"} <= {one.key for one in frame.regions}
+            assert max(map(line_cells, frame.lines)) <= width
+            assert not is_ascii or all(plain(line).isascii() for line in frame.lines)
+    for width, height in ((39, 10), (40, 9), (20, 5), (12, 2), (8, 1)):
+        view = View(Moment(snapshot), State(), width, height, snapshot.unix, True, is_ascii)
+        text = " ".join(plain(line) for line in render(view).lines)
+        assert "q quits" in text
+        assert width < 12 or "40" in text
+
+
+def test_help_scrolls_where_it_does_not_fit() -> None:
+    """Every key is found by scrolling, in the smallest terminal."""
+    snapshot, seen, state = sent(critical_gb10()), "", State(has_help=True)
+    for _ in range(60):
+        frame = draw(snapshot, 40, 10, state)
+        seen += text_of(frame)
+        facts = Facts(0.0, 0.0, frame.rows, frame.total)
+        assert press(state, "x", facts).has_help is False
+        state = press(state, "down", facts)
+        assert state.has_help
+    assert state.help_offset == frame.total - frame.rows
+    for words in ("Ctrl-Z", "reverse the order", "Shift-←", "q, Ctrl-C", "medium, high and critical"):
+        assert words in " ".join(seen.split())
+    tall = draw(snapshot, 100, 40, State(has_help=True))
+    assert press(State(has_help=True), "down", Facts(0.0, 0.0, tall.rows, tall.total)).has_help is False

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from memwatch.cli.charset import stdout_is_ascii
 from memwatch.cli.context import EXIT_OK, ClientContext, check_shape
 from memwatch.cli.terminal.feed import Feed, read_history
 from memwatch.cli.terminal.figures import Trend
@@ -109,8 +110,8 @@ class Store:
 class App:
     """The interface on one terminal."""
 
-    def __init__(self, screen: Screen, feed: Feed, store: Store, has_colour: bool, count: int | None) -> None:
-        self._screen, self._feed, self._store, self._has_colour = screen, feed, store, has_colour
+    def __init__(self, screen: Screen, feed: Feed, store: Store, depth: Depth, count: int | None) -> None:
+        self._screen, self._feed, self._store, self._depth = screen, feed, store, depth
         self._state = State()
         self._frame = Frame(())
         self._left = None if count is None else count - 1
@@ -210,7 +211,7 @@ class App:
             return
         width, height = self._screen.size()
         now = time.time()
-        self._frame = render(View(moment, self._state, width, height, now, self._has_colour))
+        self._frame = render(build_view(moment, self._state, width, height, now, self._depth))
         self._screen.show(self._frame.lines)
         self._want_past()
 
@@ -254,12 +255,12 @@ def run_top(context: ClientContext, interval: float, count: int | None) -> int:
     first, read, has_history = _open(context)
     with check_shape(context.address):
         depth, keyboard = find_depth(True, os.environ), open_keyboard()
-        screen = Screen(sys.stdout.fileno(), keyboard, depth)
+        screen = Screen(sys.stdout.fileno(), keyboard, depth, stdout_is_ascii())
         feed = Feed(context.address, interval, read, has_history)
         store = Store(has_history)
         store.take("snapshot", first)
         try:
-            return App(screen, feed, store, depth > Depth.NONE, count).run(keyboard)
+            return App(screen, feed, store, depth, count).run(keyboard)
         finally:
             screen.leave()
             feed.stop()
@@ -277,12 +278,16 @@ def print_once(context: ClientContext) -> int:
         depth = find_depth(sys.stdout.isatty(), os.environ)
         width, height = shutil.get_terminal_size()
         if moment is not None:
-            view = View(moment, State(), width, height, time.time(), depth > Depth.NONE)
+            view = build_view(moment, State(), width, height, time.time(), depth)
             lines = [
                 paint(line, depth, attributes=sys.stdout.isatty()).rstrip() for line in render(view).lines[:-1]
             ]
             print("\n".join(lines).rstrip())
     return EXIT_OK
+
+
+def build_view(moment: Moment, state: State, width: int, height: int, now: float, depth: Depth) -> View:
+    return View(moment, state, width, height, now, depth > Depth.NONE, stdout_is_ascii())
 
 
 def _open(context: ClientContext) -> tuple[Snapshot, Callable[[], Snapshot], bool]:

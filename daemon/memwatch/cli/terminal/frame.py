@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from memwatch.cli.charset import to_ascii
 from memwatch.cli.terminal.moment import (
     MARKS,
     STYLES,
@@ -38,6 +39,11 @@ class View(Struct, frozen=True):
     height: int
     now: float
     has_colour: bool = True
+    is_ascii: bool = False
+
+    def spell(self, text: str) -> str:
+        """Return a text in the characters of the terminal. Spell before measuring: ⊂ becomes two letters."""
+        return to_ascii(text) if self.is_ascii else text
 
     @property
     def is_tall(self) -> bool:
@@ -77,9 +83,13 @@ def finish(view: View, body: Body) -> Frame:
     lines += [()] * (view.height - 1 - len(lines))
     footer, regions = footer_of(view)
     lines.append(footer)
-    cut = tuple(clip_line(line, view.width) for line in lines)
+    cut = tuple(_spelled(clip_line(_spelled(line, view), view.width), view) for line in lines)
     kept = [one for one in body.regions if one.line < view.height - 1]
     return Frame(cut, (*kept, *regions), body.rows, body.total, body.pids)
+
+
+def _spelled(line: Line, view: View) -> Line:
+    return tuple(span._replace(text=to_ascii(span.text)) for span in line) if view.is_ascii else line
 
 
 def header_of(view: View) -> Line:
@@ -148,34 +158,56 @@ def footer_of(view: View) -> tuple[Line, list[Region]]:
             Span(" ", "reverse"),
             Span("  Enter keeps it, Esc clears it", "muted"),
         ), []
+    pages, keys = _pages(view), _keys(view)
+    short = [(key, word if style else "", style) for key, word, style in pages]
+    choices = [(names, keys[:number]) for names in (pages, short) for number in range(len(keys), -1, -1)]
+    drawn = ([*names, ("", "", ""), *chosen, *_LAST_KEYS] for names, chosen in choices)
+    return next(
+        (found for one in drawn if line_cells((found := _key_line(one, view, line))[0]) <= view.width),
+        _key_line([*_LAST_KEYS], view, line),
+    )
+
+
+def _key_line(keys: Sequence[tuple[str, str, str]], view: View, line: int) -> tuple[Line, list[Region]]:
     gap = "  " if view.width >= 90 else " "
     found: list[Span] = [Span(" ")]
     regions = []
-    pages = [(str(number), name, "reverse" if number == state.page else "") for number, name in enumerate(PAGES, 1)]
-    for key, word, style in (*pages, ("", "", ""), *((*one, "accent") for one in _keys(view))):
-        start, sign = line_cells(found), SIGNS.get(key, key)
-        if start + len(sign) + len(word) + 1 > view.width:
-            break
+    for key, word, style in keys:
+        start, sign = line_cells(found), view.spell(SIGNS.get(key, key))
         plain_style = style if style == "reverse" else "muted" if style else ""
         found += [Span(sign, f"{style} bold"), Span(f" {word}" if word else "", plain_style), Span(gap)]
-        regions.append(Region(line, start, start + len(sign) + len(word) + 1, key))
-    if found[-1].text == gap:
-        found.pop()
-    return tuple(found), [one for one in regions if one.key]
+        if key:
+            regions.append(Region(line, start, start + len(sign) + len(word) + 1, key))
+    return tuple(found[:-1]), regions
 
 
-def _keys(view: View) -> Sequence[tuple[str, str]]:
+# What must be found at once is never left out.
+_LAST_KEYS = (("?", "help", "accent"), ("q", "quit", "accent"))
+
+
+def _pages(view: View) -> list[tuple[str, str, str]]:
+    return [(str(number), name, "reverse" * (number == view.state.page)) for number, name in enumerate(PAGES, 1)]
+
+
+def _keys(view: View) -> Sequence[tuple[str, str, str]]:
+    """Return the keys of the page, the most important first: a narrow terminal has the first of them only."""
     state = view.state
     if state.opened:
-        return (("esc", "back"), ("u", "read PSS again"), ("?", "help"), ("q", "quit"))
-    if state.paused_at is not None:
-        return (("left", "back"), ("right", "forth"), ("esc", "live"), ("?", "help"), ("q", "quit"))
-    if state.page == 3:
-        return (("+", "longer"), ("-", "shorter"), ("left", "back"), ("?", "help"), ("q", "quit"))
-    if state.page == 1:
-        keys = (("/", "filter"), ("s", "sort"), ("t", "tree"), ("?", "help"), ("q", "quit"))
-        return (("enter", "details"), *keys) if view.width >= 90 else keys
-    return (("left", "back"), ("?", "help"), ("q", "quit"))
+        keys = [("esc", "back"), ("u", "read PSS again")]
+    elif state.paused_at is not None:
+        keys = [("esc", "live"), ("left", "back"), ("right", "forth")]
+    elif state.page == 3:
+        keys = [("+", "longer"), ("-", "shorter"), ("left", "back")]
+    elif state.page == 1:
+        keys = [
+            ("/", "filter"),
+            ("s", "sort"),
+            ("t", "tree"),
+            *([("enter", "details")] if view.width >= 90 else []),
+        ]
+    else:
+        keys = [("left", "back")]
+    return [(key, word, "accent") for key, word in keys]
 
 
 def notice_lines(view: View) -> list[Line]:

@@ -31,6 +31,8 @@ from memwatch.reporting.render.memory_map import held_in
 
 # A column that is narrower has no room for bars.
 MIN_COLUMN = 90
+# Width of the names of keys on the page of help.
+HELP_KEYS = 15
 Block = list[Line]
 
 
@@ -112,16 +114,22 @@ def _holders(device: Device, view: View) -> str:
 
 HELP = (
     ("1 2 3 4, Tab", "overview, GPUs, history, events"),
-    ("↑ ↓, Enter", "mark a process and show its details; or click on it twice"),
-    ("PgUp PgDn g G", "scroll; also the mouse wheel"),
-    ("s  <  >", "sort by the next or previous column; or click on its title"),
+    ("↑ ↓ j k", "mark a process"),
+    ("Enter", "show its details; or click on it twice"),
+    ("Esc", "back: close it, end a pause or a filter"),
+    ("PgUp PgDn g G", "scroll; also Home, End, the mouse wheel"),
+    ("s  <  >", "sort by another column; or click on it"),
     ("r", "reverse the order"),
-    ("/", "filter by PID, user, name or unit; Esc clears it"),
+    ("/ f", "filter by PID, user, name or unit"),
     ("t", "group processes by unit or container"),
-    ("Space", "pause and continue"),
-    ("← →", "back and forth in time by 10 s; with Shift by 1 min"),
+    ("Space p", "pause and continue"),
+    ("← →", "back and forth in time by 10 s"),
+    ("Shift-← →, [ ]", "back and forth in time by 1 min"),
     ("+ -", "history: longer or shorter range"),
+    ("u", "details: read the PSS again"),
+    ("Ctrl-L", "draw the screen again"),
     ("Ctrl-Z", "suspend; fg continues"),
+    ("? h F1", "this page"),
     ("q, Ctrl-C", "quit"),
 )
 LEGEND = (
@@ -134,9 +142,7 @@ LEGEND = (
 def render(view: View) -> Frame:
     """Return the frame of a view."""
     if view.width < MIN_WIDTH or view.height < MIN_HEIGHT:
-        text = f"memwatch top needs {MIN_WIDTH}×{MIN_HEIGHT} cells; this terminal has {view.width}×{view.height}."
-        lines = (clip_line((Span(text),), view.width), *[()] * max(0, view.height - 1))
-        return Frame(lines)
+        return _too_small(view)
     if view.state.has_help:
         return _help(view)
     if view.state.opened:
@@ -144,9 +150,37 @@ def render(view: View) -> Frame:
     return {1: overview, 2: gpu_page, 3: history_page, 4: events_page}[view.state.page](view)
 
 
+def _too_small(view: View) -> Frame:
+    """Return a sentence, or what of it fits. The key that quits is the last to go."""
+    needed, has = f"{MIN_WIDTH}×{MIN_HEIGHT}", f"{view.width}×{view.height}"
+    texts = (
+        f"memwatch top needs {needed} cells; this terminal has {has}. q quits.",
+        f"{has} cells; needs {needed}. q quits.",
+        f"{needed}! q quits",
+    )
+    choices = [wrapped(view.spell(text), view.width) for text in texts]
+    fits = (one for one in choices if len(one) <= view.height and max(map(len, one)) <= view.width)
+    found = next(fits, ["q quits"])[: view.height]
+    lines = [clip_line((Span(text),), view.width) for text in found]
+    return Frame((*lines, *[()] * (view.height - len(lines))))
+
+
 def _help(view: View) -> Frame:
-    body = Body([header_of(view), (), (Span(" Keys", "bold"),)], [])
-    body.lines += [(Span(f"  {pad(keys, 16)}", "accent"), Span(words)) for keys, words in HELP]
-    body.lines += [(), *((Span(f" {text}", "muted"),) for text in wrapped(" ".join(LEGEND), view.width - 2))]
-    body.lines += [(), (Span(" Any key closes this page.", "bold"),)]
+    body = Body([header_of(view), (Span(" Keys", "bold"),)], [])
+    room = view.width - HELP_KEYS - 3
+    lines: list[Line] = []
+    for keys, words in HELP:
+        first, *more = wrapped(words, room)
+        lines.append((Span(f"  {pad(view.spell(keys), HELP_KEYS)}", "accent"), Span(first)))
+        lines += [(Span(" " * (HELP_KEYS + 2) + text),) for text in more]
+    lines += [(), *((Span(f" {text}", "muted"),) for text in wrapped(view.spell(" ".join(LEGEND)), view.width - 2))]
+    rows = view.height - len(body.lines) - 2
+    offset = max(0, min(view.state.help_offset, len(lines) - rows))
+    body.lines += lines[offset : offset + rows]
+    body.lines += [()] * (view.height - 2 - len(body.lines))
+    more_words = view.spell(
+        " ↑ ↓ scroll, any other key closes this page." if len(lines) > rows else " Any key closes this page."
+    )
+    body.lines.append((Span(more_words, "bold"),))
+    body.rows, body.total = rows, len(lines)
     return finish(view, body)

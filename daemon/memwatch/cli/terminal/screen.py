@@ -9,6 +9,7 @@ import tty
 from collections.abc import Sequence
 from typing import Any
 
+from memwatch.cli.charset import encode
 from memwatch.cli.terminal.style import Depth, Line, paint
 
 # Decode the bytes that a terminal sends for keys and the mouse. Pure functions.
@@ -94,8 +95,8 @@ def changed_lines(before: Sequence[str], after: Sequence[str]) -> str:
 class Screen:
     """A terminal in raw mode. `leave` restores it, and may be called more than once."""
 
-    def __init__(self, output: int, keyboard: int | None, depth: Depth) -> None:
-        self._output, self._keyboard, self._depth = output, keyboard, depth
+    def __init__(self, output: int, keyboard: int | None, depth: Depth, is_ascii: bool = False) -> None:
+        self._output, self._keyboard, self._depth, self._is_ascii = output, keyboard, depth, is_ascii
         self._saved: list[Any] | None = None
         self._shown: list[str] = []
         self._rest = ""
@@ -160,7 +161,7 @@ class Screen:
         return bool(self._rest)
 
     def _write(self, text: str) -> int:
-        data = text.encode("utf-8", "replace")
+        data = encode(text, self._is_ascii)
         left = memoryview(data)
         while left:
             left = left[os.write(self._output, left) :]

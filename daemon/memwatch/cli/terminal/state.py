@@ -28,6 +28,7 @@ class State(Struct, frozen=True):
     is_tree: bool = False
     has_help: bool = False
     offset: int = 0
+    help_offset: int = 0
     paused_at: float | None = None
     range_seconds: int = RANGES[0]
     selected: int = 0
@@ -71,6 +72,9 @@ def press(state: State, key: str, facts: Facts) -> State:
     if state.is_editing:
         return _edit(state, key)
     if state.has_help:
+        moved = _scroll_to(state.help_offset, key, facts)
+        if moved is not None and facts.max_offset:
+            return replace(state, help_offset=moved)
         return replace(state, has_help=False, is_over=key == "q")
     if key == "q":
         return replace(state, is_over=True)
@@ -112,7 +116,7 @@ def _choose(state: State, key: str) -> State | None:
     if key == "tab":
         return replace(state, page=state.page % len(PAGES) + 1, offset=0, opened=0)
     if key in ("?", "h", "f1"):
-        return replace(state, has_help=True)
+        return replace(state, has_help=True, help_offset=0)
     if key in ("/", "f"):
         return replace(state, page=1, is_editing=True, offset=0, opened=0)
     if key == "t":
@@ -179,15 +183,19 @@ def _marked_row(state: State, facts: Facts) -> int:
 
 
 def _scroll(state: State, key: str, facts: Facts) -> State | None:
+    moved = _scroll_to(state.offset, key, facts)
+    return None if moved is None else replace(state, offset=moved)
+
+
+def _scroll_to(offset: int, key: str, facts: Facts) -> int | None:
+    """Return the first row after a key that scrolls, None for another key."""
     page = max(1, facts.rows - 1)
     steps = {"up": -1, "down": 1, "k": -1, "j": 1, "pgup": -page, "pgdn": page, "wheel-up": -3, "wheel-down": 3}
     if key in ("home", "g"):
-        return replace(state, offset=0)
+        return 0
     if key in ("end", "G"):
-        return replace(state, offset=facts.max_offset)
-    if key not in steps:
-        return None
-    return replace(state, offset=max(0, min(facts.max_offset, state.offset + steps[key])))
+        return facts.max_offset
+    return max(0, min(facts.max_offset, offset + steps[key])) if key in steps else None
 
 
 def _travel(state: State, key: str, facts: Facts) -> State | None:
