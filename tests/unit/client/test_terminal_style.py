@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.cli.terminal.figures import Trend, chart, pair, short, signed, spark
+from memwatch.cli.terminal.figures import Trend, pair, short, signed, spark
 from memwatch.cli.terminal.screen import changed_lines
 from memwatch.cli.terminal.style import Depth, Span, cells, clip, find_depth, paint, plain, spread
 from memwatch.core.model import Absent
@@ -45,7 +45,7 @@ def test_span_is_painted_at_each_depth(depth: Depth, painted: str) -> None:
 
 
 def test_background_has_its_own_code() -> None:
-    assert paint((Span("│", "ink", "gpu"),), Depth.BASIC) == "\x1b[30;42m│\x1b[0m"
+    assert paint((Span("│", "ink", "gpu"),), Depth.BASIC) == "\x1b[30;102m│\x1b[0m"
 
 
 def test_wide_characters_take_two_cells() -> None:
@@ -84,6 +84,5 @@ def test_trend_has_the_greatest_value_of_each_column_and_gaps() -> None:
     assert Trend().columns(0.0, 1.0, 3) == [None, None, None]
 
 
-def test_spark_and_chart_are_scaled_to_the_whole() -> None:
+def test_spark_is_scaled_to_the_whole() -> None:
     assert spark([0.0, 4.0, None, 8.0], 8.0) == "▁▅ █"
-    assert chart([8.0, 4.0, 2.0, None], 8.0, 2) == ["█   ", "██▄ "]

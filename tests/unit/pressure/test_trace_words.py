@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.cli.terminal.frame import View, header_of
-from memwatch.cli.terminal.moment import Moment
+from memwatch.cli.terminal.moment import Moment, outlook
 from memwatch.cli.terminal.state import State
 from memwatch.cli.terminal.style import clip_line, plain
 from memwatch.core import units
@@ -82,6 +82,37 @@ def check_words(verdict: Pressure) -> None:
         assert status.headline == f"Full in ~{time_left}"
         assert sentence.startswith(f"System RAM is critical: full in about {time_left} at the current rate")
         assert all(f"full in ~{time_left} " in f"{one} " for one in (build_title(snapshot, verdict), *tops))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if TRACES[name].header.seconds > SHORT_SECONDS else ())
+        for name in TRACES
+        if name.startswith("healthy-")
+    ],
+)
+def test_terminal_counts_nothing_down_that_the_status_line_does_not(name: str) -> None:
+    """Nothing at OK, no time to full that is not forecast, and nothing of a past moment or of one without news."""
+    for _, verdict in replay(TRACES[name]):
+        now, later = outlook(verdict, is_now=True), outlook(verdict, is_now=False)
+        assert now == "" or verdict.level > Level.LOW
+        assert later in ("", "recovering")
+        assert ("full in" in now) == (verdict.level > Level.LOW and not isinstance(verdict.seconds_to_full, Absent))
+        if verdict.level > Level.LOW:
+            headline = build_status_line(replace(CALM, pressure=(verdict,))).headline
+            assert headline.startswith("Full in") == now.startswith("full in")
+            assert (headline == "Recovering") == now.startswith("recovering")
+
+
+def test_use_above_a_threshold_has_no_countdown() -> None:
+    """66.0% with medium from 60%: the level stays as long as the use does, whatever a signal does."""
+    steady = Pressure("ram", Level.MEDIUM, Level.MEDIUM, 0.66)
+
+    assert outlook(steady, is_now=True) == ""
+    assert outlook(replace(steady, seconds_to_full=17.0), is_now=True) == "full in ~17 s"
+    assert outlook(replace(steady, seconds_to_full=17.0), is_now=False) == ""
+    assert outlook(replace(steady, clears_in_seconds=12.0), is_now=True) == "clears in 12 s"
 
 
 def check_countdowns(verdict: Pressure, texts: tuple[str, ...]) -> None:

@@ -128,7 +128,7 @@ class App:
             self._draw()
             self._feed.start()
             inputs = [wake, self._feed.wake_fd, *([] if keyboard is None else [keyboard])]
-            while not self._state.is_over and not self._signal and self._left != 0:
+            while not self._state.is_over and not self._signal and (self._left is None or self._left > 0):
                 seconds = ESCAPE_SECONDS if self._screen.has_pending else IDLE_SECONDS
                 ready, _, _ = select.select(inputs, [], [], seconds)
                 for ours in {wake, self._feed.wake_fd} & set(ready):

@@ -1,4 +1,4 @@
-"""Figures of the interface: sizes for columns, values over time, sparklines in one row and charts in several."""
+"""Figures of the interface: sizes for columns, values over time, and sparklines."""
 
 from __future__ import annotations
 
@@ -121,15 +121,3 @@ def spark(values: Sequence[float | None], top: float) -> str:
     return "".join(
         " " if value is None or top <= 0 else BLOCKS[max(0, min(7, int(value / top * 8)))] for value in values
     )
-
-
-def chart(values: Sequence[float | None], top: float, height: int) -> list[str]:
-    """Return rows of blocks from top to bottom, scaled from 0 to `top`."""
-    rows = []
-    for row in range(height - 1, -1, -1):
-        line = []
-        for value in values:
-            eighths = 0 if value is None or top <= 0 else max(1, round(value / top * height * 8)) - row * 8
-            line.append(" " if eighths <= 0 else BLOCKS[min(7, eighths - 1)])
-        rows.append("".join(line))
-    return rows

@@ -25,8 +25,8 @@ from memwatch.reporting.render.summary import find_worst, notices_of
 from memwatch.reporting.render.summary import notice_lines as silence_lines
 
 MIN_WIDTH, MIN_HEIGHT = 40, 10
-# From this size on there is room for charts and events beside the processes.
-TALL, WIDE = 36, 150
+# From this width on there is room for events beside the picture.
+WIDE = 150
 SIGNS = {"left": "←", "right": "→", "esc": "Esc", "enter": "Enter"}
 
 
@@ -44,10 +44,6 @@ class View(Struct, frozen=True):
     def spell(self, text: str) -> str:
         """Return a text in the characters of the terminal. Spell before measuring: ⊂ becomes two letters."""
         return to_ascii(text) if self.is_ascii else text
-
-    @property
-    def is_tall(self) -> bool:
-        return self.height >= TALL
 
     @property
     def is_wide(self) -> bool:
@@ -127,8 +123,8 @@ def _status(view: View, with_target: bool = True) -> Line:
     found = [Span(f"{MARKS[level]} {level_word(level)}", _badge(level))]
     if with_target and len(snapshot.pressure) > 1 and level != "low":
         found.append(Span(f" {labels_of(snapshot).get(worst.target, worst.target)}", "bold"))
-    if words := outlook(worst):
-        found.append(Span(f"  {words}", f"bold {STYLES[level]}" if level != "low" else "muted"))
+    if words := outlook(worst, view.moment.is_current and view.state.paused_at is None):
+        found.append(Span(f"  {words}", f"bold {STYLES[level]}"))
     return tuple(found)
 
 

@@ -11,16 +11,18 @@ from memwatch.cli.terminal.memory_map import (
     draw_bar,
     draw_slices,
     marks_of,
-    merge,
     put_share_names,
     whole_of,
 )
 from memwatch.cli.terminal.moment import LEVELS, MARKS, STYLES, level_word, share_label
 from memwatch.cli.terminal.past import RECENT_SECONDS
+from memwatch.cli.terminal.stacks import merge
 from memwatch.cli.terminal.style import Line, Span, cells, clip, pad
+from memwatch.cli.terminal.towers import AXIS, MIN_NARROW
 from memwatch.core.model import Absent, Device, Pool, PoolKind, Share, ShareKind
 from memwatch.reporting.render import words as wording
-from memwatch.reporting.render.memory_map import build_map
+from memwatch.reporting.render.landscape import MAX_CELLS
+from memwatch.reporting.render.memory_map import MemoryMap, build_map
 
 SPARK = 12
 MAX_NAME = 24
@@ -30,12 +32,14 @@ def level_of(place: Place, view: View) -> str:
     return view.moment.levels.get(place.id, "")
 
 
-def worst_level(pool: Pool, view: View) -> str:
+def worst_level(place: Place | None, view: View) -> str:
     """Return the highest level of a GPU's memory and of its MIG instances."""
     shares = view.moment.snapshot.shares
-    inside = (one for one in shares if one.within == pool.id and one.kind is ShareKind.MIG_INSTANCE)
-    places: list[Place] = [pool, *inside]
-    known = [found for place in places if (found := level_of(place, view))]
+    if place is None:
+        return ""
+    inside = (one for one in shares if one.within == place.id and one.kind is ShareKind.MIG_INSTANCE)
+    places: list[Place] = [place, *inside]
+    known = [found for one in places if (found := level_of(one, view))]
     return max(known, key=LEVELS.index, default="")
 
 
@@ -51,15 +55,21 @@ def mig_of(device: Device, view: View) -> list[Share]:
     return [one for one in shares if one.device == device.id and one.kind is ShareKind.MIG_INSTANCE]
 
 
-def worst_first(devices: Sequence[Device], view: View) -> list[Device]:
-    """Sort the GPUs by the level of them and of their MIG instances, then by use."""
+def choose_order(maps: Sequence[MemoryMap], view: View) -> tuple[MemoryMap, ...]:
+    """Return the maps in their order, or the worst ones first if there are more than a picture shows."""
+    fits = len(maps) * MIN_NARROW + AXIS <= view.width and len(maps) <= MAX_CELLS
+    return tuple(maps) if fits else rank_maps(maps, view)
 
-    def rank(device: Device) -> tuple[int, float]:
-        places = [device.id, *(share.id for share in mig_of(device, view))]
-        known = [one for one in view.moment.snapshot.pressure if one.target in places]
-        return max(((int(one.level), one.ratio) for one in known), default=(-1, 0.0))
 
-    return sorted(devices, key=rank, reverse=True)
+def rank_maps(maps: Sequence[MemoryMap], view: View) -> tuple[MemoryMap, ...]:
+    """Sort by the level of a pool and of its MIG instances, then by use, the worst ones first."""
+    ratios = {one.target: one.ratio for one in view.moment.snapshot.pressure}
+
+    def rank(one: MemoryMap) -> tuple[int, float]:
+        level = worst_level(one.pool or one.share, view)
+        return (LEVELS.index(level) if level else -1), ratios.get(one.whole.id, 0.0)
+
+    return tuple(sorted(maps, key=rank, reverse=True))
 
 
 def short_name(name: str) -> str:
@@ -72,7 +82,7 @@ def short_name(name: str) -> str:
 def gpu_line(device: Device, view: View, name_width: int) -> Line:
     pool = pool_of(device, view)
     if pool is None or pool.kind is PoolKind.CARVEOUT:
-        return _shared_line(device, pool, name_width)
+        return device_line(device, view, name_width)
     tail = _tail(pool, view)
     ratio, size = percent(pool.used_bytes, pool.size_bytes), pair(pool.used_bytes, pool.size_bytes)
     sensors = pad(sensors_of(device, short_form=True), 9, right=True)
@@ -119,10 +129,11 @@ def trend_of(place: Place, view: View, width: int, kind: str = "pool") -> str:
     return spark(trend.columns(end - RECENT_SECONDS, end, width), whole_of(place))
 
 
-def _shared_line(device: Device, pool: Pool | None, name_width: int) -> Line:
-    """Return the line of a GPU that allocates from System RAM: no bar, since its bytes are in that of the RAM."""
+def device_line(device: Device, view: View, name_width: int) -> Line:
+    """Return the line of a GPU without a bar: its bytes are in the picture of their pool."""
+    pool = pool_of(device, view)
     found = [*_lead(device, name_width), Span(f"can allocate {_range(device)}")]
-    if pool is not None:
+    if pool is not None and pool.kind is PoolKind.CARVEOUT:
         found.append(Span(f"   carve-out {pair(pool.used_bytes, pool.size_bytes)}"))
     for api, free in device.api_free_bytes.items():
         if isinstance(free, int):

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import time
 
-from memwatch.cli.terminal.figures import Trend, chart, short, spark
+from memwatch.cli.terminal.figures import Trend, short, spark
 from memwatch.cli.terminal.frame import Body, Frame, View, finish, header_of, notice_lines
-from memwatch.cli.terminal.memory_map import Place, marks_of, merge, style_at, whole_of
+from memwatch.cli.terminal.memory_map import Place, whole_of
 from memwatch.cli.terminal.moment import LEVELS, STYLES, labels_of
-from memwatch.cli.terminal.style import Line, Span, clip, pad, wrapped
+from memwatch.cli.terminal.past import build_past
+from memwatch.cli.terminal.stacks import Ink, look_of
+from memwatch.cli.terminal.style import Line, Span, clip, line_cells, pad, wrapped
+from memwatch.cli.terminal.towers import AXIS, Area, Canvas, draw_axis, draw_past, write_times
 from memwatch.core.events import Event
 from memwatch.core.model import Pool, PoolKind
 from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.landscape import Past
 
-LABEL = 9
+# A chart's title, its strip of levels, and its times.
+CHART_ROWS = 3
 BIG = frozenset({PoolKind.SYSTEM_RAM, PoolKind.HBM, PoolKind.VRAM})
 RANGE_WORDS = {600: "10 min", 3600: "1 h", 21_600: "6 h", 86_400: "24 h", 604_800: "7 d"}
 
@@ -25,19 +30,18 @@ def history_page(view: View) -> Frame:
     body.lines.append(_title(view))
     places = _places(view)
     room = view.height - len(body.lines) - 3
-    big = [one for one in places if one[1].kind in BIG][:2]
-    rows = max(3, min(12, (room - (len(places) - len(big)) - 2) // max(1, len(big)) - 2))
+    big = [(name, one) for name, one in places if isinstance(one, Pool) and one.kind in BIG][:2]
+    rows = max(3, min(14, (room - (len(places) - len(big)) - 2) // max(1, len(big)) - CHART_ROWS))
     lines: list[Line] = []
     for name, place in big:
-        lines += _chart_of(name, place, view, view.width, rows)
-    lines += [_row(name, place, view) for name, place in places if (name, place) not in big]
+        lines += _chart_of(name, place, view, rows)
+    drawn = {name for name, _ in big}
+    lines += [_row(name, place, view) for name, place in places if name not in drawn]
     lines += _others(view)
-    shown = max(1, view.height - 2 - len(body.lines))
+    shown = max(1, view.height - 1 - len(body.lines))
     offset = max(0, min(view.state.offset, len(lines) - shown))
     body.rows, body.total = shown, len(lines)
     body.lines += lines[offset : offset + shown]
-    body.lines += [()] * (view.height - 2 - len(body.lines))
-    body.lines.append(_axis(view, view.width))
     return finish(view, body)
 
 
@@ -68,31 +72,39 @@ def _trend(name: str, view: View) -> Trend:
     return view.moment.charts.get(name) or view.moment.trends.get(name) or Trend()
 
 
-def chart_lines(pool: Pool, view: View, width: int, rows: int) -> list[Line]:
-    """Return the chart of a pool over the range that is shown, without a title."""
-    return [*_chart_of(f"pool.{pool.id}.used_bytes", pool, view, width, rows)[1:], _axis(view, width)]
+def _chart_of(name: str, pool: Pool, view: View, rows: int) -> list[Line]:
+    """Return the layers of a pool over time, as in the landscape: levels above, times below."""
+    span = _span(view)
+    canvas = Canvas(view.width, rows + CHART_ROWS - 1)
+    area = Area(AXIS, view.width - 1, canvas.rows - 1, float(rows))
+    trends = {**view.moment.trends, **view.moment.charts}
+    values, lowest = _trend(name, view).columns(*span, area.right - area.left), _trend(name, view).lowest(*span)
+    past = build_past(pool, view.moment.snapshot, trends, span, view.moment.events, None, view.width)
+    if past is not None and pool.size_bytes:
+        draw_past(canvas, past, pool.size_bytes, Ink(view.has_colour, view.is_ascii), area)
+        draw_axis(canvas, pool.size_bytes, 0, area.ground, area.height)
+        at = _cursor(view, *span, area.right - area.left)
+        for row in range(rows if at >= 0 else 0):
+            canvas.put(area.left + at, row + 1, view.spell("│"), "bold")
+    else:
+        write_times(canvas, *span, area)
+    title = Span(f" {labels_of(view.moment.snapshot)[pool.id]}", "bold")
+    key = _key(past, view, canvas.width - 40) if past is not None else ()
+    return [(title, *_statistics(values, lowest), *key), *canvas.lines()]
 
 
-def _chart_of(name: str, place: Place, view: View, width: int, rows: int) -> list[Line]:
-    """Return a chart with its name above it, the scale at the left and the levels in colour."""
-    start, end = _span(view)
-    columns = max(1, width - LABEL - 2)
-    whole = whole_of(place)
-    trend = _trend(name, view)
-    values, lowest = trend.columns(start, end, columns), trend.lowest(start, end)
-    at = _cursor(view, start, end, columns)
-    marks = marks_of(place, view.moment.snapshot.pressure)
-    lines: list[Line] = [
-        (Span(f" {labels_of(view.moment.snapshot)[place.id]}", "bold"), *_statistics(values, lowest))
-    ]
-    for number, text in enumerate(chart(values, whole, rows)):
-        top = whole * (rows - number) / rows
-        label = short(round(top)) if number in (0, rows // 2) else ""
-        ratio = (rows - number - 0.5) / rows
-        style = style_at(ratio, marks)
-        cellsrow = [Span("│" if column == at and char == " " else char, style) for column, char in enumerate(text)]
-        lines.append((Span(f" {label:>{LABEL - 2}} ", "muted"), Span("│", "muted"), *merge(cellsrow)))
-    return lines
+def _key(past: Past, view: View, room: int) -> Line:
+    """Return the key of the colours, as far as there is room."""
+    ink, found = Ink(view.has_colour, view.is_ascii), list[Span]()
+    for layer in past.layers:
+        look = look_of(layer.kind)
+        word = f" {look.word}"
+        if any(layer.sizes) and line_cells(found) + len(word) + 4 <= room:
+            found += [
+                Span(f"  {'■' if look.char == '█' and ink.has_parts else ink.char_of(look)}", look.colour),
+                Span(word),
+            ]
+    return (Span(" "), *found) if found else ()
 
 
 def _cursor(view: View, start: float, end: float, columns: int) -> int:
@@ -145,23 +157,6 @@ def _others(view: View) -> list[Line]:
                 )
             )
     return found
-
-
-def _axis(view: View, width: int) -> Line:
-    """Return the times below the charts."""
-    start, end = _span(view)
-    columns = max(1, width - LABEL - 2)
-    row = [" "] * columns
-    pattern = "%m-%d %H:%M" if end - start > 86_400 else "%H:%M" if end - start > 3600 else "%H:%M:%S"
-    count = max(2, columns // 24)
-    for number in range(count + 1):
-        text = time.strftime(pattern, time.localtime(start + (end - start) * number / count))
-        at = max(0, min(columns - len(text), round(columns * number / count) - (len(text) // 2 if number else 0)))
-        row[at : at + len(text)] = text
-    return (Span(" " * LABEL), Span("".join(row)[:columns], "muted"))
-
-
-DAY_SECONDS = 86_400
 
 
 def events_page(view: View) -> Frame:

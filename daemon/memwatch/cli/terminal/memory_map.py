@@ -1,4 +1,4 @@
-"""Draw the map of a pool in cells: a bar of its parts, thresholds through it, brackets of the shares below it.
+"""A pool in one row of cells: a bar of its parts, with the thresholds of the levels through it.
 
 The layout is that of all displays: `render.memory_map`. A cell of a bar is a character with two colours.
 """
@@ -10,38 +10,15 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from memwatch.cli.terminal.figures import short
+from memwatch.cli.terminal.stacks import look_of, merge
 from memwatch.cli.terminal.style import Line, Span, cells, clip
 from memwatch.core.model import Absent, Pool, Process, Share
 from memwatch.core.snapshot import LEVEL_WORDS, Pressure
-from memwatch.reporting.render.memory_map import Mark, MemoryMap, Part, Segment, Slice, name_holders
+from memwatch.reporting.render.memory_map import Mark, Segment, Slice, name_holders
 
 Place = Pool | Share
 
 
-class Look(NamedTuple):
-    """Appearance of a part: its colour, its character, and its character where colours are missing."""
-
-    colour: str
-    char: str
-    plain: str
-    word: str
-
-
-LOOKS: Mapping[str, Look] = {
-    "devices": Look("gpu", "█", "█", "GPU"),
-    "anonymous": Look("process", "█", "▓", "processes"),
-    "used": Look("process", "█", "▓", "other use"),
-    "shared_memory": Look("shared", "█", "▚", "shared"),
-    "huge_pages": Look("huge", "█", "▤", "huge pages"),
-    "kernel": Look("kernel", "█", "▞", "kernel"),
-    "reserved": Look("kernel", "█", "▞", "reserved"),
-    "unattributed": Look("rest", "█", "▒", "unattributed"),
-    "page_cache": Look("cache", "░", "░", "cache"),
-    "available": Look("free", "·", "·", "available"),
-    "free": Look("free", "·", "·", "free"),
-}
-USED_ON_GPU = Look("gpu", "█", "█", "used")
-UNKNOWN = Look("muted", "▒", "▒", "")
 # Last cell of a holder: a gap of an eighth.
 EDGE = "▉"
 # A name that does not fit is cut, but not to less than this.
@@ -58,19 +35,6 @@ class Name(NamedTuple):
     end: int
     texts: tuple[str, ...]
     is_last: bool = False
-
-
-class Bracket(NamedTuple):
-    """A bracket from `start` up to `end`. The first of `labels` that fits is shown."""
-
-    start: int
-    end: int
-    labels: tuple[str, ...]
-    style: str
-
-
-def look_of(kind: str, holder: str = "") -> Look:
-    return USED_ON_GPU if kind == "used" and holder == "gpu" else LOOKS.get(kind, UNKNOWN)
 
 
 def cell_of(position: float, width: int) -> int:
@@ -146,96 +110,6 @@ def _longest_run(start: int, end: int, crossed: Collection[int]) -> tuple[int, i
     return max(((left + 1, right) for left, right in pairwise(edges)), key=lambda run: run[1] - run[0])
 
 
-def merge(row: Sequence[Span]) -> Line:
-    """Join neighbours of one style."""
-    found: list[Span] = []
-    for span in row:
-        if found and found[-1][1:] == span[1:]:
-            found[-1] = found[-1]._replace(text=found[-1].text + span.text)
-        else:
-            found.append(span)
-    return tuple(found)
-
-
-def draw_brackets(drawn: MemoryMap, width: int) -> Line:
-    """Draw the brackets in one line, the first with precedence. A label without room inside stands beside.
-
-    A bracket whose cells are taken, or that has no room for its label, is left out, except the first ones.
-    """
-    brackets = [one for one in _brackets(drawn, width) if one.end > one.start]
-    row = [Span(" ")] * width
-    for number, one in enumerate(brackets):
-        length = one.end - one.start
-        if any(span.text != " " for span in row[one.start : one.end]):
-            continue
-        label = next((text for text in one.labels[:-1] or one.labels if cells(text) + 4 <= length), "")
-        if not label and one.style == "process":
-            continue
-        row[one.start : one.end] = [Span(char, one.style) for char in _shape(length)]
-        if not label and _put_beside(row, one, brackets[number + 1 :]):
-            continue
-        label = label or next((text for text in one.labels if cells(text) + 4 <= length), "")
-        if label:
-            _put(row, one.start + (length - cells(label) - 2) // 2, f" {label} ", f"{one.style} bold")
-    return merge(row)
-
-
-def _brackets(drawn: MemoryMap, width: int) -> Iterator[Bracket]:
-    """Yield the brackets of shares, of the available part, and last that of processes: a full line drops it."""
-    for one in sorted(drawn.brackets, key=lambda one: one.holder == "processes"):
-        start, end = cell_of(one.start, width), cell_of(one.start + one.width, width)
-        size = short(one.size_bytes)
-        if one.share is not None:
-            name = f"{one.label} {size}"
-            yield Bracket(start, end, (f"{name} ⊂ {drawn.whole.label}", f"{name} ⊂ RAM", name, size), "gpu")
-        elif one.holder == "free":
-            yield Bracket(start, end, (f"available {size}", f"avail {size}", size), "muted")
-        else:
-            yield Bracket(start, end, (f"processes {size}",), "process")
-
-
-def _shape(width: int) -> str:
-    return "╵" if width == 1 else f"└{'─' * (width - 2)}┘"
-
-
-def _put_beside(row: list[Span], one: Bracket, later: Sequence[Bracket]) -> bool:
-    """Write a label beside its bracket, if possible outside of later brackets. False without room."""
-    taken = {at for bracket in later for at in range(bracket.start, bracket.end)}
-    for blocked in (taken, set[int]()):
-        for text in one.labels[:-1] or one.labels:
-            size = cells(text)
-            for at in (one.end + 1, one.start - size - 1):
-                around = row[max(0, at - 1) : at + size + 1]
-                is_free = all(span.text == " " for span in around[1:-1]) and not blocked & {*range(at, at + size)}
-                if at >= 0 and at + size <= len(row) and is_free:
-                    _put(row, at, text, one.style)
-                    return True
-    return False
-
-
-def _put(row: list[Span], at: int, text: str, style: str) -> None:
-    for offset, char in enumerate(text):
-        if 0 <= at + offset < len(row):
-            row[at + offset] = Span(char, style)
-
-
-def legend(parts: Sequence[Part], width: int, has_colour: bool = True) -> Line:
-    """Return the key of the colours with sizes, without the smallest parts if there is no room for all."""
-    kept = [part for part in parts if part.size_bytes]
-    while kept:
-        line = tuple(span for part in kept for span in _key(part, has_colour))
-        if sum(cells(span.text) for span in line) - 2 <= width:
-            return (*line[:-1], Span(line[-1].text.rstrip()))
-        kept.remove(min(kept, key=lambda part: part.size_bytes))
-    return ()
-
-
-def _key(part: Part, has_colour: bool) -> Line:
-    look = look_of(part.kind, part.holder)
-    mark = ("■" if look.char == "█" else look.char) if has_colour else look.plain
-    return Span(mark, look.colour), Span(f" {look.word or clip(part.kind, 12)} {short(part.size_bytes)}  ")
-
-
 def draw_slices(slices: Sequence[Slice], width: int, level_of: Mapping[str, str]) -> Line:
     """Draw the bar of a GPU in MIG mode: its instances side by side, each filled as far as it is used."""
     row = [Span(" ")] * width
@@ -277,10 +151,3 @@ def whole_of(place: Place) -> int:
     """Return the size of a pool or the limit of a share, 0 if it is unknown."""
     size = place.size_bytes if isinstance(place, Pool) else place.limit_bytes
     return 0 if isinstance(size, Absent) else size
-
-
-def style_at(fraction: float | None, marks: Sequence[Mark], plain: str = "accent") -> str:
-    """Return the level that begins at or below a fraction of the bar, as a style."""
-    if fraction is None:
-        return ""
-    return next((one.level for one in reversed(marks) if fraction >= one.position), plain)

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from memwatch.cli.terminal.figures import Trend
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Share, ShareKind
-from memwatch.core.snapshot import LEVEL_WORDS, LevelWord, Pressure, Snapshot
+from memwatch.core.snapshot import LEVEL_WORDS, Level, LevelWord, Pressure, Snapshot
 from memwatch.reporting.render import words as wording
 
 Json = dict[str, Any]
@@ -61,6 +61,11 @@ class Moment(Struct, frozen=True):
         return not self.note
 
     @property
+    def is_current(self) -> bool:
+        """Return False for a past moment, and where there is no newer snapshot: nothing is forecast from it."""
+        return not self.note and not self.error
+
+    @property
     def levels(self) -> dict[str, LevelWord]:
         """Return the levels by target."""
         return {one.target: one.level.word for one in self.snapshot.pressure}
@@ -96,9 +101,15 @@ def level_word(level: str) -> str:
     return wording.level(level).upper()
 
 
-def outlook(pressure: Pressure) -> str:
-    """Return the time left, or when a held level clears: "full in ~17 s", "recovering, clears in 12 s"."""
+def outlook(pressure: Pressure, is_now: bool) -> str:
+    """Return the time left, or when a held level clears: "full in ~17 s", "recovering, clears in 12 s".
+
+    As in the status line of the pages, there is none at OK. `is_now`: False for a past moment and without newer
+    data: its countdowns are over.
+    """
+    if pressure.level is Level.LOW:
+        return ""
     left = pressure.clears_in_seconds
     held = ["recovering"] if wording.is_recovering(pressure) else []
-    held += [] if isinstance(left, Absent) else [f"clears {wording.clears_in(left)}"]
-    return wording.full(pressure) or ", ".join(held)
+    held += [f"clears {wording.clears_in(left)}"] if is_now and not isinstance(left, Absent) else []
+    return (wording.full(pressure) if is_now else "") or ", ".join(held)

@@ -1,116 +1,169 @@
-"""Page 1: the map of System RAM, one line per GPU, and the processes."""
+"""Page 1: the landscape of memory through time, what GPUs can allocate, and the processes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from memwatch.cli.terminal.figures import pair, percent, short, spark
+from memwatch.cli.terminal.figures import pair, percent, short
 from memwatch.cli.terminal.frame import Body, Frame, View, finish, header_of, notice_lines, rule
 from memwatch.cli.terminal.gpus import (
-    gpu_line,
-    mig_line,
-    mig_of,
+    choose_order,
+    device_line,
     name_width_of,
-    worst_first,
+    pool_of,
+    rank_maps,
+    sensors_of,
+    worst_level,
 )
-from memwatch.cli.terminal.history import chart_lines, event_lines
-from memwatch.cli.terminal.memory_map import (
-    draw_bar,
-    draw_brackets,
-    legend,
-    mark_cell,
-    marks_of,
-    merge,
-    style_at,
-)
+from memwatch.cli.terminal.history import event_lines
+from memwatch.cli.terminal.memory_map import draw_bar, marks_of
 from memwatch.cli.terminal.moment import STYLES, Json, living_of
-from memwatch.cli.terminal.past import RECENT_SECONDS
+from memwatch.cli.terminal.past import RECENT_SECONDS, build_past
 from memwatch.cli.terminal.processes import add_table
+from memwatch.cli.terminal.stacks import Ink
 from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells
-from memwatch.core.model import Absent, Bytes, Device, Pool, PoolKind
+from memwatch.cli.terminal.towers import MIN_TIMED, Scene, draw_scene
+from memwatch.core.model import Absent, Bytes, Thresholds
 from memwatch.core.processes.growth import MIN_FALL_BYTES
 from memwatch.reporting.render import words as wording
-from memwatch.reporting.render.memory_map import Mark, build_map
+from memwatch.reporting.render.landscape import Growing, Past
+from memwatch.reporting.render.memory_map import MemoryMap, build_limit_maps, build_maps, split_gpus
+from memwatch.reporting.render.summary import find_worst
 
 # Lines that always remain for the table: its header and some rows.
 MIN_TABLE = 6
-MIN_CHART, MAX_CHART, EVENT_ROWS = 6, 14, 5
+# With fewer rows than these there is a bar for each pool.
+MIN_PICTURE, MAX_PICTURE, EVENT_ROWS, EVENTS_WIDTH = 6, 24, 5, 52
+# Less growth in a minute is not named.
+MIN_GROWTH = 64 << 20
+GROWTH_SECONDS = 60.0
 
 
 def overview(view: View) -> Frame:
     body = Body([header_of(view), *notice_lines(view)], [])
-    snapshot = view.moment.snapshot
-    for pool in snapshot.pools:
-        if pool.kind is PoolKind.SYSTEM_RAM:
-            body.lines += pool_lines(pool, view)
-    body.lines.append(_recent_line(view))
-    body.lines += _gpu_lines(view, view.height - len(body.lines) - MIN_TABLE - 2)
-    if view.is_tall:
-        body.lines += _charts(view, _chart_rows(view, len(body.lines)))
+    recent = _recent_line(view)
+    gpus, others = split_gpus(_build_maps(view))
+    devices = _device_lines(view, {one.whole.id for one in gpus})
+    fixed = len(body.lines) + 1 + len(devices) + 2
+    room = view.height - fixed - _table_rows(view)
+    body.lines += _picture(view, gpus, others, room)
+    body.lines += [recent, *devices]
+    if view.height - len(body.lines) - 2 - EVENT_ROWS >= _table_rows(view) and not view.is_wide:
+        body.lines += event_lines(view, view.width)[:EVENT_ROWS]
     body.lines.append(rule(view))
     add_table(view, body, view.height - 1)
     return finish(view, body)
 
 
-def pool_lines(pool: Pool, view: View) -> list[Line]:
-    """Return the bar with its figures, the brackets below it, and the key of its colours."""
-    lead = f" {_short_label(pool)} {pair(pool.used_bytes, pool.size_bytes)} "
-    ratio = percent(pool.used_bytes, pool.size_bytes)
-    level = view.moment.levels.get(pool.id, "low")
-    width = max(10, view.width - cells(lead) - 8)
-    drawn = build_map(pool, view.moment.snapshot)
-    marks = marks_of(pool, view.moment.snapshot.pressure)
-    bar = draw_bar(drawn.segments, width, marks, view.has_colour, view.moment.has_current_processes)
-    space, end = Span(" " * cells(lead)), Span(f" {ratio:>6}", f"bold {STYLES[level]}")
-    lines: list[Line] = []
-    if view.is_tall:
-        lines += [
-            (space, *_thresholds(marks, width)),
-            (space, *draw_bar(drawn.segments, width, marks, view.has_colour)),
-        ]
-    lines += [(Span(lead, "bold"), *bar, end), (space, *draw_brackets(drawn, width))]
-    key = legend(drawn.parts, view.width - 2, view.has_colour)
-    return [*lines, (Span(" "), *key)] if key else lines
+def _table_rows(view: View) -> int:
+    """Return the lines of the table: all processes if these are few, a third of the screen if they are many."""
+    return max(min(MIN_TABLE, view.height // 3), min(len(view.moment.snapshot.processes) + 1, view.height // 3))
 
 
-def _short_label(pool: Pool) -> str:
-    return "RAM" if pool.label == "System RAM" else clip(pool.label, 16)
+def _picture(view: View, gpus: Sequence[MemoryMap], others: Sequence[MemoryMap], rows: int) -> list[Line]:
+    """Return the landscape in at most these rows, with events beside it in a wide terminal.
+
+    `gpus`: those that are many; the other pools are bars above them then.
+    """
+    bars = [_bar_line(one, view) for one in others] if gpus else []
+    beside = EVENTS_WIDTH if view.is_wide and view.moment.has_history else 0
+    shown = tuple(gpus or others)
+    room = min(MAX_PICTURE, rows - len(bars) - int(len(shown) > 1))
+    if room < MIN_PICTURE:
+        return _bars(view, (*others, *gpus), max(1, rows))
+    scene = _build_scene(shown, view)
+    lines = [*bars, *draw_scene(scene, view.width - beside, room)]
+    if not beside:
+        return lines
+    events = event_lines(view, beside - 2)[: len(lines)]
+    width = view.width - beside
+    return [
+        (
+            *line,
+            Span(" " * max(0, width - line_cells(line)) + "│", "muted"),
+            *(events[at] if at < len(events) else ()),
+        )
+        for at, line in enumerate(lines)
+    ]
 
 
-def _thresholds(marks: Sequence[Mark], width: int) -> Line:
-    """Return the scale above a bar: the thresholds of the levels, as they are set."""
-    row, taken = [Span(" ")] * width, 0
-    for one in marks:
-        at = mark_cell(one, width)
-        figure = f"{one.threshold * 100:.3g}% "
-        room = next((text for text in (f"{figure}{one.level} ", figure) if len(text) <= at - taken), "")
-        row[at - len(room) : at + 1] = [Span(char, one.level) for char in f"{room}╷"]
-        taken = at + 2
-    return merge(row)
+def _bars(view: View, maps: Sequence[MemoryMap], rows: int) -> list[Line]:
+    """Return a line for each pool, the fullest ones first if there is no room for all."""
+    if len(maps) <= rows:
+        return [_bar_line(one, view) for one in maps]
+    ranked = rank_maps(maps, view)[: max(1, rows - 1)]
+    left = wording.count(len(maps) - len(ranked), "more pool")
+    return [*(_bar_line(one, view) for one in ranked), *[(Span(f" {left}, less full: press 2"),)][: rows - 1]]
+
+
+def _build_maps(view: View) -> tuple[MemoryMap, ...]:
+    snapshot = view.moment.snapshot
+    thresholds = {one.target: one.thresholds for one in snapshot.pressure if isinstance(one.thresholds, Thresholds)}
+    return (*build_maps(snapshot, thresholds), *build_limit_maps(snapshot, thresholds))
+
+
+def _build_scene(maps: Sequence[MemoryMap], view: View) -> Scene:
+    """Return what the landscape of these pools shows: the worst ones first if there are more than fit."""
+    snapshot = view.moment.snapshot
+    devices = {pool.id: one for one in snapshot.devices if (pool := pool_of(one, view)) is not None}
+    return Scene(
+        maps=choose_order(maps, view),
+        ink=Ink(view.has_colour, view.is_ascii),
+        pasts=_pasts(maps, view),
+        levels={one.whole.id: worst_level(one.pool or one.share, view) for one in maps if one.pool or one.share},
+        marks={
+            one.whole.id: marks_of(place, snapshot.pressure) for one in maps if (place := one.pool or one.share)
+        },
+        names={pool: device.id.upper() for pool, device in devices.items()},
+        notes={pool: sensors_of(device, short_form=True).strip() for pool, device in devices.items()},
+        growing=_growing(view),
+    )
+
+
+def _pasts(maps: Sequence[MemoryMap], view: View) -> dict[str, Past]:
+    """Return the last ten minutes of each pool, as far as there is room to draw them."""
+    if len(maps) > 1 and view.width // len(maps) < MIN_TIMED:
+        return {}
+    moment = view.moment
+    span = moment.unix - RECENT_SECONDS, moment.unix
+    left = {one.target: one.seconds_to_full for one in moment.snapshot.pressure}
+    found = {}
+    for one in maps:
+        seconds = left.get(one.whole.id, Absent.NOT_AVAILABLE)
+        full_at = (
+            moment.unix + seconds
+            if isinstance(seconds, float) and moment.is_current and view.state.paused_at is None
+            else None
+        )
+        if one.pool is not None:
+            past = build_past(
+                one.pool, moment.snapshot, moment.trends, span, moment.events, full_at, view.width // 2
+            )
+            if past is not None:
+                found[one.whole.id] = past
+    return found
+
+
+def _bar_line(one: MemoryMap, view: View) -> Line:
+    """Return a pool in one line: its figures and its bar."""
+    whole, place = one.whole, one.pool or one.share
+    label = "RAM" if whole.label == "System RAM" else clip(whole.label, 16)
+    lead = f" {label} {pair(whole.used_bytes, whole.size_bytes)} "
+    level = view.moment.levels.get(whole.id, "low")
+    width = max(4, view.width - cells(lead) - 8)
+    marks = marks_of(place, view.moment.snapshot.pressure) if place is not None else ()
+    bar = draw_bar(one.segments, width, marks, view.has_colour, view.moment.has_current_processes)
+    ratio = percent(whole.used_bytes, whole.size_bytes)
+    return (Span(lead, "bold"), *bar, Span(f" {ratio:>6}", f"bold {STYLES[level]}"))
 
 
 def _recent_line(view: View) -> Line:
-    """Return ten minutes of the use of System RAM, swap, stalls, and the process that grows the fastest."""
-    after: list[Span] = []
+    """Return swap, stalls, and the process that grows the fastest."""
+    found: list[Span] = []
     for text, style in (_swap(view), _stalls(view), _grower(view)):
-        if text and line_cells(after) + cells(text) + 3 <= view.width - 26:
-            after.append(Span(f"   {text}", style))
-    lead = Span(" 10m ", "muted")
-    room = view.width - cells(lead.text) - line_cells(after) - 1
-    return (lead, *_colored_spark(view, max(0, min(120, room))), *after)
-
-
-def _colored_spark(view: View, width: int) -> Line:
-    pool = next(iter(view.moment.snapshot.pools), None)
-    trend = view.moment.trends.get(f"pool.{pool.id}.used_bytes") if pool else None
-    if pool is None or trend is None or width < 8:
-        return ()
-    whole, end = pool.size_bytes, view.moment.unix
-    values = trend.columns(end - RECENT_SECONDS, end, width)
-    blocks = spark(values, whole)
-    marks = marks_of(pool, view.moment.snapshot.pressure)
-    styles = [style_at(None if value is None else value / whole, marks) for value in values]
-    return merge([Span(block, style) for block, style in zip(blocks, styles, strict=True)])
+        if text and line_cells(found) + cells(text) + 3 <= view.width:
+            found.append(Span(f"{'   ' if found else ' '}{text}", style))
+    return tuple(found)
 
 
 def _swap(view: View) -> tuple[str, str]:
@@ -135,6 +188,16 @@ def _stalls(view: View) -> tuple[str, str]:
 
 def _grower(view: View) -> tuple[str, str]:
     """Return the process with the most growth in the last minute, unless it has ended or returned memory since."""
+    most, process = _find_growth(view)
+    if process is None:
+        return "", ""
+    return (
+        f"↑ {clip(process['name'] or '?', 15)} {process['pid']} +{short(round(most / GROWTH_SECONDS))}/s",
+        "bold high",
+    )
+
+
+def _find_growth(view: View) -> tuple[int, Json | None]:
     living = living_of(view.moment.snapshot)
     sizes = {one.pid: one.footprint_low_bytes for one in view.moment.snapshot.processes}
     grown = [
@@ -143,9 +206,16 @@ def _grower(view: View) -> tuple[str, str]:
         if _is_living(one, living) and not _is_falling(one, sizes.get(one["pid"], Absent.NOT_AVAILABLE))
     ]
     most, process = max(grown, key=lambda pair: pair[0], default=(0, None))
-    if process is None or most < 64 << 20:
-        return "", ""
-    return f"↑ {clip(process['name'] or '?', 15)} {process['pid']} +{short(round(most / 60))}/s", "bold high"
+    return (0, None) if most < MIN_GROWTH else (most, process)
+
+
+def _growing(view: View) -> Growing | None:
+    """Return the growth that takes the colour of the level, at a level above OK."""
+    worst = find_worst(view.moment.snapshot)
+    most, process = _find_growth(view)
+    if worst is None or process is None or worst.level.word == "low":
+        return None
+    return Growing(worst.target, process["pid"], worst.level.word, most, GROWTH_SECONDS)
 
 
 def _is_living(grown: Json, living: Mapping[int, float | Absent]) -> bool:
@@ -158,51 +228,13 @@ def _is_falling(grown: Json, size: Bytes) -> bool:
     return bool(grown.get("falling")) or (isinstance(size, int) and grown["to_bytes"] - size >= MIN_FALL_BYTES)
 
 
-def _gpu_lines(view: View, room: int) -> list[Line]:
-    """Return a line for each GPU, and for MIG instances if there is room. Without room, the worst GPUs."""
+def _device_lines(view: View, drawn: Collection[str]) -> list[Line]:
+    """Return what each GPU can allocate, with its sensors, without those of the pools in `drawn`."""
     devices = view.moment.snapshot.devices
     width = name_width_of(devices, view)
-    shown: Sequence[Device] = devices
-    if len(devices) > max(1, room):
-        shown = worst_first(devices, view)[: max(1, room - 1)]
-    with_mig = len(devices) + sum(len(mig_of(one, view)) for one in devices) <= room
-    lines: list[Line] = []
-    for device in shown:
-        lines.append(gpu_line(device, view, width))
-        lines += [mig_line(share, view, width) for share in mig_of(device, view)] if with_mig else []
-    if len(shown) < len(devices):
-        lines.append((Span(f" {len(devices) - len(shown)} more GPUs, less full: press 2", "muted"),))
+    shown = [one for one in devices if (pool := pool_of(one, view)) is None or pool.id not in drawn]
+    most = max(1, view.height // 8)
+    lines = [device_line(one, view, width) for one in shown[:most]]
+    if len(shown) > most:
+        lines.append((Span(f" {len(shown) - most} more GPUs: press 2", "muted"),))
     return lines
-
-
-def _chart_rows(view: View, used: int) -> int:
-    """Return the height of the chart: the rows that the processes leave."""
-    processes = min(len(view.moment.snapshot.processes), view.height // 2)
-    return max(MIN_CHART, min(MAX_CHART, view.height - used - processes - (5 if view.is_wide else 5 + EVENT_ROWS)))
-
-
-def _charts(view: View, rows: int) -> list[Line]:
-    """Return the chart of the fullest pool, and the newest events beside or below it."""
-    if not view.moment.has_history or not view.moment.snapshot.pools:
-        return []
-    pool = chart_pool(view)
-    title = (Span("── ", "muted"), Span(f"{pool.label}, last 10 min", "bold"), Span(" ", ""))
-    head = (*title, Span("─" * max(0, view.width - line_cells(title)), "muted"))
-    if not view.is_wide:
-        room = EVENT_ROWS if view.height >= 45 else 0
-        return [head, *chart_lines(pool, view, view.width, rows), *event_lines(view, view.width)[:room]]
-    left = view.width * 3 // 5
-    charts = chart_lines(pool, view, left, rows)
-    events = event_lines(view, view.width - left - 2)[: len(charts)]
-    lines: list[Line] = [head]
-    for at, line in enumerate(charts):
-        space = Span(" " * max(0, left - line_cells(line)) + "│", "muted")
-        lines.append((*line, space, *(events[at] if at < len(events) else ())))
-    return lines
-
-
-def chart_pool(view: View) -> Pool:
-    """Return the pool with the highest level, then the highest use; of equals the first."""
-    snapshot = view.moment.snapshot
-    ranks = {one.target: (int(one.level), one.ratio) for one in snapshot.pressure}
-    return max(snapshot.pools, key=lambda pool: ranks.get(pool.id, (-1, 0.0)))

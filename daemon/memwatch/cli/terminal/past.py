@@ -7,18 +7,22 @@ import zlib
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from math import nan
 
 from msgspec.structs import replace
 
 from memwatch.cli.terminal.figures import Trend
 from memwatch.cli.terminal.moment import Json
+from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Content, Device, Pool, PoolKind, Process, Share, Vitals
 from memwatch.core.snapshot import Level, MemoryPsi, Pressure, PsiLine, Snapshot
 from memwatch.core.snapshot_json import snapshot_from
 from memwatch.reporting.history.notable_ticks import Holder
+from memwatch.reporting.render.composition import LAYER_KINDS, build_layers, find_sources, split
 from memwatch.reporting.render.json import WIRE, snapshot_json, to_bytes
+from memwatch.reporting.render.landscape import Layer, Past
 from memwatch.reporting.render.memory_map import HELD_BY_DEVICES
 from memwatch.reporting.render.summary import by_footprint
 
@@ -117,6 +121,8 @@ def figures_of(snapshot: Snapshot) -> dict[str, float | None]:
     for pool in snapshot.pools:
         found[f"pool.{pool.id}.used_bytes"] = pool.used_bytes
         found[f"pool.{pool.id}.available_bytes"] = pool.available_bytes
+        found[f"pool.{pool.id}.free_bytes"] = pool.free_bytes
+        found[f"pool.{pool.id}.unattributed_bytes"] = pool.unattributed_bytes
     for share in snapshot.shares:
         found[f"share.{share.id}.used_bytes"] = share.used_bytes
     for one in snapshot.pressure:
@@ -246,3 +252,80 @@ def _past_pressure(pressure: Pressure, level: int, pool: Pool | None, latest: Po
 def _past_device(device: Device) -> Device:
     gone = dict.fromkeys(("headroom_after_reclaim_bytes", "headroom_bytes", "busy_ratio"), UNKNOWN)
     return replace(device.with_vitals(Vitals.absent(UNKNOWN)), api_free_bytes={}, **gone)
+
+
+def build_past(
+    pool: Pool,
+    snapshot: Snapshot,
+    trends: Mapping[str, Trend],
+    span: tuple[float, float],
+    events: Sequence[Event],
+    full_at: float | None,
+    parts: int,
+) -> Past | None:
+    """Return the past of a pool in the words of the landscape, None without any. `span`: from and to, Unix seconds.
+
+    Of each of `parts` equal parts of that time it has the moment at which most is used.
+    """
+    start, end = span
+    sources = find_sources(pool, snapshot.shares)
+    used = trends.get(sources.used, Trend())
+    times = _choose_times(used, start, end, parts)
+    if not times:
+        return None
+    available, free, rest, *devices = (
+        trends.get(name, Trend())
+        for name in (sources.available, sources.free, sources.unattributed, *sources.devices)
+    )
+    columns = [
+        split(
+            pool,
+            used.at(unix, 0.0),
+            available.at(unix, 0.0),
+            free.at(unix, 0.0),
+            rest.at(unix, 0.0),
+            [one.at(unix, 0.0) for one in devices],
+        )
+        for unix in times
+    ]
+    layers = build_layers(pool, sources)
+    return Past(
+        tuple(times),
+        start,
+        end,
+        tuple(
+            Layer(LAYER_KINDS[layer.holder], tuple(column[number] for column in columns))
+            for number, layer in enumerate(layers)
+        ),
+        tuple(_list_levels(trends.get(f"pressure.{pool.id}.level", Trend()), start, end, parts)),
+        full_at,
+        tuple(
+            (one.unix, "OOM kill")
+            for one in reversed(events)
+            if one.kind == "oom_kill" and one.target == pool.id and start < one.unix <= end
+        ),
+    )
+
+
+def _choose_times(used: Trend, start: float, end: float, parts: int) -> list[float]:
+    """Return for each part of a span the time at which most was used, and those without figures."""
+    found: dict[int, tuple[float, float]] = {}
+    first = bisect_right(used.unix, start)
+    for unix, value in zip(used.unix[first:], used.values[first:], strict=True):
+        if unix > end:
+            break
+        at = int((unix - start) / (end - start) * parts)
+        size = -1.0 if value is None else value
+        if at not in found or size > found[at][0]:
+            found[at] = size, unix
+    return [unix for _, unix in found.values()]
+
+
+def _list_levels(levels: Trend, start: float, end: float, parts: int) -> Iterator[tuple[float, float, str]]:
+    """Yield from, to and word of each level above OK."""
+    length, at = (end - start) / parts, 0
+    for value, run in groupby(levels.columns(start, end, parts)):
+        count = len(list(run))
+        if value:
+            yield start + length * at, start + length * (at + count), Level(int(min(3, value))).word
+        at += count

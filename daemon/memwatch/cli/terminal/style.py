@@ -31,8 +31,15 @@ class Colour(NamedTuple):
 
 # Holders of memory are green, blue and grey. Yellow to red is for levels only.
 COLOURS: Mapping[str, Colour] = {
-    "gpu": Colour(32, 70, (104, 171, 16)),
+    "gpu": Colour(92, 70, (104, 171, 16)),
+    "gpu-2": Colour(92, 64, (86, 142, 14)),
+    "gpu-family": Colour(32, 22, (38, 74, 10)),
+    "weights": Colour(96, 151, (178, 219, 120)),
+    "weights-2": Colour(96, 150, (160, 200, 104)),
+    "kv": Colour(92, 113, (140, 196, 60)),
     "process": Colour(94, 69, (91, 141, 239)),
+    "process-2": Colour(94, 63, (72, 116, 206)),
+    "process-family": Colour(34, 24, (34, 62, 122)),
     "shared": Colour(36, 37, (38, 166, 154)),
     "kernel": Colour(37, 146, (160, 166, 190)),
     "huge": Colour(35, 133, (171, 99, 188)),
@@ -46,6 +53,7 @@ COLOURS: Mapping[str, Colour] = {
     "muted": Colour(90, 245, (134, 140, 150)),
     "accent": Colour(36, 80, (77, 196, 212)),
     "ink": Colour(30, 16, (10, 12, 16)),
+    "paper": Colour(97, 231, (255, 255, 255)),
 }
 ATTRIBUTES = {"bold": "1", "dim": "2", "underline": "4", "reverse": "7"}
 TERMS_WITH_256 = ("256color", "kitty", "alacritty", "foot", "wezterm", "ghostty", "direct")
@@ -109,7 +117,12 @@ def plain(line: Iterable[Span]) -> str:
 
 def cells(text: str) -> int:
     """Return the number of terminal cells that a text takes."""
-    return len(text) if text.isascii() else sum(map(_cells, text))
+    return len(text) if text.isascii() else _count_cells(text)
+
+
+@lru_cache(maxsize=4096)
+def _count_cells(text: str) -> int:
+    return sum(map(_cells, text))
 
 
 @lru_cache(maxsize=4096)
