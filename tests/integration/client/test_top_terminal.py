@@ -123,6 +123,20 @@ def test_rows_open_by_two_clicks(spark: RunningDaemon) -> None:
         program.wait_for("FOOTPRINT")
 
 
+def test_storm_of_sizes_ends_in_a_whole_screen(spark: RunningDaemon) -> None:
+    """Down to a single cell and back. The screen is as large as any of the frames that may still arrive."""
+    with top(spark) as program:
+        program.wait_for("q quit")
+        for number in range(60):
+            program.resize(1 + number * 37 % 150, 1 + number * 13 % 50)
+            program.screen.resize(200, 60)
+            program.read(0.01)
+        program.resize(200, 60)
+        program.wait_for(partial(is_complete, height=60, words=("CUDA Pool", "▼", "? help")))
+        program.send("q")
+        assert program.end() == 0
+
+
 def test_wheel_scrolls_the_table(spark: RunningDaemon) -> None:
     with top(spark, LINES="12") as program:
         screen = program.wait_for(lambda text: "VLLM" in text and "q quit" in text)
@@ -215,10 +229,10 @@ def test_keys_select_pages_filter_and_order(spark: RunningDaemon) -> None:
         program.wait_for("key closes this page.")
         program.send("x1/gnome")
         program.wait_for("filter: gnome")
-        filtered = program.wait_for(lambda text: "gnome-shell" in text and "VLLM" not in text)
+        filtered = program.wait_for(lambda text: "gnome-shell" in text and "VLLM" not in table_of(text))
         assert "Xorg" not in filtered
         program.send("\x1b")
-        program.wait_for("VLLM")
+        program.wait_for(lambda text: "VLLM" in table_of(text))
         program.send("s")
         program.wait_for("RSS▼")
         program.send("t")

@@ -167,11 +167,12 @@ def wrapped(text: str, width: int) -> list[str]:
 def clip_line(line: Iterable[Span], width: int) -> Line:
     """Cut a line to `width` cells."""
     kept: list[Span] = []
+    left = width
     for span in line:
-        left = width - line_cells(kept)
         if left <= 0:
             break
         kept.append(span if cells(span.text) <= left else span._replace(text=clip(span.text, left)))
+        left -= cells(kept[-1].text)
     return tuple(kept)
 
 
