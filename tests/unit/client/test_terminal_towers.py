@@ -47,7 +47,7 @@ def lengths(column: Sequence[Span]) -> dict[str, float]:
     found: dict[str, float] = {}
     for text, style, on in column:
         eighths = LOWER_BLOCKS.index(text) if text in LOWER_BLOCKS[1:] else 8
-        colour = on if on and eighths == 8 else style.removesuffix(" bold")
+        colour = on if on and eighths == 8 else style.removesuffix("bold").rstrip()
         found[colour] = found.get(colour, 0.0) + eighths / 8
         if eighths < 8:
             found[on] = found.get(on, 0.0) + 1 - eighths / 8

@@ -288,7 +288,9 @@ def _write_inside(
     for number, text in enumerate(lines):
         look = looks[first + number]
         is_solid = scene.ink.has_parts and look.char == "█"
-        style = look.colour if number else f"{look.colour} bold"
+        # Hatching is in dim colours, in which words are hard to read.
+        colour = look.colour if look.char == "█" else ""
+        style = colour if number else f"{colour} bold".lstrip()
         if is_solid:
             style = look.ink if number else f"{look.ink} bold"
             canvas.put(left, row + number, pad(f" {text}", right - left), style, look.colour)
