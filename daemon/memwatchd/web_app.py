@@ -88,6 +88,7 @@ def names_to_compare(daemon: Daemon) -> MachineNames | None:
 
 
 def create_pages(daemon: Daemon) -> Pages:
+    from memwatch_web.pages.history_page import build_input
     from memwatch_web.pages.renderer import Pages
 
     monitor, features = daemon.monitor, daemon.monitor.features
@@ -106,4 +107,5 @@ def create_pages(daemon: Daemon) -> Pages:
         url=lambda: alerting.sender().url,
         incidents=lambda: observer.log.heads(),
         has_neighbours=lambda: bool(book) or bool(book.not_joined()),
+        past=lambda: build_input(monitor),
     )

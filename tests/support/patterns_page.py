@@ -10,6 +10,7 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader
 from memwatch.core.model import Absent
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker
+from memwatch.reporting.render.landscape_page import Scene, draw_page
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.summary import build_latest, build_notices, find_worst
 from memwatch_monitor.notify.notified import find_notified
@@ -41,8 +42,7 @@ def render_patterns() -> bytes:
             "worst": find_worst(one.snapshot),
             "latest": build_latest(one.snapshot, rules),
             "pressure": {verdict.target: verdict for verdict in one.snapshot.pressure},
-            "maps": build_maps(one.snapshot, {}),
-            "limit_maps": build_limit_maps(one.snapshot, {}),
+            "landscape": draw_page((*build_maps(one.snapshot, {}), *build_limit_maps(one.snapshot, {})), Scene()),
             "status": build_status_line(one.snapshot),
             "notified": find_notified(AlertView(exhibits.ALERTS, receivers=tuple(exhibits.receivers())), "ram"),
         }

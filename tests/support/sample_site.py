@@ -23,8 +23,9 @@ from memwatch.core.events import Event
 from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.neighbours.machines import Machine
 from memwatch_monitor.notify.status import AlertView
+from memwatch_web.api.history_parameters import instant
 from memwatch_web.asgi.access import SECURITY_HEADERS
-from memwatch_web.pages.history_data import HistoryInput
+from memwatch_web.pages.history_data import RANGES, HistoryInput, find_range
 from memwatch_web.pages.history_page import build_answer, build_pool_data, parse_pool_query, try_query
 from memwatch_web.pages.history_view import RejectedQuery, build_view
 from memwatch_web.pages.machine_wall import build_tile
@@ -98,6 +99,7 @@ class Site:
             events=lambda: samples.EVENTS,
             alerting=lambda: ALERTING,
             firing=lambda: self.firing,
+            past=self._known_past,
             has_neighbours=lambda: machines is not None,
         )
         self._pages.machines = machines or (lambda _: ())
@@ -120,6 +122,10 @@ class Site:
             self_usage=replace(self.snapshot.self_usage, cpu_seconds=moment * 0.0012),
         )
 
+    def _known_past(self) -> HistoryInput:
+        self._cached_past = self._cached_past or past_of(self.now())
+        return self._cached_past
+
     def add_marks(self, number: int) -> None:
         """Add events to the past, a minute apart."""
         past, now = past_of(self.now()), self.now().unix
@@ -135,6 +141,7 @@ class Site:
                 Route("/machines/{name}", self._machine),
                 Route("/history/picture", self._picture),
                 *routes,
+                Route("/landscape", self._landscape),
                 Route("/live", self._live),
                 Route("/patterns", lambda _: self._html(render_patterns())),
                 Route("/patterns.css", lambda _: FileResponse(PATTERNS / "patterns.css")),
@@ -148,23 +155,27 @@ class Site:
         async def show(request: Request) -> Response:
             snapshot, wish = self.now(), request.query_params
             view = parse_view(wish.get("by", "process"), wish.get("sort", "-footprint"), wish.get("q", ""))
-            return self._html(self._pages.page(name, snapshot, view=view))
+            span = find_range(wish.get("range"), RANGES)
+            return self._html(self._pages.page(name, snapshot, view=view, span=span))
 
         return show
 
+    async def _landscape(self, request: Request) -> Response:
+        snapshot = self.now()
+        at = instant("at", request.query_params["at"], snapshot.unix)
+        return self._html(self._pages.landscape_then(snapshot, self._known_past(), at, RANGES[0]))
+
     async def _past(self, request: Request) -> Response:
         snapshot = self.now()
-        self._cached_past = self._cached_past or past_of(snapshot)
-        query = try_query(self._cached_past, request.query_params, snapshot)
-        shown = build_answer(self._cached_past, query, snapshot)
+        query = try_query(self._known_past(), request.query_params, snapshot)
+        shown = build_answer(self._known_past(), query, snapshot)
         return self._html(self._pages.history(snapshot, shown), 422 if isinstance(shown, RejectedQuery) else 200)
 
     async def _past_data(self, request: Request) -> Response:
         """Return the chart of the overview, over the past of the history page."""
         snapshot = self.now()
-        self._cached_past = self._cached_past or past_of(snapshot)
-        query = parse_pool_query(self._cached_past, request.query_params, snapshot)
-        body = build_pool_data(self._cached_past, query, snapshot)
+        query = parse_pool_query(self._known_past(), request.query_params, snapshot)
+        body = build_pool_data(self._known_past(), query, snapshot)
         return JSONResponse(body, headers=dict(SECURITY_HEADERS))
 
     async def _machine(self, request: Request) -> Response:
@@ -176,9 +187,8 @@ class Site:
 
     async def _picture(self, request: Request) -> Response:
         snapshot = self.now()
-        self._cached_past = self._cached_past or past_of(snapshot)
-        query = parse_pool_query(self._cached_past, request.query_params, snapshot)
-        body = self._pages.picture(build_view(self._cached_past, query, snapshot).charts[0])
+        query = parse_pool_query(self._known_past(), request.query_params, snapshot)
+        body = self._pages.picture(build_view(self._known_past(), query, snapshot).charts[0])
         return Response(body, media_type="image/svg+xml", headers=dict(SECURITY_HEADERS))
 
     @staticmethod

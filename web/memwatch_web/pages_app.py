@@ -32,6 +32,7 @@ from memwatch_web.asgi.routes import FIT_PAGE, LIVE, Route
 from memwatch_web.asgi.sse import Gzip, Identity, SharedDeflate, sse
 from memwatch_web.asgi.static_files import VARY, Compression, accepts_gzip
 from memwatch_web.pages import fit_page, history_page, incident_files, picture, process_page
+from memwatch_web.pages.history_data import available_ranges, find_range
 from memwatch_web.pages.machine_wall import build_tile
 from memwatch_web.pages.process_page import parse_pid, stream_process
 from memwatch_web.pages.processes import ListQueryError, ListView, parse_view
@@ -56,6 +57,19 @@ def page(name: str) -> Callable[[PageServices, Request], Awaitable[Response]]:
 
     show.__name__ = name
     return show
+
+
+async def overview(services: PageServices, request: Request) -> Response:
+    """Show the overview. `range`: how much of the past, ten minutes by default."""
+    pages, query = services.pages, request.query_params
+    refuse_repeated(query)
+    span = find_range(query.get("range") or None, available_ranges(services.monitor.rules.tier_specs))
+    shared = services.caches.get(
+        ("overview", span.name), lambda _, snapshot: pages.page("overview", snapshot, span=span)
+    )
+    return answer(
+        services, request, shared, lambda snapshot, stalled: pages.page("overview", snapshot, stalled, span=span)
+    )
 
 
 async def processes(services: PageServices, request: Request) -> Response:
@@ -229,7 +243,8 @@ async def silence(services: PageServices, request: Request) -> Response:
 
 # fmt: off
 PAGES = (
-    Route("GET",    "/",                            page("overview"),             "text/html"),
+    Route("GET",    "/",                            overview,                     "text/html"),
+    Route("GET",    "/landscape",                   picture.landscape,            "text/html"),
     Route("GET",    "/history",                     history_page.history,         "text/html"),
     Route("GET",    "/history/data",                history_page.history_data,    "application/json"),
     Route("GET",    "/history/picture",             history_page.history_picture, "image/svg+xml"),

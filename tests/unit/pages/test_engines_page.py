@@ -17,6 +17,7 @@ from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from support.api_schema import check_answer
 from support.html_reader import Reader
+from support.sample_parts import GIB
 
 LINE = "vLLM Qwen3-32B-FP8 · 41 tok/s · KV 13%"
 
@@ -26,12 +27,12 @@ def frame(demo: str = "dgx-spark", second: int = 120) -> Snapshot:
     return next(islice(read_frames(path_of(demo)), second, None))
 
 
-def parts_of(page: bytes) -> dict[str, int]:
-    """Return the bytes of the parts that are drawn, by kind."""
+def parts_of(page: bytes) -> dict[str, float]:
+    """Return the GiB of the parts that are drawn, by kind."""
     return {
-        str(attrs["class"]).split("engine-")[-1]: int(str(attrs["data-bytes"]))
+        str(attrs["class"]).removeprefix("b-engine-"): float(str(attrs["data-gib"]))
         for _, attrs in Reader(page).tags
-        if str(attrs.get("class")).startswith("engine-part")
+        if str(attrs.get("class")).startswith("b-engine-")
     }
 
 
@@ -42,10 +43,11 @@ def test_segment_of_a_server_opens_into_its_parts() -> None:
     assert isinstance(cache, int)
     assert isinstance(used, int)
     drawn = parts_of(Pages().page("overview", snapshot))
+    assert isinstance(engine.weights_bytes, int)
     assert drawn == {
-        "weights": engine.weights_bytes,
-        "kv_used": used,
-        "kv_reserved": cache - used,
+        "weights": pytest.approx(engine.weights_bytes / GIB, abs=0.001),
+        "kv_used": pytest.approx(used / GIB, abs=0.001),
+        "kv_reserved": pytest.approx((cache - used) / GIB, abs=0.001),
     }
 
 
@@ -55,9 +57,9 @@ def test_pages_with_a_server_are_closed_html(second: int) -> None:
         assert Reader(Pages().page(name, frame(second=second))).open == []
 
 
-def test_line_is_on_the_overview_and_on_the_device() -> None:
-    for name in ("overview", "devices"):
-        assert LINE in Pages().page(name, frame()).decode()
+def test_load_is_beside_the_picture_and_in_the_line_of_the_device() -> None:
+    assert "41 tokens/s" in Pages().page("overview", frame()).decode()
+    assert LINE in Pages().page("devices", frame()).decode()
 
 
 def test_page_of_the_process_has_the_figures_of_its_server() -> None:
@@ -104,4 +106,4 @@ def test_answers_match_the_schema(demo: str) -> None:
 @pytest.mark.parametrize(("count", "is_shown"), [(0, False), (4, True)])
 def test_servers_beyond_the_limit_are_counted_below_the_list(count: int, is_shown: bool) -> None:
     page = Pages().page("overview", replace(frame(), engines_not_followed=count)).decode()
-    assert ("and 4 more are not followed" in page) is is_shown
+    assert ("4 more model servers are not followed" in page) is is_shown

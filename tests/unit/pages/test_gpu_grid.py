@@ -9,10 +9,10 @@ from memwatch.core.model import Absent
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.render.memory_map import build_maps, split_gpus
-from memwatch_web.pages.overview import MAX_HOLDERS, arrange, build_cells, find_top_holders
+from memwatch_web.pages.overview import MAX_HOLDERS, find_top_holders
 from memwatch_web.pages.processes import sort_places, sum_devices
 from support.sample_parts import GIB, vram
-from support.sample_snapshots import critical_gb10, discrete_gpu, mig_server
+from support.sample_snapshots import critical_gb10, discrete_gpu
 
 
 def with_gpus(count: int, *levels: Level) -> Snapshot:
@@ -30,32 +30,6 @@ def test_grid_begins_with_three_gpus(count: int, cells: int) -> None:
 
     assert len(gpus) == cells
     assert len(others) == 1 + count - cells
-
-
-def test_worst_gpu_comes_first_and_the_others_keep_their_order() -> None:
-    snapshot = with_gpus(4, Level.LOW, Level.HIGH, Level.CRITICAL, Level.HIGH)
-    gpus, _ = split_gpus(build_maps(snapshot, {}))
-
-    cells = build_cells(gpus, {one.target: one for one in snapshot.pressure}, ())
-
-    assert [(cell.map.whole.id, cell.level) for cell in cells] == [
-        ("gpu2", "critical"),
-        ("gpu1", "high"),
-        ("gpu3", "high"),
-        ("gpu0", "low"),
-    ]
-    assert cells[0].note == "10.0 GiB available"
-
-
-def test_cell_with_mig_instances_names_the_largest_free_one() -> None:
-    """Its level is that of its worst instance."""
-    snapshot = mig_server()
-    _, card = build_maps(snapshot, {})
-
-    (cell,) = build_cells([card], {one.target: one for one in snapshot.pressure}, snapshot.devices)
-
-    assert (cell.level, cell.note) == ("critical", "1 critical · largest free slice 7.5 GiB")
-    assert [device.id for device in cell.devices] == ["gpu0"]
 
 
 def test_bar_of_a_process_has_gpu_memory_then_its_resident_set() -> None:
@@ -81,21 +55,3 @@ def test_unknown_gpu_memory_is_not_summed() -> None:
     assert sum_devices({"a": 1, "b": 2}) == 3
     assert sum_devices({"a": 1, "b": Absent.NOT_PERMITTED}) is Absent.NOT_PERMITTED
     assert sort_places({"a": Absent.STALE, "b": 2, "c": 3}) == (("c", 3), ("b", 2), ("a", Absent.STALE))
-
-
-def test_maps_of_gpus_stand_above_the_processes_as_far_as_they_fit() -> None:
-    """Two cards fill the first screen: System RAM follows the chart and the processes."""
-    above, below = arrange(build_maps(discrete_gpu(), {}))
-
-    assert [one.whole.id for one in above] == [pool.id for pool in discrete_gpu().pools[1:]]
-    assert [one.whole.id for one in below] == ["ram"]
-
-
-def test_single_map_is_above_the_processes_whatever_its_height() -> None:
-    base = mig_server()
-    (ram, _) = base.pools
-    many = tuple(replace(base.shares[2], id=f"slice{number}") for number in range(30))
-
-    above, below = arrange(build_maps(replace(base, pools=(ram,), shares=many, devices=()), {}))
-
-    assert (len(above), below) == (1, ())

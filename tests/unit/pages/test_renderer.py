@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent, Pool, PoolKind, Quality, Thresholds
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import Snapshot, Swap
+from memwatch.reporting.render.landscape_page import TOWER
 from memwatch.reporting.render.summary import compute_headroom
 from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.template_environment import shared_environment
 from support.html_reader import Reader, read
 from support.paths import STATIC
-from support.sample_parts import UNIX
+from support.sample_parts import GIB, UNIX
 from support.sample_snapshots import (
     SAMPLES,
     calm_workstation,
@@ -139,14 +140,13 @@ def test_vendored_files_match_their_checksums() -> None:
 @pytest.mark.parametrize(
     ("snapshot", "sentence"),
     [
-        (critical_gb10(), "CUDA Pool ⊂ System RAM 96.4 GiB · 80.5% of System RAM"),
+        (critical_gb10(), "vllm 87.0 GiB PID 20311"),
+        (critical_gb10(), "CUDA Pool 96.4 GiB ⊂ System RAM"),
         (critical_gb10(), "critical System RAM Full in ~40 s used of System RAM 115.4 GiB of 119.7 GiB · 96.4%"),
         (critical_gb10(), "can be allocated on NVIDIA GB10 4.3 GiB CUDA says 2.0 GiB"),
         (critical_gb10(), "some tasks stalled on memory for 12% of the last 10 s"),
         (critical_gb10(), "CUDA reports only MemFree as free: 2.0 GiB. Page cache can be reclaimed, so"),
         (critical_gb10(), "OOM kills 1 since boot"),
-        (critical_gb10(), "GPU and devices 96.4 GiB"),
-        (critical_gb10(), "vllm 87.0 GiB GPU"),
         (critical_gb10(), "93.5 GiB 87.0 GiB"),
         (calm_workstation(), "System RAM OK used of System RAM 24.8 GiB of 62.6 GiB · 39.6%"),
         (calm_workstation(), "can be allocated in System RAM 37.8 GiB 3.1 GiB at once"),
@@ -158,17 +158,13 @@ def test_vendored_files_match_their_checksums() -> None:
         ),
         (container_with_limit(), "GPU memory on unified machines is not charged to this limit."),
         (container_with_limit(), "can be allocated in This container ⊂ System RAM 614.4 MiB"),
-        (discrete_gpu(), "used 24.8 GiB of 62.6 GiB"),
+        (discrete_gpu(), "used 24.8 GiB · 39.6%"),
         (discrete_gpu(), "high GPU 0 VRAM"),
         (discrete_gpu(), "reserved 512.0 MiB"),
         (mig_server(), "trainer.service ⊂ ml.slice 9.0 GiB"),
-        (
-            mig_server(),
-            "MIG 2g.20gb ⊂ GPU 0 VRAM 19.0 GiB · 23.9% of GPU 0 VRAM · limit 19.6 GiB, 96.8%",
-        ),
+        (mig_server(), "2g.20gb 19.6 GiB"),
         (hugepages_host(), "Reserved for huge pages: 48.0 GiB (12.0 GiB unused)."),
         (hugepages_host(), "The level is judged excluding reserved huge pages."),
-        (stale_collector(), "used — stale of 62.6 GiB"),
         (stale_collector(), "— stale The collector stopped responding, and its last value is too old to show."),
         (stale_collector(), "No memory data"),
         (stale_collector(), "meminfo stalled 12 s ago"),
@@ -176,7 +172,6 @@ def test_vendored_files_match_their_checksums() -> None:
         (failing_collector(), "/proc/buddyinfo line 2: found 'Node 0, zone', expected a zone name and numbers"),
         (unknown_figures(), "No data for GPU 0 VRAM"),
         (unknown_figures(), "GTT ⊂ System RAM — not permitted"),
-        (unknown_figures(), "free — not available"),
         (unknown_figures(), "Number of processes: — not available"),
         (simulated(), "Simulated data: replayed from a recording, not measured on this machine."),
         (replace(calm_workstation(), swap=Swap(0, 0)), "Swap none"),
@@ -236,15 +231,14 @@ def test_exact_bytes_are_in_the_title() -> None:
     assert str(used) in page.values("value")
 
 
-def test_bracket_of_a_share_is_placed_by_attributes() -> None:
-    """The bracket of the CUDA Pool is 80.5% of its pool and begins where its bytes do."""
+def test_segment_of_a_share_leads_to_devices_and_states_its_size() -> None:
+    """The CUDA Pool is 80.5% of its pool and as high."""
     page = read(critical_gb10())
+    share = next(attrs for _, attrs in page.tags if attrs.get("class") == "b-devices-family")
 
-    (bracket,) = (attrs for tag, attrs in page.tags if attrs.get("data-share") == "cuda0")
-    held = [attrs for _, attrs in page.tags if "use-devices" in (attrs.get("class") or "")]
-
-    assert bracket["width"] == f"{103_465_716_122 / 128_492_535_808 * 100:.3f}%"
-    assert bracket["x"] == held[0]["data-start"]
+    assert float(str(share["data-gib"])) == pytest.approx(103_465_716_122 / GIB, abs=0.001)
+    assert float(str(share["height"])) == pytest.approx(TOWER * 103_465_716_122 / 128_492_535_808, abs=0.2)
+    assert any(tag == "a" and attrs.get("href") == "devices" for tag, attrs in page.tags)
 
 
 def test_overview_lists_the_largest_processes_and_the_process_page_all() -> None:

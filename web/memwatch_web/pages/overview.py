@@ -1,22 +1,19 @@
-"""Data of the overview: the largest holders, firing pools, events, the grid of many GPUs. Pure functions."""
+"""Data of the overview: the largest holders, firing pools, events, advice about model servers. Pure functions."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from math import inf
 
 from msgspec import Struct
 
 from memwatch.core.events import Event
-from memwatch.core.model import Absent, Bytes, Device, PoolKind, Process
+from memwatch.core.model import Absent, Bytes, PoolKind, Process
 from memwatch.core.processes.growth import ProcessGrowth, ProcessKey, key_of
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.incidents.records import Incident
-from memwatch.reporting.render import words
 from memwatch.reporting.render.actions import Freed, measure_held
-from memwatch.reporting.render.memory_map import MemoryMap
 from memwatch.reporting.render.summary import MANY_GPUS, by_footprint
 from memwatch_monitor.history.tiers import History
 from memwatch_monitor.render.status_line import find_since
@@ -31,8 +28,6 @@ OF_INCIDENTS = frozenset({"oom_kill", "level", "alert"})
 CHANGED = re.compile(r"→ (?P<after>\w+) \(")
 # The earlier value is an average over this time: a single sample may be a spike.
 MIN_HISTORY_SECONDS = 10.0
-# Heights in pixels at 1280 × 800: of a map, its brackets, the line of a share, and all maps above the processes.
-MAP_HEIGHT, BRACKETS_HEIGHT, ROW_HEIGHT, LEADING_HEIGHT = 212, 26, 26, 460
 
 
 class BarPart(Struct, frozen=True):
@@ -186,70 +181,6 @@ def _build_firing(
         most,
         growth.get(key_of(holder), Absent.NOT_AVAILABLE) if has_one and holder else Absent.NOT_AVAILABLE,
     )
-
-
-class GpuCell(Struct, frozen=True):
-    """One GPU: its map, the worst level of it and its MIG instances, and what is left."""
-
-    map: MemoryMap
-    level: str
-    note: str
-    devices: tuple[Device, ...]
-
-
-def arrange(maps: Sequence[MemoryMap]) -> tuple[tuple[MemoryMap, ...], tuple[MemoryMap, ...]]:
-    """Return the maps above the processes, and those below: the first screen names the largest holder.
-
-    GPUs come first and carve-outs last. A map at least is above, and as many as fit.
-    """
-    ordered = sorted(maps, key=_rank)
-    heights = list(accumulate(_height(one) for one in ordered))
-    fit = max(1, sum(height <= LEADING_HEIGHT for height in heights))
-    return tuple(ordered[:fit]), tuple(ordered[fit:])
-
-
-def _height(one: MemoryMap) -> int:
-    bracketed = [bracket.share for bracket in one.brackets if bracket.share]
-    listed = [row for row in one.rows if row.share not in bracketed or not isinstance(row.used, Absent)]
-    return MAP_HEIGHT + BRACKETS_HEIGHT * bool(bracketed) + ROW_HEIGHT * len(listed)
-
-
-def _rank(one: MemoryMap) -> int:
-    if one.pool is None:
-        return 1
-    return {PoolKind.VRAM: 0, PoolKind.HBM: 0, PoolKind.SYSTEM_RAM: 1, PoolKind.CARVEOUT: 2}[one.pool.kind]
-
-
-def build_cells(
-    maps: Iterable[MemoryMap], pressure: Mapping[str, Pressure], devices: Sequence[Device]
-) -> tuple[GpuCell, ...]:
-    """Return the cells, critical and high ones first. All others keep their order, so that few of them move."""
-    cells = [(_levels(one, pressure), _build_cell(one, pressure, devices)) for one in maps]
-    cells.sort(key=lambda one: -max(Level.MEDIUM, *one[0], Level.MEDIUM))
-    return tuple(cell for _, cell in cells)
-
-
-def _levels(one: MemoryMap, pressure: Mapping[str, Pressure]) -> list[Level]:
-    targets = (one.whole.id, *(piece.share.id for piece in one.slices))
-    return [pressure[target].level for target in targets if target in pressure]
-
-
-def _build_cell(one: MemoryMap, pressure: Mapping[str, Pressure], devices: Sequence[Device]) -> GpuCell:
-    levels = _levels(one, pressure)
-    places = {one.whole.id, *(piece.share.id for piece in one.slices)}
-    mine = tuple(device for device in devices if places.intersection(device.allocates_from))
-    return GpuCell(one, max(levels).word if levels else "unknown", _note(one, pressure), mine)
-
-
-def _note(one: MemoryMap, pressure: Mapping[str, Pressure]) -> str:
-    """Say what is left: "3 critical · largest free slice 8.6 GiB", or "13.2 GiB available"."""
-    if not one.slices:
-        return f"{words.size(one.whole.available_bytes)} available"
-    left = [size for piece in one.slices if not isinstance(size := piece.share.left_bytes, Absent)]
-    levels = [pressure[piece.share.id].level for piece in one.slices if piece.share.id in pressure]
-    worst = max(levels, default=Level.LOW)
-    alike = [f"{levels.count(worst)} {worst.word}"] if worst > Level.LOW else []
-    return " · ".join([*alike, *([f"largest free slice {words.size(max(left))}"] if left else [])])
 
 
 def advise_engines(snapshot: Snapshot) -> Mapping[str, str | None]:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import gzip
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
+from typing import ClassVar
 
+from markupsafe import Markup
 from msgspec import Struct
-from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
-from memwatch.core.events import Event
-from memwatch.core.model import Absent, Content, Pool, Share, Thresholds
-from memwatch.core.processes.growth import ProcessGrowth
-from memwatch.core.snapshot import LEVEL_WORDS, Level, Pressure, Snapshot
+from memwatch.core.model import Absent, Thresholds
+from memwatch.core.snapshot import LEVEL_WORDS, Snapshot
 from memwatch.reporting.render import words
-from memwatch.reporting.render.composition import LAYER_KINDS, build_layers, find_sources
 from memwatch.reporting.render.landscape import (
     MAX_NAMED_POOLS,
     Drawing,
     Growing,
-    Layer,
     Past,
     Rectangle,
     draw_maps,
@@ -29,24 +27,15 @@ from memwatch.reporting.render.landscape import (
     width_of,
 )
 from memwatch.reporting.render.memory_map import GPU_MEMORY, HELD_BY_DEVICES, build_limit_maps, build_maps
-from memwatch_monitor.history.tiers import Bucket
-from memwatch_monitor.render.status_line import KILLED, StatusLine, Use, build_status_line
+from memwatch_monitor.render.status_line import StatusLine, Use, build_status_line
 from memwatch_web.api.history_parameters import instant
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
-from memwatch_web.pages.charts import find_level_spans
-from memwatch_web.pages.history_data import (
-    RANGES,
-    HistoryInput,
-    TimeWindow,
-    build_window,
-    find_seconds_to_full,
-    list_columns,
-)
-from memwatch_web.pages.history_page import PAGE_SECONDS, SERIES_OF_A_POOL, build_input
-from memwatch_web.pages.overview import MIN_HISTORY_SECONDS, value_at
+from memwatch_web.asgi.static_files import VARY, accepts_gzip
+from memwatch_web.pages.history_data import HistoryInput, available_ranges, find_range
+from memwatch_web.pages.history_page import GZIP_LEVEL, PAGE_SECONDS, SERIES_OF_A_POOL, build_input
+from memwatch_web.pages.landscape_past import build_pasts as build_pasts
+from memwatch_web.pages.landscape_past import choose_window, query_past, rewind
 from memwatch_web.pages.renderer import Pages, PageServices
-
-POINTS = 120
 
 
 class Ink(Struct, frozen=True):
@@ -76,6 +65,30 @@ class Ink(Struct, frozen=True):
     critical_area: str
     on_area: str = "#fff"
     on_bright: str = "#14100a"
+    links: ClassVar[bool] = False
+
+    def fill(self, kind: str) -> Markup:
+        """Return the attributes of bytes of a kind, or of a level."""
+        return Markup('fill="{}" stroke="{}"').format(self.area(kind), self.page)
+
+    def stroke(self, kind: str) -> Markup:
+        """Return the attributes of a line."""
+        form = ' stroke-width="2"' if kind == "used" else ""
+        if kind in LEVEL_WORDS:
+            form = ' stroke-dasharray="3 4"'
+        return Markup('fill="none" stroke="{}"').format(self.line(kind)) + Markup(form)  # noqa: S704  a constant
+
+    def words(self, kind: str) -> Markup:
+        """Return the attributes of words on bytes of a kind. Those on hatched bytes have a halo."""
+        halo = {"page_cache": self.ground, "engine-kv_reserved": self.cache_reserved}.get(kind)
+        found = Markup('fill="{}"').format(self.word(kind))
+        form = Markup(' paint-order="stroke" stroke="{}" stroke-width="3" stroke-linejoin="round"')
+        return found + form.format(halo) if halo else found
+
+    def strong(self, is_beside: bool) -> Markup:
+        """`is_beside`: plain words stand before the strong ones."""
+        beside = Markup(' fill="{}"').format(self.text) if is_beside else Markup("")
+        return Markup('font-weight="700"') + beside
 
     def area(self, kind: str) -> str:
         """Return the colour of bytes of a kind, or of a level."""
@@ -211,6 +224,27 @@ async def picture(services: PageServices, request: Request) -> Response:
     return Response(body, media_type="image/svg+xml")
 
 
+async def landscape(services: PageServices, request: Request) -> Response:
+    """Return the landscape and the holders at the time `at`, for the overview, which shows them in place of now."""
+    snapshot, past, query = services.current(), build_input(services.monitor), request.query_params
+    refuse_repeated(query)
+    span = find_range(query.get("range") or None, available_ranges(past.tiers))
+    at = min(instant("at", query.get("at") or None, snapshot.unix), snapshot.unix)
+    zipped = accepts_gzip(request)
+
+    def work() -> bytes:
+        body = services.pages.landscape_then(snapshot, past, at, span)
+        return gzip.compress(body, GZIP_LEVEL, mtime=0) if zipped else body
+
+    window = choose_window(past, at)
+    start, end = window.start - past.to_wall, window.end - past.to_wall
+    series = SERIES_OF_A_POOL * len(snapshot.pools)
+    seconds = PAGE_SECONDS + past.history.estimate_seconds(series, start, end, window.points)
+    body = await services.query(("landscape", str(query), snapshot.seq, zipped), seconds, work)
+    headers = {"content-encoding": "gzip", "vary": VARY} if zipped else {}
+    return HTMLResponse(body, headers=headers)
+
+
 def parse_query(query: QueryParams, snapshot: Snapshot) -> PictureQuery:
     """Parse `at`, `size` and `theme`. Raises ProblemError."""
     refuse_repeated(query)
@@ -228,12 +262,12 @@ def build_picture(pages: Pages, snapshot: Snapshot, past: HistoryInput, wanted: 
     window = choose_window(past, snapshot.unix if at is None else at)
     found = query_past(snapshot, past, window)
     if at is None:
-        shown, status, grown = snapshot, pages.status(snapshot), pages.growth(snapshot)
+        shown, status, growths = snapshot, pages.status(snapshot), pages.growths(snapshot)
     else:
-        shown, grown = rewind(snapshot, found, past, at), ()
+        shown, growths = rewind(snapshot, found, past, at), {}
         status = build_status_line(shown, [event for event in past.events if event.unix <= at])
     pasts = build_pasts(shown, found, window, past.events, snapshot.unix) if form.has_past else {}
-    growing = build_growing(status, grown)
+    growing = growths[status.target].growing if status.target in growths else None
     return build_card(shown, status, pages.thresholds(shown), pasts, growing, form, wanted.ink)
 
 
@@ -241,135 +275,6 @@ def _choose(name: str, given: str, offered: Mapping[str, object]) -> str:
     if given not in offered:
         raise ProblemError(422, f"{name} is {given[:80]!r}: use one of {', '.join(offered)}.")
     return given
-
-
-def choose_window(past: HistoryInput, end: float) -> TimeWindow:
-    """Return the ten minutes before a time."""
-    found = build_window(RANGES[0], max(0.0, end - RANGES[0].seconds), max(1.0, end), end, past.tiers)
-    return replace(found, points=POINTS, grain_seconds=max(found.grain_seconds, found.seconds / POINTS))
-
-
-def query_past(snapshot: Snapshot, past: HistoryInput, window: TimeWindow) -> dict[str, PoolPast]:
-    """Return the past of every pool, by its id."""
-    found = {}
-    for pool in snapshot.pools:
-        names = find_sources(pool, snapshot.shares).names
-        buckets = {name: past.buckets(name, window) for name in names}
-        levels = past.buckets(f"pressure.{pool.id}.level", window)
-        times = tuple(one.boottime for one in buckets[names[0]])
-        found[pool.id] = PoolPast(times, tuple(list_columns(pool, buckets, snapshot.shares)), tuple(levels))
-    return found
-
-
-class PoolPast(Struct, frozen=True):
-    """Sizes of the layers of a pool at these times in Unix seconds, and its levels."""
-
-    times: tuple[float, ...]
-    columns: tuple[tuple[float | None, ...], ...]
-    levels: tuple[Bucket, ...]
-
-    @property
-    def last(self) -> tuple[float, ...]:
-        """Return the sizes at the last time that has them, or nothing."""
-        known = (column for column in reversed(self.columns) if None not in column)
-        return tuple(size or 0.0 for size in next(known, ()))
-
-
-def build_pasts(
-    snapshot: Snapshot, found: Mapping[str, PoolPast], window: TimeWindow, events: Sequence[Event], latest: float
-) -> dict[str, Past]:
-    """Return the past of each pool in the words of the landscape."""
-    pasts = {}
-    for pool in snapshot.pools:
-        its, layers = found[pool.id], build_layers(pool, find_sources(pool, snapshot.shares))
-        spans = find_level_spans(its.levels, window.grain_seconds)
-        known = [time for time, column in zip(its.times, its.columns, strict=True) if None not in column]
-        pasts[pool.id] = Past(
-            its.times,
-            max(window.start, min(known, default=window.start)),
-            window.end,
-            tuple(
-                Layer(LAYER_KINDS[layer.holder], tuple(column[number] for column in its.columns))
-                for number, layer in enumerate(layers)
-            ),
-            tuple((span.start, span.end, span.level.word) for span in spans),
-            None if (left := find_seconds_to_full(pool.id, snapshot)) is None else snapshot.unix + left,
-            tuple(_list_kills(events, pool.id, window)),
-            "now" if snapshot.unix >= latest else words.clock(snapshot.unix)[:8],
-        )
-    return pasts
-
-
-def _list_kills(events: Sequence[Event], pool: str, window: TimeWindow) -> Iterator[tuple[float, str]]:
-    """Yield the OOM kills of a pool, oldest first."""
-    for event in reversed(events):
-        if event.kind == "oom_kill" and event.target == pool and window.start < event.unix <= window.end:
-            killed = KILLED.match(event.text)
-            name = killed["name"] if killed else None
-            yield event.unix, f"OOM kill: {name}" if name else "OOM kill"
-
-
-def rewind(snapshot: Snapshot, found: Mapping[str, PoolPast], past: HistoryInput, at: float) -> Snapshot:
-    """Return the state at an earlier time: pools with the layers that the history keeps, and levels by use.
-
-    Holders of that time are not kept with their sizes in each pool, so the kinds of holders are all there is.
-    Raises ProblemError if the history has no pool of that time.
-    """
-    pools = tuple(_rewind_pool(pool, found[pool.id].last) for pool in snapshot.pools)
-    if not any(isinstance(pool.used_bytes, int) for pool in pools):
-        raise ProblemError(404, f"the history has nothing of {words.moment(at)}: /history shows what is kept.")
-    shares = tuple(_rewind_share(share, past, at) for share in snapshot.shares)
-    pressure = tuple(
-        _rewind_pressure(one, pool, found[pool.id])
-        for pool in pools
-        for one in snapshot.pressure
-        if one.target == pool.id and isinstance(pool.used_bytes, int)
-    )
-    return replace(
-        snapshot,
-        unix=at,
-        pools=pools,
-        shares=shares,
-        pressure=pressure,
-        processes=(),
-        engines=(),
-        leases=(),
-        silences=(),
-    )
-
-
-def _rewind_pool(pool: Pool, layers: Sequence[float]) -> Pool:
-    if not layers:
-        nothing = Absent.NOT_AVAILABLE
-        return replace(pool, used_bytes=nothing, available_bytes=nothing, free_bytes=nothing, contents=())
-    *held, cache = (round(size) for size in layers)
-    used = min(sum(held), pool.size_bytes)
-    cache = min(cache, pool.size_bytes - used)
-    kinds = ("devices", "used", "unattributed") if len(held) == 3 else ("used", "unattributed")
-    sizes = [min(size, used) for size in held]
-    sizes[-2] += used - sum(sizes)
-    parts = (*zip(kinds, sizes, strict=True), ("page_cache", cache), ("free", pool.size_bytes - used - cache))
-    return replace(
-        pool,
-        used_bytes=used,
-        available_bytes=pool.size_bytes - used,
-        free_bytes=pool.size_bytes - used - cache,
-        unattributed_bytes=Absent.NOT_AVAILABLE,
-        reserved_bytes=Absent.NOT_AVAILABLE,
-        overlap=False,
-        contents=tuple(Content(kind, size) for kind, size in parts if size),
-    )
-
-
-def _rewind_share(share: Share, past: HistoryInput, at: float) -> Share:
-    used = value_at(past.history.machine, f"share.{share.id}.used_bytes", at - past.to_wall - MIN_HISTORY_SECONDS)
-    return replace(share, used_bytes=Absent.NOT_AVAILABLE if used is None else round(used))
-
-
-def _rewind_pressure(now: Pressure, pool: Pool, found: PoolPast) -> Pressure:
-    ratio = pool.used_bytes / pool.size_bytes if isinstance(pool.used_bytes, int) else 0.0
-    level = next((Level(int(one.maximum)) for one in reversed(found.levels) if one.maximum is not None), Level.LOW)
-    return Pressure(now.target, level, level, ratio, kind=now.kind)
 
 
 def build_card(
@@ -388,17 +293,6 @@ def build_card(
     place = Rectangle(2.5 * font, top, form.width - 5 * font, bottom - top)
     heading = build_heading(snapshot, status, form, snapshot.simulated)
     return Card(form, ink, heading, draw_maps(maps, pasts, place, font, growing))
-
-
-def build_growing(status: StatusLine, grown: Iterable[ProcessGrowth]) -> Growing | None:
-    """Return what the fastest growing process has grown by, at a level above OK."""
-    if status.grower is None or status.target is None or status.level in ("low", "unknown"):
-        return None
-    pid = status.grower.process.pid
-    for one in grown:
-        if one.process.pid == pid:
-            return Growing(status.target, pid, status.level, one.grown_bytes, one.to_boottime - one.from_boottime)
-    return None
 
 
 def build_heading(snapshot: Snapshot, status: StatusLine, form: Form, is_simulated: bool) -> Heading:

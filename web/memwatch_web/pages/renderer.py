@@ -19,7 +19,9 @@ from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.engine_view import engine_of
 from memwatch.reporting.render.json import to_bytes
-from memwatch.reporting.render.memory_map import build_limit_maps, build_maps, split_gpus
+from memwatch.reporting.render.landscape import Past
+from memwatch.reporting.render.landscape_page import PageLandscape, Scene, draw_page
+from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.summary import (
     SilenceNotice,
     build_latest,
@@ -48,16 +50,25 @@ from memwatch_web.api.services import Services
 from memwatch_web.asgi.access import WebOptions
 from memwatch_web.asgi.sse import SharedDeflate
 from memwatch_web.pages.devices import build_entries
-from memwatch_web.pages.history_data import build_chart_point
+from memwatch_web.pages.history_data import RANGES, HistoryInput, Range, available_ranges
 from memwatch_web.pages.history_view import ChartView, HistoryView, RejectedQuery
 from memwatch_web.pages.incident_page import build_page, build_row
+from memwatch_web.pages.landscape_past import (
+    Growth,
+    PoolPast,
+    build_live_pasts,
+    choose_live_window,
+    choose_window,
+    find_ghosts,
+    find_growths,
+    query_past,
+    rewind,
+)
 from memwatch_web.pages.machine_wall import Tile, Wall, build_wall, read_own_past
 from memwatch_web.pages.overview import (
     MAX_FIRING,
     MAX_HOLDERS,
     advise_engines,
-    arrange,
-    build_cells,
     build_firing,
     find_top_holders,
     link_events,
@@ -165,11 +176,17 @@ class Pages:
     `title`.
 
     `rules`, `events` (newest first), `firing` (number of firing alerts) and `current` (the latest snapshot) are
-    called at each rendering. `growth`: process growth from the monitor. `url`: address of the pages for others.
+    called at each rendering, like `past` and `incidents` (newest first). `growth`: process growth from the monitor.
+    `url`: address of the pages for others. Streams of the overview with another range are named `overview-RANGE`.
     """
 
     names = tuple(PATHS)
-    streams = (*names, *(f"processes-{group}" for group in GROUPS[1:]), TITLE)
+    streams = (
+        *names,
+        *(f"processes-{group}" for group in GROUPS[1:]),
+        *(f"overview-{one.name}" for one in RANGES[1:]),
+        TITLE,
+    )
 
     def __init__(
         self,
@@ -184,13 +201,14 @@ class Pages:
         config: Callable[[], ConfigState] = ConfigState,
         current: Callable[[], Snapshot | None] = lambda: None,
         url: Callable[[], str | None] = lambda: None,
+        past: Callable[[], HistoryInput | None] = lambda: None,
         incidents: Callable[[], Sequence[Incident]] = tuple,
     ) -> None:
         self._rules, self._events, self._alerting, self._firing = rules, events, alerting, firing
         self._history_writer, self._history = history_writer, history
-        self._incidents = incidents
         self._growth = growth or GrowthTracker()
-        self._config = config
+        self._config, self._past, self._incidents = config, past, incidents
+        self._queried: dict[str, tuple[tuple[float, int], dict[str, PoolPast]]] = {}
         self._cpu = CpuShare()
         self.machines: Callable[[Snapshot], Sequence[Neighbour]] = lambda _: ()
         self._environment = shared_environment()
@@ -206,10 +224,18 @@ class Pages:
         return PATHS[name]
 
     def page(
-        self, name: str, snapshot: Snapshot, stalled_seconds: float | None = None, view: ListView | None = None
+        self,
+        name: str,
+        snapshot: Snapshot,
+        stalled_seconds: float | None = None,
+        view: ListView | None = None,
+        span: Range = RANGES[0],
     ) -> bytes:
-        """Render a page. `stalled_seconds`: age of a stale snapshot. `view`: view of the process list."""
-        context = self._context(name, snapshot, view) | {"stalled_seconds": stalled_seconds}
+        """Render a page. `stalled_seconds`: age of a stale snapshot.
+
+        `view`: view of the process list. `span`: range of the overview.
+        """
+        context = self._context(name, snapshot, view, span) | {"stalled_seconds": stalled_seconds}
         return self._render(f"{name}.html", context)
 
     def fragment(self, stream: str, snapshot: Snapshot, view: ListView | None = None) -> bytes:
@@ -218,7 +244,8 @@ class Pages:
             return to_bytes(self._latest(snapshot, self._rules()))
         name, _, group = stream.partition("-")
         view = view or next((ListView(by) for by in GROUPS if by == group), None)
-        return self._render_live(f"{name}.html", self._context(name, snapshot, view))
+        span = next((one for one in RANGES if one.name == group), RANGES[0])
+        return self._render_live(f"{name}.html", self._context(name, snapshot, view, span))
 
     def process(
         self,
@@ -330,7 +357,9 @@ class Pages:
         context = {"page": "refused", "heading": heading, "sentence": sentence, "up": up, "simulated": simulated}
         return self._render("refused.html", context)
 
-    def _context(self, name: str, snapshot: Snapshot, view: ListView | None = None) -> dict[str, Any]:
+    def _context(
+        self, name: str, snapshot: Snapshot, view: ListView | None = None, span: Range = RANGES[0]
+    ) -> dict[str, Any]:
         view = view or ListView()
         rules, history_writer = self._rules(), self._history_writer()
         words = history_writer.unclean_shutdown if history_writer else None
@@ -357,10 +386,10 @@ class Pages:
             "targets": target_labels(snapshot),
             "past": None,
         }
-        return context | self._overview(snapshot, rules) if name == "overview" else context
+        return context | self._overview(snapshot, rules, span) if name == "overview" else context
 
     def _wall(self, snapshot: Snapshot) -> Wall:
-        series, fastest = self._history(), next(iter(rank_growers(self._grown(snapshot), snapshot)), None)
+        series, fastest = self._history(), next(iter(rank_growers(self._grown_lately(snapshot), snapshot)), None)
         growth = HolderGrowth(fastest.process.title, fastest.bytes_per_second) if fastest else None
         history = series.machine if series else None
         return build_wall(self.machines(snapshot), lambda tick: read_own_past(history, snapshot, tick, growth))
@@ -374,40 +403,81 @@ class Pages:
     def _latest(self, snapshot: Snapshot, rules: PressureRules) -> dict[str, Any]:
         return {**build_latest(snapshot, rules), "firing": self._firing()}
 
-    def _overview(self, snapshot: Snapshot, rules: PressureRules) -> dict[str, Any]:
+    def _overview(self, snapshot: Snapshot, rules: PressureRules, span: Range) -> dict[str, Any]:
         pressure: dict[str, Pressure] = {verdict.target: verdict for verdict in snapshot.pressure}
-        thresholds = self.thresholds(snapshot)
-        gpus, others = split_gpus(build_maps(snapshot, thresholds))
-        maps = (*others, *build_limit_maps(snapshot, thresholds))
-        grown, events = self.growth(snapshot), self._events()
+        past, grown, events = self._past(), self.growth(snapshot), self._events()
         firing = build_firing(snapshot, events, grown)
-        above, below = ((), maps) if gpus else arrange(maps)
         return {
+            "stream": "overview" if span is RANGES[0] else f"overview-{span.name}",
             "pressure": pressure,
             "worst": find_worst(snapshot),
             "status": (status := self.status(snapshot)),
             "notified": find_notified(self._alerting(), status.target),
             "runbook": find_runbook(status),
-            "cells": build_cells(gpus, pressure, snapshot.devices),
-            "above": above,
-            "below": below,
+            "landscape": self.landscape(snapshot, span),
+            "span": span,
+            "spans": RANGES if past is None else available_ranges(past.tiers),
             "cuda_free": find_cuda_free(snapshot),
             "holders": find_top_holders(snapshot, grown, status.grower.process if status.grower else None),
             "firing_rows": firing,
             "events": link_events(
                 events[: MAX_FIRING if firing else MAX_HOLDERS], self._incidents(), snapshot.unix
             ),
-            "latest": {**self._latest(snapshot, rules), "chart": build_chart_point(snapshot)},
+            "latest": self._latest(snapshot, rules),
             "advice": advise_engines(snapshot),
         }
 
-    def status(self, snapshot: Snapshot) -> StatusLine:
-        """Return the status line of the latest snapshot."""
-        return build_status_line(snapshot, self._events(), self._grown(snapshot))
+    def landscape(self, snapshot: Snapshot, span: Range = RANGES[0]) -> PageLandscape:
+        """Draw the pools of a snapshot with a range of their past."""
+        thresholds, growths = self.thresholds(snapshot), self.growths(snapshot)
+        maps = (*build_maps(snapshot, thresholds), *build_limit_maps(snapshot, thresholds))
+        scene = Scene(
+            self._build_pasts(snapshot, span, growths),
+            {pool: one.growing for pool, one in growths.items()},
+            {one.target: one.level.word for one in snapshot.pressure},
+            find_ghosts(snapshot, self._events()),
+            snapshot.engines,
+        )
+        return draw_page(maps, scene)
 
-    def _grown(self, snapshot: Snapshot) -> Sequence[ProcessGrowth]:
+    def landscape_then(self, snapshot: Snapshot, past: HistoryInput, at: float, span: Range) -> bytes:
+        """Render the picture and the holders of an earlier time. Raises ProblemError if the history lacks it."""
+        found = query_past(snapshot, past, choose_window(past, at))
+        then = rewind(snapshot, found, past, at)
+        context = {
+            "landscape": draw_page(build_maps(then, self.thresholds(then)), Scene()),
+            "snapshot": then,
+            "pressure": {one.target: one for one in then.pressure},
+            "span": span,
+            "spans": available_ranges(past.tiers),
+            "holders": find_top_holders(then, ()),
+            "ago": snapshot.unix - at,
+        }
+        return self._render("landscape.html", context)
+
+    def growths(self, snapshot: Snapshot) -> dict[str, Growth]:
+        """Return the fastest growing process of each pool above OK."""
+        return find_growths(snapshot, self._growth, self._grown_lately(snapshot))
+
+    def _build_pasts(self, snapshot: Snapshot, span: Range, growths: Mapping[str, Growth]) -> dict[str, Past]:
+        """Return the pasts of all pools. The history is asked once for each step of a range."""
+        past = self._past()
+        if past is None:
+            return {}
+        window = choose_live_window(past, span, snapshot.unix)
+        key = (window.end, len(snapshot.pools) + len(snapshot.shares))
+        queried = self._queried.get(span.name)
+        if queried is None or queried[0] != key:
+            queried = self._queried[span.name] = (key, query_past(snapshot, past, window))
+        return build_live_pasts(snapshot, queried[1], window, past.events, growths, self._incidents())
+
+    def _grown_lately(self, snapshot: Snapshot) -> list[ProcessGrowth]:
         start = self._growth.boottime - GROWTH_SECONDS
         return self._growth.since(start, snapshot.unix - GROWTH_SECONDS)
+
+    def status(self, snapshot: Snapshot) -> StatusLine:
+        """Return the status line of the latest snapshot."""
+        return build_status_line(snapshot, self._events(), self._grown_lately(snapshot))
 
 
 class PageServices(Services, kw_only=True):

@@ -27,6 +27,7 @@ from memwatch.reporting.render.actions import describe_owner
 from memwatch.reporting.render.engine_view import describe_engine, list_parts
 from memwatch.reporting.render.summary import has_figures, until_utc
 from memwatch_monitor.alerts.rules import EVENTS
+from memwatch_web.pages import landscape_markup
 from memwatch_web.pages.charts import DASHES
 
 # On-disk cache of compiled Jinja2 templates. It saves half a second of the first page.
@@ -104,6 +105,7 @@ PARTS = (
     "holder_parts",
     "map_parts",
     "alert_parts",
+    "landscape_parts",
     "status_parts",
     "engine_parts",
     "device_parts",
@@ -141,6 +143,20 @@ WORDS = (
     "timestamp",
     "watts",
     "when",
+)
+
+# Filters of the landscape.
+LANDSCAPE = (
+    "area_attributes",
+    "describe_room",
+    "device_lines",
+    "gib",
+    "heading",
+    "maps_of",
+    "path",
+    "pixels",
+    "steps",
+    "worst_level",
 )
 
 
@@ -186,6 +202,7 @@ def create_environment() -> Environment:
     environment.filters["forecast"] = units.forecast
     environment.filters["sentence_case"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["last_word"] = lambda text: text.rpartition(" ")[2]
+    environment.filters |= {name: getattr(landscape_markup, name) for name in LANDSCAPE}
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)
     environment.tests["known"] = has_figures
@@ -193,6 +210,7 @@ def create_environment() -> Environment:
         "version": __version__,
         "revision": REVISION,
         "dashes": DASHES,
+        "page_paint": landscape_markup.PagePaint,
         "up": "",  # only error pages may be nested
         "paths": LINKS,
         "keys": KEYS,

@@ -1,6 +1,6 @@
 "use strict";
 
-// The server renders all content. This script detects stale data and draws the chart.
+// The server renders all content. This script detects stale data.
 
 (() => {
   const live = document.getElementById("live");
@@ -29,7 +29,6 @@
   // The end of a silence counts as a change: a critical level may be notified then.
   function announceLevel(before, after) {
     if (before.level === after.level && (!before.silence || after.silence)) return;
-    if (chart) chart.loadedAt = -Infinity; // with the new level
     announcement.textContent = after.verdict;
     document.dispatchEvent(new CustomEvent("memwatch:level", { detail: after }));
   }
@@ -59,14 +58,12 @@
 
   function accept(next) {
     if (next.seq === latest.seq && next.unix === latest.unix) return; // a repeated sample does not count as fresh data
-    const gap = now() - freshAt;
     announceLevel(latest, next);
     latest = next;
     freshAt = now();
     showTitle();
     showClock();
     showFiring(next.firing);
-    if (chart && !document.hidden) chart.add(next, gap);
   }
 
   function look() {
@@ -117,7 +114,6 @@
     }
     titles?.close();
     titles = null;
-    if (chart) chart.loadedAt = -Infinity;
     htmx.trigger(live, "reconnect");
   }
 
@@ -146,119 +142,6 @@
     Times.localise(fragment);
     accept(read(fragment));
   });
-
-  // ---- the chart: the component of the history page, with the samples of this page ----
-
-  const REFRESH_SECONDS = 30; // events, levels and gaps come with a request, values with each sample
-  const MAX_GAP_STEPS = 10;
-  const AHEAD = 0.14; // of the range: room for the forecast
-
-  class LiveChart {
-    constructor(box, slot) {
-      this.box = box;
-      this.slot = slot;
-      this.range = "10m";
-      this.pool = latest.chart.pool;
-      this.loadedAt = -Infinity;
-      this.plotBox = element("div", "past-chart");
-      this.plotBox.dataset.chart = this.pool ?? "";
-      this.plotBox.tabIndex = 0;
-      this.plotBox.setAttribute("role", "img");
-      this.plotBox.setAttribute("aria-label", "Memory over time");
-      box.replaceChildren(this.plotBox, element("div", "moment"));
-      this.chart = new PastChart(this.plotBox, (from, to) => this.zoom(from, to), AHEAD);
-      document.addEventListener("visibilitychange", () => this.load());
-      this.load();
-    }
-
-    // Opens the history; Back returns. There is no past to the right of now.
-    zoom(from, to) {
-      const end = Math.min(to, latest.unix);
-      if (end - from > 2) location.assign(this.link(from, end));
-    }
-
-    link(from, to) {
-      const time = (unix) => `${new Date(unix * 1000).toISOString().slice(0, 19)}Z`;
-      return `history?${new URLSearchParams({ range: this.range, from: time(from), to: time(to) })}`;
-    }
-
-    async load() {
-      if (!this.pool || document.hidden) return;
-      this.loadedAt = now();
-      const wanted = [this.pool, this.range];
-      let past;
-      try {
-        const answer = await fetch(`history/data?${new URLSearchParams({ pool: this.pool, range: this.range })}`);
-        if (!answer.ok) return;
-        past = await answer.json();
-      } catch {
-        return; // the banner shows a lost connection
-      }
-      if (wanted[0] !== this.pool || wanted[1] !== this.range) return; // the last request wins
-      this.offer(past);
-      past.thresholds = latest.thresholds;
-      if (past.live) past.start += past.now - past.end;
-      if (past.live) past.end = past.now;
-      this.plotBox.dataset.chart = this.pool;
-      this.past = past;
-      this.chart.show(past);
-      this.plotBox.setAttribute("aria-label", `${this.chart.chart.label} over time by holder, with thresholds, events and the forecast`);
-    }
-
-    // The ranges are links: with another button they open the history.
-    offer(past) {
-      if (this.slot.childElementCount) return;
-      if (past.pools.length > 1) this.slot.append(this.choice(past.pools));
-      const nav = element("nav", "past-spans");
-      nav.setAttribute("aria-label", "Time range");
-      for (const [name, label] of [...past.ranges, ["", "more"]]) {
-        const link = element("a");
-        link.textContent = label;
-        link.href = `history${name ? `?range=${name}` : ""}`;
-        if (name === this.range) link.setAttribute("aria-current", "true");
-        if (name) link.addEventListener("click", (event) => this.choose(event, nav, link, name));
-        nav.append(link);
-      }
-      this.slot.append(nav);
-    }
-
-    choose(event, nav, link, name) {
-      if (event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
-      event.preventDefault();
-      this.range = name;
-      for (const other of nav.children) other.toggleAttribute("aria-current", false);
-      link.setAttribute("aria-current", "true");
-      this.load();
-    }
-
-    choice(pools) {
-      const select = element("select");
-      select.setAttribute("aria-label", "Pool of the chart");
-      for (const [id, label] of pools) select.append(new Option(label, id, false, id === this.pool));
-      select.addEventListener("change", () => {
-        this.pool = select.value;
-        this.load();
-      });
-      return select;
-    }
-
-    add(tick, gap) {
-      this.pool ??= tick.chart.pool;
-      const point = tick.chart.pools[this.pool];
-      const isBehind = now() - this.loadedAt > REFRESH_SECONDS || gap > MAX_GAP_STEPS * tick.interval_seconds + 10;
-      if (isBehind || (this.past && tick.unix < this.past.now - 1)) this.load();
-      else if (this.past?.charts[0]?.stack && point) this.chart.add(tick.unix, point.used, point.layers, point.seconds_to_full);
-    }
-  }
-
-  function element(name, className = "") {
-    const made = document.createElement(name);
-    made.className = className;
-    return made;
-  }
-
-  const box = document.getElementById("chart");
-  const chart = box && new LiveChart(box, document.getElementById("spans"));
 
   if (document.hidden) openTitles();
   look();

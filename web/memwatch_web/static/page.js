@@ -24,6 +24,10 @@ const Times = (() => {
       // On a page about one moment the date is in its heading.
       time.textContent = "clock" in time.dataset ? clock(date, parts) : words(date, parts);
     }
+    // Words in a picture have no room for a date.
+    for (const word of root.querySelectorAll("[data-unix]")) {
+      word.textContent = clock(new Date(word.dataset.unix * 1000), "minutes" in word.dataset ? MINUTES : {});
+    }
   }
 
   const minutes = (unix) => words(new Date(unix * 1000), MINUTES);

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent
+from memwatch.reporting.render import words
 
 WEIGHTS, DRAFT, CACHE_USED, CACHE_FREE = "weights", "draft", "kv_used", "kv_reserved"
 CACHE, REST = "kv_cache", "remainder"
@@ -69,6 +70,24 @@ def _words(engine: Engine) -> Iterator[str]:
         yield f"KV {describe_use(engine.kv_cache_ratio, engine.kv_cache_mean_ratio)}"
     if not isinstance(engine.requests_waiting, Absent) and engine.requests_waiting:
         yield f"{engine.requests_waiting} waiting"
+
+
+def describe_load(engine: Engine) -> list[str]:
+    """Return name and version, then requests, tokens and KV cache, a line each, as far as they are known."""
+    version = "" if isinstance(engine.version, Absent) else f" {engine.version}"
+    lines = [f"{engine.title}{version}"]
+    requests = (engine.requests_running, engine.requests_waiting)
+    if not any(isinstance(one, Absent) for one in requests):
+        lines.append(f"{requests[0]} running, {requests[1]} waiting")
+    if engine.sleeping is True:
+        lines.append("asleep")
+    if not isinstance(engine.tokens_per_second, Absent):
+        lines.append(f"{engine.tokens_per_second:.0f} tokens/s")
+    if not isinstance(engine.kv_cache_ratio, Absent):
+        cache = engine.kv_cache_bytes
+        of = "" if isinstance(cache, Absent) else f" of {words.size(cache)}"
+        lines.append(f"KV: {describe_use(engine.kv_cache_ratio, engine.kv_cache_mean_ratio)}{of}")
+    return lines
 
 
 def describe_use(worst: float, mean: float | Absent | None, form: Callable[[float], str] = "{:.0%}".format) -> str:

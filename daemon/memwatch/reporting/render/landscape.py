@@ -58,7 +58,10 @@ class Rectangle(Struct, frozen=True):
 
 
 class Box(Struct, frozen=True):
-    """Bytes to scale: `height` is `size_bytes` times the scale. `kind`: its colour. `depth`: 0 in a pool itself."""
+    """Bytes to scale: `height` is `size_bytes` times the scale. `kind`: its colour. `depth`: 0 in a pool itself.
+
+    `link`: page of these bytes, relative to the pages. Empty if they are part of a box with a link.
+    """
 
     x: float
     y: float
@@ -68,6 +71,7 @@ class Box(Struct, frozen=True):
     kind: str
     depth: int
     title: str
+    link: str = ""
 
 
 class Line(Struct, frozen=True):
@@ -119,7 +123,7 @@ class Growing(Struct, frozen=True):
 class Node(Struct, frozen=True):
     """Bytes of a pool with a name. `start` and `part`: where they stand and how high, as fractions of the pool.
 
-    `grown`: the part of these bytes, at their top, that is new at this `level`.
+    `grown`: the part of these bytes, at their top, that is new at this `level`. `link`: their page.
     """
 
     kind: str
@@ -131,6 +135,7 @@ class Node(Struct, frozen=True):
     inside: tuple[Node, ...] = ()
     grown: float = 0.0
     level: str = ""
+    link: str = ""
 
     @property
     def depth(self) -> int:
@@ -141,17 +146,33 @@ def build_nodes(one: MemoryMap, growing: Growing | None = None) -> tuple[Node, .
     """Return what a pool holds, from the ground up. In memory of a GPU that is its holders, without a family."""
     if one.slices:
         return tuple(_build_slices(one))
-    holders = [_build_holder(found, one, growing) for found in one.segments if found.size_bytes]
+    holders = _lift_growing([_build_holder(found, one, growing) for found in one.segments if found.size_bytes])
     if one.pool is None or one.pool.kind in GPU_MEMORY:
         return tuple(holders)
     return tuple(_build_families(one, holders))
+
+
+def _lift_growing(nodes: Sequence[Node]) -> list[Node]:
+    """Put the process that grows on top of those of its kind: past and now show its bytes at one height."""
+    found = next((node for node in nodes if node.grown), None)
+    if found is None:
+        return list(nodes)
+    above = [one for one in nodes if one.kind == found.kind and one.start > found.start and one.details]
+    lifted = [_shift(found, sum(one.part for one in above)), *(_shift(one, -found.part) for one in above)]
+    others = [one for one in nodes if one is not found and one not in above]
+    return sorted([*others, *lifted], key=lambda one: one.start)
+
+
+def _shift(node: Node, by: float) -> Node:
+    return replace(node, start=node.start + by, inside=tuple(_shift(inner, by) for inner in node.inside))
 
 
 def _build_families(one: MemoryMap, holders: Sequence[Node]) -> Iterator[Node]:
     starts = accumulate((part.size_bytes for part in one.parts), initial=0)
     size = one.whole.size_bytes
     for part, before in zip(one.parts, starts, strict=False):
-        family = Node(part.kind, before / size, part.size_bytes / size, part.size_bytes, part.label)
+        link = "processes" if part.kind == "anonymous" else "devices" if part.kind == "devices" else ""
+        family = Node(part.kind, before / size, part.size_bytes / size, part.size_bytes, part.label, link=link)
         inside = _list_inside(family, holders)
         shares = [found for found in one.brackets if found.share and part.kind == "devices"]
         if shares and all(_find_share(node, shares) is not None or not _is_named(node) for node in inside):
@@ -170,7 +191,9 @@ def _build_shares(family: Node, shares: Sequence[Bracket], inside: Sequence[Node
     """Yield the shares of devices with their holders, and the memory of devices that no share explains."""
     end = family.start
     for found in shares:
-        share = Node("devices", found.start, found.width, found.size_bytes, found.label, (f"⊂ {whole}",))
+        share = Node(
+            "devices", found.start, found.width, found.size_bytes, found.label, (f"⊂ {whole}",), link="devices"
+        )
         named = tuple(node for node in inside if _is_named(node) and _find_share(node, [found]) is found)
         yield (
             replace(share, inside=(*named, *_build_rest(share, named, f"other in {share.name}")))
@@ -204,7 +227,7 @@ def _build_rest(parent: Node, nodes: Sequence[Node], name: str) -> tuple[Node, .
     if left <= 0:
         return ()
     start = max((node.start + node.part for node in nodes), default=parent.start)
-    return (Node(parent.kind, start, parent.start + parent.part - start, left, name),)
+    return (Node(parent.kind, start, parent.start + parent.part - start, left, name, link=parent.link),)
 
 
 def _build_holder(found: Segment, one: MemoryMap, growing: Growing | None) -> Node:
@@ -215,9 +238,20 @@ def _build_holder(found: Segment, one: MemoryMap, growing: Growing | None) -> No
     if process is None:
         named = any(other.process is not None and other.kind == found.kind for other in one.segments)
         return replace(node, name="other") if named and not found.label.startswith("other") else node
-    node = replace(node, details=(f"PID {process.pid}",))
+    node = replace(node, details=(f"PID {process.pid}",), link=f"processes/{process.pid}")
+    engine = next((drawn.engine for drawn in one.engine_parts if process.pid in drawn.engine.pids), None)
+    if engine is not None and kind == "devices":
+        model = () if isinstance(engine.model, Absent) else (engine.model.rpartition("/")[2],)
+        node = replace(node, name=engine.title, details=(f"{process.title} {process.pid}", *model))
     parts = [
-        Node(f"engine-{drawn.part.kind}", drawn.start, drawn.width, drawn.part.size_bytes, drawn.part.label)
+        Node(
+            f"engine-{drawn.part.kind}",
+            drawn.start,
+            drawn.width,
+            drawn.part.size_bytes,
+            drawn.part.label,
+            link=node.link,
+        )
         for drawn in one.engine_parts
         if process.pid in drawn.engine.pids and _list_inside(node, [_at(drawn.start, drawn.width)])
     ]
@@ -227,7 +261,7 @@ def _build_holder(found: Segment, one: MemoryMap, growing: Growing | None) -> No
         and found is _find_largest(one, process.pid)
     ):
         node = _mark_growth(node, growing)
-    return replace(node, inside=(*parts, *_build_rest(node, parts, "rest of the engine"))) if parts else node
+    return replace(node, inside=(*parts, *_build_rest(node, parts, "rest of engine"))) if parts else node
 
 
 def _find_largest(one: MemoryMap, pid: int) -> Segment:
@@ -257,14 +291,13 @@ def _build_slices(one: MemoryMap) -> Iterator[Node]:
             continue
         name = found.share.label.rpartition(" ")[2]
         if isinstance(found.used, Absent):
-            yield Node("unknown", found.start, found.width, limit, name, ("use not known",))
+            yield Node("unknown", found.start, found.width, limit, name, ("use not known",), link="devices")
         else:
             used = round(limit * found.used)
             filled = Node("devices", found.start, found.width * found.used, used, "used")
             free = Node("free", found.start + filled.part, found.width - filled.part, limit - used, "free")
-            yield Node(
-                "slice", found.start, found.width, limit, name, (), tuple(n for n in (filled, free) if n.size_bytes)
-            )
+            inside = tuple(node for node in (filled, free) if node.size_bytes)
+            yield Node("slice", found.start, found.width, limit, name, (), inside, link="devices")
         end = found.start + found.width
     left = size - round(end * size)
     if left > 0:
@@ -291,18 +324,47 @@ def choose_scale(maps: Iterable[MemoryMap], height: float) -> float:
     return height / largest if largest else 0.0
 
 
+class Tower(Struct, frozen=True):
+    """Contents of a pool, placed: the drawing, and the bytes without words in it.
+
+    `notes`: height on the page, name and figure of each of these.
+    """
+
+    drawing: Drawing
+    notes: tuple[tuple[float, str, str], ...]
+
+
 def draw_tower(
     one: MemoryMap, frame: Rectangle, gutter: float, font: float, growing: Growing | None = None
 ) -> Drawing:
     """Draw what a pool holds, filling the frame. `gutter`: room to the right of it for words, 0 for none."""
+    tower = place_tower(one, frame, gutter, font, growing)
+    return tower.drawing + write_beside(tower.notes, frame, gutter, font) if gutter else tower.drawing
+
+
+def place_tower(
+    one: MemoryMap,
+    frame: Rectangle,
+    gutter: float,
+    font: float,
+    growing: Growing | None = None,
+    ends: Mapping[int, tuple[float, ...]] = COLUMN_ENDS,
+    some: bool | None = None,
+) -> Tower:
+    """Place what a pool holds in the frame, with words inside where they fit. `gutter` as in `draw_tower`.
+
+    `ends`: those of columns, as in COLUMN_ENDS. `some`: write the lines that fit of words that do not fit, which is
+    so without a gutter.
+    """
     nodes = build_nodes(one, growing)
-    columns = COLUMN_ENDS[count_columns(nodes)]
+    columns = ends[count_columns(nodes)]
+    some = not gutter if some is None else some
     found = [pair for node in nodes for pair in place_boxes(node, frame, columns, 0)]
     inside: list[Text] = []
     above: list[Box] = []
     beside: list[tuple[float, str, str]] = []
     for box, node in found:
-        written = write_inside(box, node, font, some=not gutter)
+        written = write_inside(box, node, font, some=some)
         if node.grown:
             grown = box.height * node.grown
             size = round(node.size_bytes * node.grown)
@@ -314,15 +376,15 @@ def draw_tower(
         if not written:
             beside.append((box.y + box.height / 2, node.name, words.size(node.size_bytes)))
     drawing = Drawing((), (*(box for box, _ in found), *above), (_outline(frame),), tuple(inside))
-    if not isinstance(one.edge, Absent):
+    if not isinstance(one.edge, Absent) and not one.slices:
         y = frame.ground - one.edge * frame.height
         drawing += Drawing(lines=(Line("used", ((frame.x, y), (frame.right, y))),))
-        if isinstance(one.whole.used_bytes, int):
+        if isinstance(one.whole.used_bytes, int) and gutter:
             used = f"used {words.size(one.whole.used_bytes)}"
             longer = f"{used} · {words.ratio(one.whole.used_bytes / one.whole.size_bytes)}"
             fits = width_of(longer, font, strong=True) <= gutter - BESIDE * font
             beside.append((y, "", longer if fits else used))
-    return drawing + write_beside(beside, frame, gutter, font) if gutter else drawing
+    return Tower(drawing, tuple(beside))
 
 
 def count_columns(nodes: Iterable[Node]) -> int:
@@ -343,7 +405,7 @@ def place_boxes(node: Node, frame: Rectangle, columns: Sequence[float], depth: i
     kind = f"{node.kind}-family" if node.inside and not depth else node.kind
     title = f"{node.name}: {words.size(node.size_bytes)}"
     y = frame.ground - node.start * frame.height - height
-    yield Box(left, y, right - left, height, node.size_bytes, kind, depth, title), node
+    yield Box(left, y, right - left, height, node.size_bytes, kind, depth, title, node.link), node
     for one in node.inside:
         yield from place_boxes(one, frame, columns, depth + 1)
 
@@ -414,7 +476,7 @@ class Past(Struct, frozen=True):
     """The past of a pool. The last layer is not used memory. `levels`: from, to and word of each level above OK.
 
     `full_at`: when it is full at the current rate, in Unix seconds, None without such a forecast. `flags`: what
-    happened when, oldest first.
+    happened when, oldest first, with a page each in `flag_links` if there are any.
     """
 
     times: tuple[float, ...]
@@ -425,14 +487,22 @@ class Past(Struct, frozen=True):
     full_at: float | None = None
     flags: tuple[tuple[float, str], ...] = ()
     end_word: str = "now"
+    flag_links: tuple[str, ...] = ()
 
 
 def draw_past(past: Past, size_bytes: int, frame: Rectangle, strip: float) -> Drawing:
     """Draw the layers over time at the scale of the frame, and above it a strip of the levels, `strip` high."""
-    span = past.end - past.start
+    drawing = draw_layers(past, size_bytes, frame)
+    above = Drawing(tuple(draw_levels(past, replace(frame, y=frame.y - strip, height=strip))))
+    return drawing + above + Drawing(lines=(_outline(frame),))
 
-    def place_time(unix: float) -> float:
-        return frame.x + frame.width * min(1.0, max(0.0, (unix - past.start) / span))
+
+def _place_time(past: Past, frame: Rectangle, unix: float) -> float:
+    return frame.x + frame.width * min(1.0, max(0.0, (unix - past.start) / (past.end - past.start)))
+
+
+def draw_layers(past: Past, size_bytes: int, frame: Rectangle) -> Drawing:
+    """Draw the layers over time at the scale of the frame, and the line of used memory."""
 
     def place_bytes(size: float) -> float:
         return frame.ground - frame.height * min(1.0, size / size_bytes)
@@ -446,21 +516,25 @@ def draw_past(past: Past, size_bytes: int, frame: Rectangle, strip: float) -> Dr
             for size, low in zip(layer.sizes, below, strict=True)
         ]
         for first, last in find_runs(above):
-            x = [place_time(past.times[i]) for i in range(first, last)]
+            x = [_place_time(past, frame, past.times[i]) for i in range(first, last)]
             upper = [(x[i - first], place_bytes(above[i] or 0.0)) for i in range(first, last)]
             lower = [(x[i - first], place_bytes(below[i] or 0.0)) for i in range(first, last)]
             areas.append(Line(layer.kind, (*upper, *reversed(lower))))
             if number == len(past.layers) - 2:
                 lines.append(Line("used", tuple(upper)))
         below = above
-    for first, last in find_runs(below):
-        known = Rectangle(place_time(past.times[first]), frame.y - strip, 0, strip)
-        areas.append(_band("level-low", known.x, place_time(past.times[last - 1]), known))
-        areas += [
-            _band(f"level-{level}", place_time(began), place_time(ended), known)
-            for began, ended, level in past.levels
-        ]
-    return Drawing(tuple(areas), (), (*lines, _outline(frame)), ())
+    return Drawing(tuple(areas), (), tuple(lines))
+
+
+def draw_levels(past: Past, frame: Rectangle) -> Iterator[Line]:
+    """Yield an area as high as the frame for each time at a level, OK first."""
+    known = [None if None in sizes else 0.0 for sizes in zip(*(one.sizes for one in past.layers), strict=True)]
+    for first, last in find_runs(known):
+        left, right = (_place_time(past, frame, past.times[number]) for number in (first, last - 1))
+        yield _band("level-low", left, right, frame)
+        for began, ended, level in past.levels:
+            left, right = (_place_time(past, frame, unix) for unix in (began, ended))
+            yield _band(f"level-{level}", left, right, frame)
 
 
 def _band(kind: str, left: float, right: float, strip: Rectangle) -> Line:
@@ -566,7 +640,7 @@ def draw_cell(
         drawing += _draw_marks(one, frame, marks, font)
     now = Rectangle(ground.x + axis + before + marks, ground.y, left - before - marks, height)
     drawing += draw_tower(one, now, gutter, font, growing)
-    drawing += Drawing() if many else _draw_captions(one, now, font)
+    drawing += Drawing() if many else draw_captions(one, now, font)
     if past is not None and past.full_at is not None and marks:
         drawing += _draw_forecast(one, past, replace(now, x=now.x - marks, width=marks), font)
     drawing += _draw_axis(one, Rectangle(ground.x + axis, ground.y, 0, height), font) if not many else Drawing()
@@ -588,14 +662,18 @@ def _draw_title(one: MemoryMap, ground: Rectangle, axis: float, font: float, man
     return Drawing(texts=(Text(x, y, strong=label, behind=f" {figure}" if figure else ""),))
 
 
-def _draw_captions(one: MemoryMap, frame: Rectangle, font: float) -> Drawing:
+def draw_captions(
+    one: MemoryMap, frame: Rectangle, font: float, ends: Mapping[int, tuple[float, ...]] = COLUMN_ENDS
+) -> Drawing:
     """Say above the columns what is in them."""
     depth = count_columns(build_nodes(one))
     own = one.pool is None or one.pool.kind in GPU_MEMORY
     captions = ("held by", "used for") if own else (f"in {one.whole.label}", "held by", "used for")
+    if one.pool is not None and one.pool.kind is PoolKind.SYSTEM_RAM and frame.width * ends[depth][0] < 8 * font:
+        captions = ("in RAM", *captions[1:])
     if one.slices:
         captions = ("MIG instances", "used")
-    starts = (0.0, *COLUMN_ENDS[depth])
+    starts = (0.0, *ends[depth])
     rooms = [frame.width * (end - start) for start, end in pairwise(starts)]
     return Drawing(
         texts=tuple(
@@ -698,18 +776,24 @@ def draw_band(one: MemoryMap, place: Rectangle, scale: float, font: float) -> Dr
     size = one.whole.size_bytes
     part = max(1, math.ceil(size * scale / place.width))
     factor = scale / part
-    boxes = []
+    boxes, inside, start = [], [], 0
     for found in one.parts:
-        start = sum(before.size_bytes for before in one.parts[: one.parts.index(found)])
         x, width = place.x + start * factor, found.size_bytes * factor
+        start += found.size_bytes
         title = f"{found.label}: {words.size(found.size_bytes)}"
-        boxes.append(Box(x, place.y, width, place.height, found.size_bytes, found.kind, 0, title))
+        link = "processes" if found.kind == "anonymous" else ""
+        boxes.append(Box(x, place.y, width, place.height, found.size_bytes, found.kind, 0, title, link))
+        figure = f" {words.size(found.size_bytes)}"
+        if width_of(found.label, font, strong=True) + width_of(figure, font) <= width - 2 * INSET * font:
+            y = place.y + place.height / 2 + 0.36 * font
+            inside.append(Text(x + INSET * font, y, strong=found.label, behind=figure, kind=found.kind))
     used = one.whole.used_bytes
     figure = words.absent(used) if isinstance(used, Absent) else words.size_within(used, size)
     ratio = "at the GPUs' scale" if part == 1 else f"at 1/{part} of the GPUs' scale"
     frame = replace(place, width=size * factor)
     outline = ((frame.x, frame.y), (frame.right, frame.y), (frame.right, frame.ground), (frame.x, frame.ground))
-    words_above = Text(
-        place.x, place.y - 0.6 * font, strong=one.whole.label, behind=f" {figure} of {words.size(size)}, {ratio}"
-    )
-    return Drawing((), tuple(boxes), (Line("frame", (*outline, outline[0])),), (words_above,))
+    room = place.width - width_of(one.whole.label, font, strong=True)
+    behind = (f" {figure} of {words.size(size)}, {ratio}", f" {figure}, {ratio}", f" {ratio}", "")
+    fitting = next(text for text in behind if width_of(text, font) <= room or not text)
+    words_above = Text(place.x, place.y - 0.6 * font, strong=one.whole.label, behind=fitting)
+    return Drawing((), tuple(boxes), (Line("frame", (*outline, outline[0])),), (words_above, *inside))

@@ -307,7 +307,8 @@ def build_segments(
     """Yield the segments of a pool: its parts, with the largest processes named inside their kind of holder."""
     inside = frozenset(places)
     for part, segment in zip(parts, place_parts(parts, pool.size_bytes), strict=True):
-        if part.kind == "anonymous" and pool.kind is PoolKind.SYSTEM_RAM:
+        is_of_processes = part.kind == "anonymous" or (part.kind == "used" and pool.contents)
+        if is_of_processes and pool.kind is PoolKind.SYSTEM_RAM:
             resident = [(one.rss_bytes, "RSS", one) for one in processes if isinstance(one.rss_bytes, int)]
             yield from _split(segment, pool.size_bytes, resident)
         elif part.holder == "gpu":

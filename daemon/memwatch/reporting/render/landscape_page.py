@@ -1,0 +1,726 @@
+"""The landscape on a page: each pool as a tower of a fixed width, joined to a past as wide as the page leaves.
+
+Heights are pixels at one scale. Lengths across the past are in UNITS from its left edge to its right one, so that
+one drawing fits every width. Pure functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.core.engines.records import Engine
+from memwatch.core.model import Absent, PoolKind
+from memwatch.reporting.render import words
+from memwatch.reporting.render.engine_view import describe_load, engines_in
+from memwatch.reporting.render.landscape import (
+    LINE_HEIGHT,
+    STEPS,
+    Box,
+    Drawing,
+    Growing,
+    Line,
+    Past,
+    Rectangle,
+    Text,
+    draw_band,
+    draw_captions,
+    draw_layers,
+    draw_levels,
+    place_tower,
+    shorten,
+    spread,
+    width_of,
+)
+from memwatch.reporting.render.memory_map import MemoryMap, split_gpus
+
+FONT, TITLE_FONT = 11.0, 13.0
+# Heights in pixels: of the largest tower, of one of many GPUs, and of those of more than a row.
+TOWER, CELL, LOW_CELL = 372.0, 214.0, 104.0
+CELLS_OF_A_ROW, MAX_CELLS = 8, 16
+# Above and below a tower: words of the past and of the columns, and times.
+TOP, BOTTOM, CELL_BOTTOM = 44.0, 20.0, 17.0
+STRIP = 6.0
+# Across the past. An hour or a month has as many.
+UNITS = 1200.0
+# Time ahead in a past with a forecast, as a part of it.
+AHEAD = 0.1
+# A past at least this wide has words.
+WIDE_PAST = 330.0
+# Widths in pixels: of the marks between past and now, of a tower alone, beside a lower one, and of several, and of
+# the words beside them. They do not depend on what a pool holds: nothing moves when that changes.
+AXIS, MARKS, MARKS_NARROW = 40.0, 52.0, 18.0
+ALONE, BESIDE_LOW, OF_SEVERAL = 460.0, 330.0, 224.0
+NARROW, CELL_WIDTH = 218.0, 80.0
+# Ends of the columns of a narrow tower, in parts of its width.
+CELL_ENDS = {1: (1.0,), 2: (0.1, 1.0), 3: (0.1, 0.2, 1.0)}
+NARROW_ENDS = {1: (1.0,), 2: (0.4, 1.0), 3: (0.365, 0.645, 1.0)}
+GUTTER, GUTTER_OF_SEVERAL = 190.0, 178.0
+# A lower tower is drawn again larger, beside its place, and as high as this at most.
+MIN_TOWER, LOUPE = 40.0, 190.0
+LOUPE_WIDTH = 150.0
+# Beside GPUs whose towers would be lower than this, System RAM is drawn at a whole part of their scale.
+MIN_GPU_TOWER = 96.0
+# Widths of a pool that lies on its side.
+BANDS = (1358.0, 700.0, 264.0)
+BAND_HEIGHT, BAND_TOP = 28.0, 22.0
+# A process that the kernel killed is drawn for this time.
+GHOST_SECONDS = 60.0
+
+
+class Ghost(Struct, frozen=True):
+    """A process that the kernel killed a moment ago, and the bytes that came back."""
+
+    pool: str
+    name: str
+    size_bytes: int
+
+
+class Mark(Struct, frozen=True):
+    """The threshold of a level at a height in pixels. Its words stand at `word_y`, off the line of used memory."""
+
+    level: str
+    y: float
+    word: str
+    word_y: float
+
+
+class Word(Struct, frozen=True):
+    """Words in a past: at a part of its width, 0 to 1, moved by pixels. `unix`: a time that the words end with."""
+
+    at: float
+    y: float
+    text: str
+    shift: float = 0.0
+    anchor: str = "start"
+    kind: str = ""
+    link: str = ""
+    unix: float | None = None
+
+
+class PastPicture(Struct, frozen=True):
+    """A past: areas and lines in UNITS by pixels, words and flags by parts of the width. `now`: place of now.
+
+    `covers`: what is not page cache, over a ground of page cache: its hatch is not stretched with the picture.
+    `wash`: areas of the levels behind the memory. `ahead`: what is held now, in the time of the forecast. `flags`:
+    places and kinds of vertical lines.
+    """
+
+    past: Past
+    drawing: Drawing
+    covers: tuple[Line, ...]
+    wash: tuple[Line, ...]
+    ahead: tuple[Line, ...]
+    now: float
+    end: float
+    flags: tuple[tuple[float, str, str], ...]
+    words: tuple[Word, ...]
+    times: tuple[Word, ...]
+
+
+class Now(Struct, frozen=True):
+    """The contents of a pool, with the marks on its left. `width` and `height` of the picture in pixels.
+
+    `left_out`: names and figures of bytes without words in it.
+    """
+
+    width: float
+    height: float
+    drawing: Drawing
+    marks: tuple[Mark, ...] = ()
+    links: tuple[Word, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+class PageTower(Struct, frozen=True):
+    """One pool on a page. `height`: of its bytes. `narrow`: the picture for a phone, None where one fits both.
+
+    `figure`: what is used, or why that is not known. `ratio`: words about another scale.
+    """
+
+    map: MemoryMap
+    title: str
+    figure: str
+    height: float
+    axis: tuple[Text, ...]
+    past: PastPicture | None
+    now: Now
+    narrow: Now | None
+    ratio: str = ""
+
+
+class Sliver(Struct, frozen=True):
+    """A pool too low for words: to scale, and drawn again at `factor` times that."""
+
+    map: MemoryMap
+    title: str
+    figure: str
+    factor: int
+    height: float
+    drawing: Drawing
+    loupe: Now
+
+
+class PageBand(Struct, frozen=True):
+    """System RAM on its side, for several widths of the page, widest first."""
+
+    map: MemoryMap
+    widths: tuple[Now, ...]
+
+
+class PageLandscape(Struct, frozen=True):
+    """All pools. `cells`: towers without words beside them, several in a row. `more`: pools that are not drawn."""
+
+    towers: tuple[PageTower, ...]
+    slivers: tuple[Sliver, ...] = ()
+    bands: tuple[PageBand, ...] = ()
+    cells: bool = False
+    more: int = 0
+
+
+class Scene(Struct, frozen=True):
+    """State of the pools: pasts and the growing process by pool, levels by target, killed processes, engines."""
+
+    pasts: Mapping[str, Past] = {}
+    growing: Mapping[str, Growing] = {}
+    levels: Mapping[str, str] = {}
+    ghosts: tuple[Ghost, ...] = ()
+    engines: tuple[Engine, ...] = ()
+
+
+def draw_page(maps: Sequence[MemoryMap], scene: Scene) -> PageLandscape:
+    """Draw all pools at one scale, each with its past."""
+    maps = [one for one in maps if one.whole.size_bytes]
+    gpus, others = split_gpus(maps)
+    if gpus:
+        return _draw_many(gpus, others, scene)
+    parts = _choose_parts(maps)
+    scale = min((TOWER * parts[one.whole.id] / one.whole.size_bytes for one in maps), default=0.0)
+    scales = {one.whole.id: scale / parts[one.whole.id] for one in maps}
+    high = [one for one in maps if one.whole.size_bytes * scales[one.whole.id] >= MIN_TOWER]
+    low = [one for one in maps if one not in high]
+    width = OF_SEVERAL if len(high) > 1 else BESIDE_LOW if low else ALONE
+    return PageLandscape(
+        tuple(_draw_tower(one, scales[one.whole.id], scene, width, parts[one.whole.id]) for one in high),
+        tuple(_draw_sliver(one, scale, scene) for one in low),
+    )
+
+
+def _choose_parts(maps: Sequence[MemoryMap]) -> dict[str, int]:
+    """Return by how many the scale of each pool is divided: 1, and more for System RAM beside a small GPU."""
+    parts = {one.whole.id: 1 for one in maps}
+    gpus = [one.whole.size_bytes for one in maps if _is_gpu(one)]
+    for one in maps:
+        if gpus and not _is_gpu(one) and one.whole.size_bytes > max(gpus):
+            height = TOWER * min(gpus) / one.whole.size_bytes
+            parts[one.whole.id] = max(1, math.ceil(MIN_GPU_TOWER / height))
+    return parts
+
+
+def _is_gpu(one: MemoryMap) -> bool:
+    return one.pool is not None and one.pool.kind in (PoolKind.VRAM, PoolKind.HBM)
+
+
+def _draw_many(gpus: Sequence[MemoryMap], others: Sequence[MemoryMap], scene: Scene) -> PageLandscape:
+    lying = [one for one in others if one.pool is not None and one.pool.kind is PoolKind.SYSTEM_RAM]
+    cells = [*gpus, *(one for one in others if one not in lying)]
+    shown = cells[:MAX_CELLS]
+    height = CELL if len(shown) <= CELLS_OF_A_ROW else LOW_CELL
+    scale = height / max(one.whole.size_bytes for one in shown)
+    return PageLandscape(
+        tuple(_draw_cell(one, scale, scene) for one in shown),
+        bands=tuple(_draw_band(one, scale) for one in lying),
+        cells=True,
+        more=len(cells) - len(shown),
+    )
+
+
+def _draw_tower(one: MemoryMap, scale: float, scene: Scene, width: float, part: int) -> PageTower:
+    height = one.whole.size_bytes * scale
+    past = scene.pasts.get(one.whole.id)
+    return PageTower(
+        map=one,
+        title=one.whole.label,
+        figure=words.size(one.whole.size_bytes),
+        height=height,
+        axis=tuple(_list_axis(one, height)),
+        past=None if past is None else _draw_past(one, past, height, width != OF_SEVERAL),
+        now=_draw_now(one, height, scene, width),
+        narrow=_draw_narrow(one, height, scene),
+        ratio=f"drawn at 1/{part} of the GPU’s scale" if part > 1 else "",
+    )
+
+
+def _draw_cell(one: MemoryMap, scale: float, scene: Scene) -> PageTower:
+    height = one.whole.size_bytes * scale
+    past = scene.pasts.get(one.whole.id)
+    frame = Rectangle(0.0, STRIP + 2.0, CELL_WIDTH, height)
+    drawing = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene), CELL_ENDS).drawing
+    boxes = tuple(_mark_slices(one, drawing.boxes, frame, scene))
+    drawing = replace(drawing, boxes=boxes, texts=tuple(_write_cell(boxes)))
+    return PageTower(
+        map=one,
+        title=one.whole.label,
+        figure=_describe_use(one),
+        height=height,
+        axis=(),
+        past=None if past is None else _draw_past(one, past, height, False, top=STRIP + 2.0),
+        now=Now(CELL_WIDTH + 1.0, STRIP + 2.0 + height + CELL_BOTTOM, drawing),
+        narrow=None,
+    )
+
+
+def _mark_slices(one: MemoryMap, boxes: Iterable[Box], frame: Rectangle, scene: Scene) -> Iterator[Box]:
+    """Give what is used of a MIG instance above OK the colour of its level, and its level to its words."""
+    places = {round(frame.ground - found.start * frame.height, 3): found.share for found in one.slices}
+    for box in boxes:
+        share = places.get(round(box.y + box.height, 3))
+        level = scene.levels.get(share.id, "") if share else ""
+        title = box.title if share is None or not box.kind.startswith("slice") else f"{share.label}: {box.title}"
+        if level in ("medium", "high", "critical") and box.title.startswith("used"):
+            box = replace(box, kind=f"level-{level}", title=f"{title}, {level}")
+        yield box if not box.kind.startswith("slice") else replace(box, title=title)
+
+
+def _write_cell(boxes: Sequence[Box]) -> Iterator[Text]:
+    """Write names, sizes in GiB and PIDs into the boxes of one of many GPUs, as far as they fit."""
+    grown = {(box.x, box.y): box for box in boxes if box.kind.startswith("level-")}
+    slices = [box for box in boxes if box.kind.startswith("slice")]
+    for box in boxes:
+        name, _, figure = box.title.rpartition(": ")
+        size = figure.removesuffix(" GiB")
+        above = grown.get((box.x, box.y))
+        if box is above:
+            lines = [f"+{words.size(box.size_bytes).removesuffix(' GiB')}"]
+        elif box in slices:
+            continue
+        elif name in ("used", "free") and slices:
+            whole = next(
+                found
+                for found in slices
+                if found.y - 0.1 <= box.y and box.y + box.height <= found.y + found.height + 0.1
+            )
+            label, _, _ = whole.title.rpartition(": ")
+            is_larger = 2 * box.height >= whole.height
+            lines = (
+                [f"MIG {label}", *([size] if name == "used" else [])]
+                if is_larger
+                else [size]
+                if name == "used"
+                else []
+            )
+        else:
+            lines = [name, size, box.link.removeprefix("processes/") if box.link.startswith("processes/") else ""]
+        top = box.y + (above.height if above is not None and above is not box else 0.0)
+        rows = int((box.y + box.height - top - 1.0) / (LINE_HEIGHT * FONT))
+        fitting = [line for line in lines if line and width_of(line, FONT, strong=True) <= box.width - 8.0]
+        for row, line in enumerate(fitting[:rows]):
+            y = top + 12.0 + row * LINE_HEIGHT * FONT
+            text = Text(box.x + 5.0, y, kind=box.kind)
+            yield replace(text, strong=line) if row == 0 else replace(text, plain=line)
+
+
+def _describe_use(one: MemoryMap) -> str:
+    used, size = one.whole.used_bytes, one.whole.size_bytes
+    if isinstance(used, Absent):
+        return words.absent(used)
+    return f"{words.size_within(used, size)} of {words.size(size)}"
+
+
+def _growing_in(one: MemoryMap, scene: Scene) -> Growing | None:
+    return scene.growing.get(one.whole.id)
+
+
+def _draw_now(one: MemoryMap, height: float, scene: Scene, width: float) -> Now:
+    growing = _growing_in(one, scene)
+    several = width == OF_SEVERAL
+    gutter = GUTTER_OF_SEVERAL if several else GUTTER
+    frame = Rectangle(MARKS, TOP, width, height)
+    tower = place_tower(one, frame, gutter, FONT, growing)
+    blocks = [Block(y, ((name, figure),), y, y) for y, name, figure in tower.notes]
+    blocks += _list_actions(one, tower.drawing, scene)
+    blocks += _list_engines(one, tower.drawing, scene, several)
+    beside, links = write_gutter(blocks, frame, gutter)
+    drawing = _join_past(one, frame, 0.0) + tower.drawing + beside + draw_captions(one, frame, FONT)
+    drawing += _draw_ghosts(one, frame, scene) + _draw_leases(one, frame)
+    return Now(MARKS + width + gutter, TOP + height + BOTTOM, drawing, tuple(_list_marks(one, frame)), links)
+
+
+def _draw_narrow(one: MemoryMap, height: float, scene: Scene) -> Now:
+    frame = Rectangle(MARKS_NARROW, TOP, NARROW, height)
+    tower = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene), NARROW_ENDS, some=False)
+    drawing = _join_past(one, frame, 0.0) + tower.drawing + draw_captions(one, frame, FONT, NARROW_ENDS)
+    drawing += _draw_ghosts(one, frame, scene) + _draw_leases(one, frame)
+    marks = tuple(replace(mark, word="") for mark in _list_marks(one, frame))
+    left_out = tuple(f"{name} {figure}" for _, name, figure in tower.notes)
+    return Now(MARKS_NARROW + NARROW + 1.0, TOP + height + BOTTOM, drawing, marks, left_out=left_out)
+
+
+def _join_past(one: MemoryMap, frame: Rectangle, left: float) -> Drawing:
+    """Draw the line of used memory from the past to the tower."""
+    if isinstance(one.edge, Absent):
+        return Drawing()
+    y = frame.ground - one.edge * frame.height
+    return Drawing(lines=(Line("used", ((left, y), (frame.x, y))),))
+
+
+def _list_marks(one: MemoryMap, frame: Rectangle) -> Iterator[Mark]:
+    """Yield the thresholds, as far as they stand a line apart."""
+    used = math.inf if isinstance(one.edge, Absent) else frame.ground - one.edge * frame.height
+    last = math.inf
+    for mark in one.marks:
+        y = frame.ground - mark.position * frame.height
+        at = y
+        if abs(y - used) < 8.5:
+            at = used - 8.5 if y < used else used + 8.5
+        if last - at >= 0.9 * LINE_HEIGHT * FONT:
+            yield Mark(mark.level, y, f"{mark.threshold * 100:g}%", at)
+            last = at
+
+
+def _draw_ghosts(one: MemoryMap, frame: Rectangle, scene: Scene) -> Drawing:
+    """Draw the outline of what a killed process held, above used memory."""
+    mine = [ghost for ghost in scene.ghosts if ghost.pool == one.whole.id]
+    if not mine or isinstance(one.edge, Absent):
+        return Drawing()
+    ghost = mine[-1]
+    height = min(1.0 - one.edge, ghost.size_bytes / one.whole.size_bytes) * frame.height
+    width = min(frame.width * 0.58, 150.0)
+    left, ground = frame.right - width - 4.0, frame.ground - one.edge * frame.height
+    corners = ((left, ground), (left, ground - height), (left + width, ground - height), (left + width, ground))
+    lines = [ghost.name, f"killed, {words.change(-ghost.size_bytes)}"]
+    rows = int((height - 4.0) / (LINE_HEIGHT * FONT))
+    texts = tuple(
+        Text(
+            left + 6.0,
+            ground - height + 13.0 + row * LINE_HEIGHT * FONT,
+            strong=shorten(word, width - 10.0, FONT, strong=True),
+            kind="ghost",
+        )
+        for row, word in enumerate(lines[:rows])
+    )
+    return Drawing(lines=(Line("ghost", (*corners, corners[0])),), texts=texts)
+
+
+def _draw_leases(one: MemoryMap, frame: Rectangle) -> Drawing:
+    """Draw promised bytes over available ones, on the right."""
+    return Drawing(
+        boxes=tuple(
+            Box(
+                frame.right - 0.3 * frame.width,
+                frame.ground - (lease.start + lease.width) * frame.height,
+                0.3 * frame.width,
+                lease.width * frame.height,
+                round(lease.width * one.whole.size_bytes),
+                "leased",
+                1,
+                f"leased to {lease.lease.name}: {words.size(lease.held_bytes)}",
+            )
+            for lease in one.leases
+            if lease.width
+        )
+    )
+
+
+class Block(Struct, frozen=True):
+    """Lines of words beside a tower, each plain and strong, at the height of bytes from `top` to `ground`.
+
+    `bracket`: the bytes have a bracket in place of a leader. `link`: where the first line leads.
+    """
+
+    y: float
+    lines: tuple[tuple[str, str], ...]
+    top: float
+    ground: float
+    bracket: bool = False
+    link: str = ""
+
+
+def _list_actions(one: MemoryMap, drawing: Drawing, scene: Scene) -> Iterator[Block]:
+    """Yield what stopping the growing process frees, and the level that follows, over exactly its bytes."""
+    growing = _growing_in(one, scene)
+    used = one.whole.used_bytes
+    if growing is None or growing.level not in ("high", "critical") or isinstance(used, Absent):
+        return
+    link = f"processes/{growing.pid}"
+    mine = [box for box in drawing.boxes if box.link == link and not box.kind.startswith("engine")]
+    if not mine:
+        return
+    box = max(mine, key=lambda found: found.size_bytes)
+    left = (used - box.size_bytes) / one.whole.size_bytes
+    level = next((mark.level for mark in reversed(one.marks) if left >= mark.position), "low")
+    then = f"→ {words.ratio(left)}, {words.level(level)}"
+    name = box.title.rpartition(":")[0]
+    lines = ((f"stop {name}", ""), (words.change(-box.size_bytes), ""), (then, ""))
+    yield Block(box.y + box.height / 2, lines, box.y, box.y + box.height, True, link)
+
+
+def _list_engines(one: MemoryMap, drawing: Drawing, scene: Scene, several: bool) -> Iterator[Block]:
+    """Yield the load of each model server in the pool, beside its lowest part."""
+    places = {one.whole.id, *(row.share.id for row in one.rows)}
+    for engine in engines_in(scene.engines, places):
+        boxes = [box for box in drawing.boxes if box.link in {f"processes/{pid}" for pid in engine.pids}]
+        if boxes:
+            low = max(boxes, key=lambda box: (box.depth, box.y))
+            name, *load = describe_load(engine)
+            if width_of(name, FONT, strong=True) > GUTTER_OF_SEVERAL - 16.0:
+                name = engine.title
+            lines = (("", name), *((line, "") for line in load[: 2 if several else 4]))
+            yield Block(low.y + low.height / 2, lines, low.y, low.y + low.height)
+
+
+def write_gutter(blocks: Iterable[Block], frame: Rectangle, gutter: float) -> tuple[Drawing, tuple[Word, ...]]:
+    """Write blocks of words beside a tower, a line apart, each with a leader or a bracket to its bytes.
+
+    Those that do not fit one below the other are left out, the longest first.
+    """
+    step = LINE_HEIGHT * FONT
+    ordered = sorted(blocks, key=lambda block: block.y)
+    room = frame.height + TOP - 8.0
+    while ordered and sum(len(block.lines) for block in ordered) * step > room:
+        ordered.remove(max(ordered, key=lambda block: (len(block.lines), -block.ground + block.top)))
+    rows = [number for block in ordered for number in range(len(block.lines))]
+    wanted: list[float] = []
+    for block in ordered:
+        first = block.y - (len(block.lines) - 1) * step / 2
+        wanted += [first + number * step for number in range(len(block.lines))]
+    places = spread(wanted, step, frame.y - TOP + 12.0, frame.ground)
+    texts: list[Text] = []
+    lines: list[Line] = []
+    links: list[Word] = []
+    start, width = frame.right + 15.0, gutter - 16.0
+    at = iter(zip(places, rows, strict=True))
+    for block in ordered:
+        for plain, strong in block.lines:
+            y, row = next(at)
+            left = width - width_of(f" {strong}", FONT, strong=True) if strong else width
+            word = shorten(plain, left, FONT) if plain else ""
+            if row == 0:
+                lines += _draw_leader(block, frame, y + (len(block.lines) - 1) * step / 2, y)
+            if row == 0 and block.link:
+                links.append(Word(0.0, y + 4.0, word, start, link=block.link))
+                continue
+            strong = strong if plain else shorten(strong, width, FONT, strong=True)
+            kind = "muted" if plain and not (block.bracket or strong.startswith("used")) else ""
+            texts.append(Text(start, y + 4.0, f"{word} " if word and strong else word, strong, kind=kind))
+    return Drawing((), (), tuple(lines), tuple(texts)), tuple(links)
+
+
+def _draw_leader(block: Block, frame: Rectangle, middle: float, first: float) -> Iterator[Line]:
+    right = frame.right
+    if not block.bracket:
+        yield Line("leader", ((right, block.y), (right + 12.0, first)))
+        return
+    end = right + 8.0
+    yield Line(
+        "bracket", ((right + 3.0, block.top), (end, block.top), (end, block.ground), (right + 3.0, block.ground))
+    )
+    yield Line("bracket", ((end, (block.top + block.ground) / 2), (right + 12.0, middle)))
+
+
+def _list_axis(one: MemoryMap, height: float) -> Iterator[Text]:
+    """Yield bytes at round steps from the ground to the top, and the size of the pool at the top."""
+    size = one.whole.size_bytes
+    step = next((found for found in STEPS if height * found / size >= 5.0 * FONT), size)
+    unit = 1 << 30 if size >= 1 << 32 else 1 << 20
+    for place in (*range(0, size, step), size):
+        if place == size or (size - place) * height / size >= 1.4 * FONT:
+            y = TOP + height * (1 - place / size) + 4.0
+            figure = f"{place / unit:,.1f}" if place == size and size / unit < 1000 else f"{place / unit:,.0f}"
+            yield Text(AXIS - 5.0, y, plain=figure, anchor="end", kind="muted")
+
+
+def _draw_past(one: MemoryMap, past: Past, height: float, wide: bool, top: float = TOP) -> PastPicture:
+    """Draw a past. `wide`: it has room for words."""
+    ahead = AHEAD * (past.end - past.start) if past.full_at is not None else 0.0
+    window = replace(past, end=past.end + ahead)
+    span = window.end - window.start
+    now = (past.end - past.start) / span
+    frame = Rectangle(0.0, top, UNITS, height)
+    found = draw_layers(window, one.whole.size_bytes, frame)
+    strip = [_round(area) for area in draw_levels(window, Rectangle(0.0, top - STRIP, UNITS, STRIP))]
+    wash = [_round(area) for area in draw_levels(window, frame) if area.kind != "level-low"]
+    memory = [area for area in found.areas if area.kind != "page_cache"]
+    drawing = Drawing((*map(_round, memory), *strip), (), tuple(map(_round, found.lines)))
+    covers = tuple(_round(area) for area in _cover_cache(found.areas, frame))
+    y = None if isinstance(one.edge, Absent) else frame.ground - one.edge * height
+    if past.full_at is not None and y is not None and past.full_at > past.end:
+        held = Line("used", ((now * UNITS, y), (UNITS, y)))
+        drawing += Drawing(lines=(held, _draw_forecast(past, span, now, y, top)))
+    flags = tuple(_place_flags(past, span))
+    named = (*_name_flags(past, flags, top), *_name_layers(one, window, now, height, flags, top)) if wide else ()
+    return PastPicture(
+        past,
+        drawing,
+        covers,
+        tuple(wash),
+        tuple(_draw_ahead(window, now, one.whole.size_bytes, frame)) if ahead else (),
+        now,
+        window.end,
+        flags,
+        (*named, *_name_full(past, top)),
+        tuple(_list_times(window, now, wide)),
+    )
+
+
+def _cover_cache(areas: Iterable[Line], frame: Rectangle) -> Iterator[Line]:
+    """Yield free memory above page cache, and the times without figures."""
+    left, right = frame.x, frame.right
+    for area in areas:
+        if area.kind == "page_cache":
+            upper = area.points[: len(area.points) // 2]
+            first, last = upper[0][0], upper[-1][0]
+            yield Line("free", (*upper, (last, frame.y), (first, frame.y)))
+            if first > left:
+                yield Line("free", ((left, frame.y), (first, frame.y), (first, frame.ground), (left, frame.ground)))
+            left = last
+    if left < right:
+        yield Line("free", ((left, frame.y), (right, frame.y), (right, frame.ground), (left, frame.ground)))
+
+
+def _round(line: Line) -> Line:
+    return replace(line, points=thin_out(line.points))
+
+
+def thin_out(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Return the points without those between others at the same height, to half a pixel."""
+    rounded = [(round(x), round(2 * y) / 2) for x, y in points]
+    kept = rounded[:1]
+    for number in range(1, len(rounded) - 1):
+        level = rounded[number][1]
+        if not level == kept[-1][1] == rounded[number + 1][1] or rounded[number][0] == rounded[number + 1][0]:
+            kept.append(rounded[number])
+    return (*kept, *rounded[-1:])
+
+
+def _draw_forecast(past: Past, span: float, now: float, y: float, top: float) -> Line:
+    """Draw used memory at the current rate, to the top or to the end of the picture."""
+    left = (past.full_at or past.end) - past.end
+    ahead = span * (1 - now)
+    part = min(1.0, ahead / left)
+    return Line("forecast", ((now * UNITS, y), ((now + min(left, ahead) / span) * UNITS, y + (top - y) * part)))
+
+
+def _draw_ahead(past: Past, now: float, size_bytes: int, frame: Rectangle) -> Iterator[Line]:
+    """Yield the layers of now, below the line of used memory, up to the end of the picture."""
+    below = frame.ground
+    for layer in past.layers[:-1]:
+        above = below - frame.height * (layer.sizes[-1] or 0.0) / size_bytes
+        yield Line(layer.kind, ((now * UNITS, above), (UNITS, above), (UNITS, below), (now * UNITS, below)))
+        below = above
+
+
+def _place_flags(past: Past, span: float) -> Iterator[tuple[float, str, str]]:
+    links = past.flag_links or ("",) * len(past.flags)
+    for (unix, word), link in zip(past.flags, links, strict=True):
+        kind = "critical" if word.startswith("OOM kill") else "muted"
+        yield (unix - past.start) / span, kind, link
+
+
+def _name_flags(past: Past, flags: Sequence[tuple[float, str, str]], top: float) -> Iterator[Word]:
+    """Yield the words of the latest flags, as far as they have room beside each other."""
+    right = WIDE_PAST
+    for (at, kind, link), (_, word) in zip(reversed(flags), reversed(past.flags), strict=True):
+        width = width_of(word, FONT, strong=kind == "critical")
+        left = min(max(0.0, at * WIDE_PAST - width / 2), WIDE_PAST - width)
+        if left >= 0 and left + width <= right:
+            anchor = "start" if at < 0.3 else "end" if at > 0.7 else "middle"
+            yield Word(at, top - STRIP - 5.0, word, 0.0, anchor, kind, link)
+            right = left - FONT
+
+
+def _name_full(past: Past, top: float) -> Iterator[Word]:
+    if past.full_at is not None and past.full_at > past.end and top >= TOP:
+        yield Word(1.0, top - STRIP - 20.0, "full ~", 0.0, "end", "critical", unix=past.full_at)
+
+
+def _name_layers(
+    one: MemoryMap, past: Past, now: float, height: float, flags: Collection[tuple[float, str, str]], top: float
+) -> Iterator[Word]:
+    """Yield the names of layers where they are high enough for a line without a threshold or a flag through it."""
+    marks = [mark.position * height for mark in one.marks]
+    scale, span = height / one.whole.size_bytes, past.end - past.start
+    below = [0.0] * len(past.times)
+    for layer in past.layers:
+        above = [low + (size or 0.0) for low, size in zip(below, layer.sizes, strict=True)]
+        word = _name_layer(one, layer.kind)
+        part = (width_of(word, FONT, strong=True) + 16.0) / WIDE_PAST
+        for left in (now - part, 0.0, 0.5 * (now - part)):
+            inside = [n for n, time in enumerate(past.times) if left <= (time - past.start) / span <= left + part]
+            if not inside or any(left <= at <= left + part for at, *_ in flags):
+                continue
+            low, high = max(below[n] for n in inside) * scale, min(above[n] for n in inside) * scale
+            y = _find_line(low, high, marks)
+            if y is not None and word:
+                yield Word(left, top + height - y + 4.0, word, 8.0, kind=layer.kind)
+                break
+        below = above
+
+
+def _find_line(low: float, high: float, marks: Collection[float]) -> float | None:
+    """Return the height of a line of words between two heights that no mark crosses, nearest to their middle."""
+    middle, room = (low + high) / 2, (high - low) / 2 - 8.0
+    for step in range(int(room) + 1 if room >= 0 else 0):
+        for y in (middle - step, middle + step):
+            if all(abs(y - mark) >= 9.0 for mark in marks):
+                return y
+    return None
+
+
+def _name_layer(one: MemoryMap, kind: str) -> str:
+    if kind == "devices":
+        shares = [found.label for found in one.brackets if found.share is not None]
+        return shares[0] if len(shares) == 1 else "" if one.pool is not None and _is_gpu(one) else "GPU"
+    return {"anonymous": "processes", "page_cache": "page cache", "unattributed": "unattributed"}.get(kind, "")
+
+
+# Steps between times below a past, in seconds.
+TIME_STEPS = (60, 120, 300, 600, 1800, 3600, 7200, 14_400, 43_200, 86_400, 172_800, 432_000)
+
+
+def _list_times(past: Past, now: float, wide: bool) -> Iterator[Word]:
+    """Yield round times of day, and now."""
+    span = past.end - past.start
+    step = next((one for one in TIME_STEPS if span / one <= (5.5 if wide else 3.2)), TIME_STEPS[-1])
+    first = math.ceil(past.start / step)
+    for number in range(first, int(past.end // step) + 1):
+        at = (number * step - past.start) / span
+        if 0.06 <= at <= now - (0.13 if wide else 0.3):
+            yield Word(at, 0.0, "", 0.0, "middle", "muted", unix=float(number * step))
+    yield Word(now, 0.0, past.end_word, 0.0, "middle" if now < 0.96 else "end")
+
+
+def _draw_sliver(one: MemoryMap, scale: float, scene: Scene) -> Sliver:
+    """Draw a pool that is too low for words: to scale, and at a whole number times that."""
+    height = one.whole.size_bytes * scale
+    factor = max(1, int(LOUPE / height)) if height > 0 else 1
+    if factor >= 8:
+        factor = 1 << (factor.bit_length() - 1)
+    small = place_tower(one, Rectangle(0.0, 0.0, 44.0, height), 0.0, FONT)
+    frame = Rectangle(0.0, 1.0, LOUPE_WIDTH, height * factor)
+    large = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene))
+    return Sliver(
+        one,
+        one.whole.label,
+        _describe_use(one),
+        factor,
+        height,
+        replace(small.drawing, texts=(), lines=small.drawing.lines[:1]),
+        Now(
+            LOUPE_WIDTH + 1.0,
+            frame.height + 2.0,
+            large.drawing,
+            left_out=tuple(f"{n} {f}" for _, n, f in large.notes),
+        ),
+    )
+
+
+def _draw_band(one: MemoryMap, scale: float) -> PageBand:
+    found = []
+    for width in BANDS:
+        place = Rectangle(1.0, BAND_TOP, width - 2.0, BAND_HEIGHT)
+        found.append(Now(width, BAND_TOP + BAND_HEIGHT + 2.0, draw_band(one, place, scale, FONT)))
+    return PageBand(one, tuple(found))

@@ -1,0 +1,390 @@
+"""The past of pools in the words of the landscape: layers, levels and events, and the state at an earlier time.
+
+Pure functions of a snapshot and the stored history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.core.events import Event
+from memwatch.core.model import Absent, Content, Pool, Process, Share
+from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth
+from memwatch.core.snapshot import Level, Pressure, Snapshot
+from memwatch.reporting.incidents.records import Incident
+from memwatch.reporting.render import words
+from memwatch.reporting.render.composition import LAYER_KINDS, build_layers, find_sources, split_now
+from memwatch.reporting.render.landscape import Growing, Layer, Past
+from memwatch.reporting.render.landscape_page import GHOST_SECONDS, Ghost
+from memwatch.reporting.render.memory_map import GPU_MEMORY
+from memwatch_monitor.history.holders import FOOTPRINTS, parse_name
+from memwatch_monitor.history.series import AllSeries
+from memwatch_monitor.history.tiers import Bucket
+from memwatch_monitor.render.status_line import KILLED, rank_growers
+from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.pages.charts import find_level_spans, find_pool
+from memwatch_web.pages.history_data import (
+    RANGES,
+    HistoryInput,
+    Range,
+    TimeWindow,
+    build_window,
+    find_seconds_to_full,
+    list_columns,
+    row_seconds,
+)
+from memwatch_web.pages.overview import MIN_HISTORY_SECONDS, value_at
+
+POINTS = 120
+# Holders are recorded every ten seconds.
+HOLDER_SECONDS, HOLDER_POINTS = 20.0, 4
+# A reading of a process that grows is more than the one before by this part of the latest step.
+MIN_STEP_RATIO = 0.2
+
+
+def choose_window(past: HistoryInput, end: float) -> TimeWindow:
+    """Return the ten minutes before a time."""
+    found = build_window(RANGES[0], max(0.0, end - RANGES[0].seconds), max(1.0, end), end, past.tiers)
+    return replace(found, points=POINTS, grain_seconds=max(found.grain_seconds, found.seconds / POINTS))
+
+
+def query_past(snapshot: Snapshot, past: HistoryInput, window: TimeWindow) -> dict[str, PoolPast]:
+    """Return the past of every pool, by its id."""
+    found = {}
+    for pool in snapshot.pools:
+        names = find_sources(pool, snapshot.shares).names
+        buckets = {name: past.buckets(name, window) for name in names}
+        levels = past.buckets(f"pressure.{pool.id}.level", window)
+        times = tuple(one.boottime for one in buckets[names[0]])
+        found[pool.id] = PoolPast(times, tuple(list_columns(pool, buckets, snapshot.shares)), tuple(levels))
+    return found
+
+
+class PoolPast(Struct, frozen=True):
+    """Sizes of the layers of a pool at these times in Unix seconds, and its levels."""
+
+    times: tuple[float, ...]
+    columns: tuple[tuple[float | None, ...], ...]
+    levels: tuple[Bucket, ...]
+
+    @property
+    def last(self) -> tuple[float, ...]:
+        """Return the sizes at the last time that has them, or nothing."""
+        known = (column for column in reversed(self.columns) if None not in column)
+        return tuple(size or 0.0 for size in next(known, ()))
+
+
+def build_pasts(
+    snapshot: Snapshot, found: Mapping[str, PoolPast], window: TimeWindow, events: Sequence[Event], latest: float
+) -> dict[str, Past]:
+    """Return the past of each pool in the words of the landscape."""
+    pasts = {}
+    for pool in snapshot.pools:
+        its, layers = found[pool.id], build_layers(pool, find_sources(pool, snapshot.shares))
+        spans = find_level_spans(its.levels, window.grain_seconds)
+        known = [time for time, column in zip(its.times, its.columns, strict=True) if None not in column]
+        pasts[pool.id] = Past(
+            its.times,
+            max(window.start, min(known, default=window.start)),
+            window.end,
+            tuple(
+                Layer(LAYER_KINDS[layer.holder], tuple(column[number] for column in its.columns))
+                for number, layer in enumerate(layers)
+            ),
+            tuple((span.start, span.end, span.level.word) for span in spans),
+            None if (left := find_seconds_to_full(pool.id, snapshot)) is None else snapshot.unix + left,
+            tuple(_list_kills(events, pool.id, window)),
+            "now" if snapshot.unix >= latest else words.clock(snapshot.unix)[:8],
+        )
+    return pasts
+
+
+def _list_kills(events: Sequence[Event], pool: str, window: TimeWindow) -> Iterator[tuple[float, str]]:
+    """Yield the OOM kills of a pool, oldest first."""
+    for event in reversed(events):
+        if event.kind == "oom_kill" and event.target == pool and window.start < event.unix <= window.end:
+            killed = KILLED.match(event.text)
+            name = killed["name"] if killed else None
+            yield event.unix, f"OOM kill: {name}" if name else "OOM kill"
+
+
+def rewind(snapshot: Snapshot, found: Mapping[str, PoolPast], past: HistoryInput, at: float) -> Snapshot:
+    """Return the state at an earlier time: pools with the layers that the history keeps, and levels by use.
+
+    Holders are those whose footprint the history keeps: the largest of that time.
+    Raises ProblemError if the history has no pool of that time.
+    """
+    pools = tuple(_rewind_pool(pool, found[pool.id].last) for pool in snapshot.pools)
+    if not any(isinstance(pool.used_bytes, int) for pool in pools):
+        raise ProblemError(404, f"the history has nothing of {words.moment(at)}: /history shows what is kept.")
+    shares = tuple(_rewind_share(share, past, at) for share in snapshot.shares)
+    pressure = tuple(
+        _rewind_pressure(one, pool, found[pool.id])
+        for pool in pools
+        for one in snapshot.pressure
+        if one.target == pool.id and isinstance(pool.used_bytes, int)
+    )
+    return replace(
+        snapshot,
+        unix=at,
+        pools=pools,
+        shares=shares,
+        pressure=pressure,
+        processes=tuple(find_past_processes(snapshot, past, at)),
+        engines=(),
+        leases=(),
+        silences=(),
+    )
+
+
+def find_past_processes(snapshot: Snapshot, past: HistoryInput, at: float) -> Iterator[Process]:
+    """Yield the processes with a recorded footprint at a time. GPU memory is placed where all processes hold it."""
+    titles, then = past.history.titles(), at - past.to_wall
+    held_in = {place for process in snapshot.processes for place in process.device_bytes}
+    place = held_in.pop() if len(held_in) == 1 else None
+    for name in past.history.names():
+        parsed = parse_name(name)
+        if parsed is None or parsed[0] != "process" or parsed[2] not in FOOTPRINTS:
+            continue
+        size = _value_before(past.history, name, then)
+        if size is None:
+            continue
+        held = _value_before(past.history, f"process.{parsed[1]}.device_bytes", then) or 0.0
+        pid, _, start = parsed[1].partition("-")
+        known = place is not None or not held
+        resident = round(max(0.0, size - held)) if known else Absent.NOT_AVAILABLE
+        yield Process(
+            pid=int(pid),
+            start_time=float(start or 0),
+            name=titles.get(f"process.{parsed[1]}", Absent.NOT_AVAILABLE),
+            rss_bytes=resident,
+            footprint_bytes=round(size),
+            footprint_basis="",
+            device_bytes={place: round(held)} if place is not None and held else {},
+        )
+
+
+def _value_before(history: AllSeries, name: str, boottime: float) -> float | None:
+    """Return the last reading of a holder within HOLDER_SECONDS before a time, or None."""
+    try:
+        buckets = history.query(name, boottime - HOLDER_SECONDS, boottime, HOLDER_POINTS)
+    except KeyError:
+        return None
+    return next((one.average for one in reversed(buckets) if one.average is not None), None)
+
+
+def _rewind_pool(pool: Pool, layers: Sequence[float]) -> Pool:
+    if not layers:
+        nothing = Absent.NOT_AVAILABLE
+        return replace(pool, used_bytes=nothing, available_bytes=nothing, free_bytes=nothing, contents=())
+    *held, cache = (round(size) for size in layers)
+    used = min(sum(held), pool.size_bytes)
+    cache = min(cache, pool.size_bytes - used)
+    kinds = ("devices", "used", "unattributed") if len(held) == 3 else ("used", "unattributed")
+    sizes = [min(size, used) for size in held]
+    sizes[-2] += used - sum(sizes)
+    parts = (*zip(kinds, sizes, strict=True), ("page_cache", cache), ("free", pool.size_bytes - used - cache))
+    return replace(
+        pool,
+        used_bytes=used,
+        available_bytes=pool.size_bytes - used,
+        free_bytes=pool.size_bytes - used - cache,
+        unattributed_bytes=Absent.NOT_AVAILABLE,
+        reserved_bytes=Absent.NOT_AVAILABLE,
+        overlap=False,
+        contents=tuple(Content(kind, size) for kind, size in parts if size),
+    )
+
+
+def _rewind_share(share: Share, past: HistoryInput, at: float) -> Share:
+    used = value_at(past.history.machine, f"share.{share.id}.used_bytes", at - past.to_wall - MIN_HISTORY_SECONDS)
+    return replace(share, used_bytes=Absent.NOT_AVAILABLE if used is None else round(used))
+
+
+def _rewind_pressure(now: Pressure, pool: Pool, found: PoolPast) -> Pressure:
+    ratio = pool.used_bytes / pool.size_bytes if isinstance(pool.used_bytes, int) else 0.0
+    level = next((Level(int(one.maximum)) for one in reversed(found.levels) if one.maximum is not None), Level.LOW)
+    return Pressure(now.target, level, level, ratio, kind=now.kind)
+
+
+def choose_live_window(past: HistoryInput, wanted: Range, now: float) -> TimeWindow:
+    """Return a range before now in POINTS steps that stay where they are until the next step has ended."""
+    grain = wanted.seconds / POINTS
+    end = now // grain * grain
+    row = row_seconds(wanted.seconds, past.tiers)
+    return TimeWindow(wanted, max(0.0, end - wanted.seconds - grain), end, POINTS + 1, True, max(grain, row))
+
+
+class Growth(Struct, frozen=True):
+    """The process that grows in a pool: from `base_bytes` on, by `sizes` in bytes at Unix times, oldest first.
+
+    `kind`: the bytes that it holds there.
+    """
+
+    growing: Growing
+    kind: str
+    base_bytes: int
+    sizes: tuple[tuple[float, int], ...]
+
+    def grown_at(self, unix: float) -> float:
+        """Return the bytes by which it had grown at a time, between two readings in proportion."""
+        for (start, before), (end, after) in pairwise(self.sizes):
+            if start <= unix <= end and end > start:
+                return before + (after - before) * (unix - start) / (end - start) - self.base_bytes
+        return 0.0
+
+
+def find_growths(snapshot: Snapshot, tracker: GrowthTracker, grown: Sequence[ProcessGrowth]) -> dict[str, Growth]:
+    """Return the fastest growing process of each pool above OK. `grown`: growth of the last half minute."""
+    found = {}
+    levels = {one.target: one.level for one in snapshot.pressure}
+    for pool in snapshot.pools:
+        level = levels.get(pool.id, Level.LOW)
+        if level is Level.LOW:
+            continue
+        mine = {one.process.pid: kind for one in grown if (kind := _find_kind(one, pool, snapshot))}
+        grower = next(iter(rank_growers((one for one in grown if one.process.pid in mine), snapshot)), None)
+        if grower is None:
+            continue
+        process, to_wall = grower.process, snapshot.unix - snapshot.monotonic
+        readings = [(time + to_wall, size) for time, size in tracker.past(process)]
+        sizes = find_run(_add_reading(readings, snapshot, process))
+        if len(sizes) > 1:
+            by = sizes[-1][1] - sizes[0][1]
+            growing = Growing(pool.id, process.pid, level.word, by, sizes[-1][0] - sizes[0][0])
+            found[pool.id] = Growth(growing, mine[process.pid], sizes[0][1], tuple(sizes))
+    return found
+
+
+def _find_kind(one: ProcessGrowth, pool: Pool, snapshot: Snapshot) -> str:
+    """Return the kind of bytes by which a process grows in a pool, or nothing if it grows elsewhere."""
+    inside = {share.id for share in snapshot.shares if find_pool(share.id, snapshot) == pool.id}
+    held = sum(
+        size
+        for place, size in one.process.device_bytes.items()
+        if isinstance(size, int) and place in (pool.id, *inside)
+    )
+    other = sum(size for size in one.process.device_bytes.values() if isinstance(size, int)) - held
+    resident = one.process.rss_bytes if isinstance(one.process.rss_bytes, int) else 0
+    if pool.kind in GPU_MEMORY:
+        return "devices" if held and held >= resident else ""
+    if held > resident:
+        return "devices"
+    return "anonymous" if resident and resident >= other else ""
+
+
+def _add_reading(
+    readings: list[tuple[float, int]], snapshot: Snapshot, process: Process
+) -> list[tuple[float, int]]:
+    now = next((one for one in snapshot.processes if one.pid == process.pid), process).footprint_low_bytes
+    if isinstance(now, Absent) or (readings and snapshot.unix - readings[-1][0] < 1.0):
+        return readings
+    return [*readings, (snapshot.unix, now)]
+
+
+def find_run(readings: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Return the newest readings through which a process grows without a pause, oldest first."""
+    rates = [(b - a) / (to - start) for (start, a), (to, b) in pairwise(readings) if to > start]
+    if not rates or rates[-1] <= 0:
+        rates = rates[:-1]
+        readings = readings[:-1]
+    if not rates:
+        return []
+    latest, number = max(rates[-2:]), len(rates)
+    while number > 0 and rates[number - 1] >= MIN_STEP_RATIO * latest:
+        number -= 1
+    return list(readings[number:])
+
+
+def build_live_pasts(
+    snapshot: Snapshot,
+    found: Mapping[str, PoolPast],
+    window: TimeWindow,
+    events: Sequence[Event],
+    growths: Mapping[str, Growth],
+    incidents: Sequence[Incident] = (),
+) -> dict[str, Past]:
+    """Return the past of each pool up to this very snapshot, with the bytes that grow as a layer."""
+    until = replace(window, end=snapshot.unix)
+    pasts = build_pasts(snapshot, found, until, events, snapshot.unix)
+    levels = {one.target: one.level for one in snapshot.pressure}
+    return {
+        pool.id: _link_flags(
+            _split_growth(
+                _extend(pasts[pool.id], pool, snapshot, window, levels.get(pool.id, Level.LOW)),
+                growths.get(pool.id),
+            ),
+            incidents,
+        )
+        for pool in snapshot.pools
+    }
+
+
+def _extend(past: Past, pool: Pool, snapshot: Snapshot, window: TimeWindow, level: Level) -> Past:
+    now = split_now(pool, snapshot)
+    half = window.grain_seconds / 2
+    end, known = snapshot.unix, past.start > window.start
+    start = past.start if known else end - window.range.seconds
+    levels = [one for one in past.levels if one[0] < window.end]
+    if level is not Level.LOW:
+        began = min(window.end, end)
+        if levels and levels[-1][2] == level.word and levels[-1][1] >= window.end - window.grain_seconds:
+            began = levels.pop()[0]
+        levels.append((began, end, level.word))
+    return replace(
+        past,
+        times=(*(time + half for time in past.times), end),
+        start=min(start, end - 1.0),
+        layers=tuple(
+            replace(layer, sizes=(*layer.sizes, size)) for layer, size in zip(past.layers, now, strict=True)
+        ),
+        levels=tuple(levels),
+    )
+
+
+def _split_growth(past: Past, growth: Growth | None) -> Past:
+    """Draw the bytes that grow as a layer above those of their kind, in the colour of the level."""
+    if growth is None or growth.kind not in (layer.kind for layer in past.layers):
+        return past
+    layers = []
+    for layer in past.layers:
+        if layer.kind != growth.kind:
+            layers.append(layer)
+            continue
+        grown = [
+            None if size is None else max(0.0, min(size, growth.grown_at(time)))
+            for time, size in zip(past.times, layer.sizes, strict=True)
+        ]
+        rest = [None if size is None else size - (by or 0.0) for size, by in zip(layer.sizes, grown, strict=True)]
+        layers += [Layer(layer.kind, tuple(rest)), Layer(f"level-{growth.growing.level}", tuple(grown))]
+    return replace(past, layers=tuple(layers))
+
+
+def _link_flags(past: Past, incidents: Sequence[Incident]) -> Past:
+    """Lead each flag to the incident at its time, else to the history of that moment."""
+
+    def find(unix: float) -> str:
+        for one in incidents:
+            if one.began - 5.0 <= unix <= (one.ended or past.end) + 5.0:
+                return f"incidents/{one.id}"
+        return f"history?from={words.timestamp(unix - 60)}&to={words.timestamp(unix + 60)}"
+
+    return replace(past, flag_links=tuple(find(unix) for unix, _ in past.flags))
+
+
+def find_ghosts(snapshot: Snapshot, events: Iterable[Event]) -> tuple[Ghost, ...]:
+    """Return the processes that were killed within GHOST_SECONDS in a pool, the latest last."""
+    kills = () if isinstance(snapshot.kernel_log, Absent) else snapshot.kernel_log.kills
+    held = {kill.text: kill.anonymous_bytes for kill in kills}
+    pools = [pool.id for pool in snapshot.pools]
+    return tuple(
+        Ghost(event.target, killed["name"], size)
+        for event in reversed(list(events))
+        if event.kind == "oom_kill" and snapshot.unix - event.unix <= GHOST_SECONDS
+        if event.target in pools and (killed := KILLED.match(event.text)) and killed["name"]
+        if isinstance(size := held.get(event.text, Absent.NOT_AVAILABLE), int)
+    )
