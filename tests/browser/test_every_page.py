@@ -35,7 +35,6 @@ MAX_SHIFT_ON_A_PHONE = 0.02
 # In Swagger UI the headings that expand an operation contain buttons.
 OF_SWAGGER = "nested-interactive: ['.opblock-summary-control']"
 PHONES = (390, 360)
-CHART = "() => document.querySelector('#chart .u-over') || !document.querySelector('#chart')"
 
 
 @pytest.mark.parametrize(("sample", "name"), VISITS)
@@ -81,7 +80,6 @@ def test_history_on_a_phone_does_not_shift(browser: SharedBrowser, sample: str) 
 
 def wait_until_complete(page: Page, name: str) -> None:
     """Wait for charts, for two updates, or for the operations of the API."""
-    page.wait_for_function(CHART)
     if name == "docs":
         page.locator(".opblock").first.wait_for()
     elif name == "history":

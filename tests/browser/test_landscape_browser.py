@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import read_frames
 from memwatchd.settings.schema import DEMOS
 from support.axe import faults
-from support.browsing import SharedBrowser
-from support.live_page import showing, visiting
+from support.browsing import SharedBrowser, opened
+from support.daemon_process import running_daemon
+from support.live_page import showing, visiting, wait_for_ticks
 from support.sample_mig import eight_by_seven
 from support.sample_site import Site
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, hostile_names, unknown_figures
@@ -170,6 +172,19 @@ def test_moment_under_the_pointer_is_shown_until_the_pointer_leaves(browser: Sha
         expect(title).to_contain_text("Esc = now")
         page.keyboard.press("Escape")
         expect(title).to_contain_text("Now, ")
+
+
+def test_parts_that_do_not_change_stay_on_the_page(browser: SharedBrowser, tmp_path: Path) -> None:
+    """The stream of a daemon sends them empty. The past is one of them within its step, the events are another."""
+    with (
+        running_daemon(tmp_path, "--demo", "dgx-spark", "--at", "60s") as daemon,
+        opened(browser, daemon.url) as page,
+    ):
+        wait_for_ticks(page, 4)
+
+        expect(page.locator("#events .events li")).not_to_have_count(0)
+        expect(page.locator("svg.past path")).not_to_have_count(0)
+        expect(page.locator("[data-same]")).to_have_count(0)
 
 
 def test_range_redraws_the_past_and_stays_live(browser: SharedBrowser) -> None:

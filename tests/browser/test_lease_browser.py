@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from memwatch.reporting.render.landscape_page import TOWER
 from support.axe import faults
 from support.browsing import SharedBrowser, opened
 from support.daemon_process import RunningDaemon, get, running_daemon
 from support.ingest_client import post
 
 GIB = 1 << 30
-HATCHED = "#pool-ram rect.leased"
-WIDTH = f'parseFloat(document.querySelector("{HATCHED}").getAttribute("width"))'
+HATCHED = "#pool-ram .now-wide rect.b-leased"
+HEIGHT = f'parseFloat(document.querySelector("{HATCHED}").getAttribute("height"))'
 
 
 @pytest.fixture
@@ -31,13 +32,13 @@ def test_lease_is_hatched_until_it_ends(browser: SharedBrowser, daemon: RunningD
         body = {"bytes": 30 * GIB, "target": "ram", "seconds": 595, "pid": os.getpid(), "name": "train.py"}
         _, granted = post(daemon, "/api/v1/leases", body)
         page.wait_for_selector(HATCHED, state="attached")
-        width, size = page.evaluate(WIDTH), daemon.snapshot()["pools"][0]["size_bytes"]
-        words = page.inner_text("#pool-ram .leases").split()
+        height, size = page.evaluate(HEIGHT), daemon.snapshot()["pools"][0]["size_bytes"]
+        words = page.inner_text(".landscape .leases").split()
         found = faults(page)
         get(daemon.port, f"/api/v1/leases/{granted['id']}", method="DELETE")
         page.wait_for_selector(HATCHED, state="detached")
 
-    assert width == pytest.approx(30 * GIB / size * 100, abs=0.01)
+    assert height == pytest.approx(30 * GIB / size * TOWER, abs=0.1)
     assert words[:7] == ["leased", "to", "train.py", "(PID", f"{os.getpid()}),", "9", "min"]
     assert words[-3:] == ["left", "30.0", "GiB"]
     assert found == []

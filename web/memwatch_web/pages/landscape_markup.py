@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from markupsafe import Markup
@@ -13,6 +14,7 @@ from memwatch.reporting.render.landscape_page import PageLandscape
 from memwatch.reporting.render.memory_map import MemoryMap
 
 GIB = 1 << 30
+BREAKS = re.compile(r"\n\s*")
 # Kinds that are drawn as a pattern of the page.
 PATTERNS = {
     "page_cache": "cache",
@@ -54,6 +56,11 @@ def pixels(length: float) -> str:
 def gib(size_bytes: int) -> str:
     """Format bytes in GiB to a MiB: "37.021"."""
     return f"{size_bytes / GIB:.3f}".rstrip("0").rstrip(".")
+
+
+def compact(markup: str) -> Markup:
+    """Return markup without line breaks and the spaces behind them: each line is one more field of an event."""
+    return Markup(BREAKS.sub("", markup))  # noqa: S704  escaped by the template
 
 
 def path(points: Sequence[tuple[float, float]]) -> str:

@@ -40,6 +40,8 @@ from memwatch_web.pages.history_data import (
 from memwatch_web.pages.overview import MIN_HISTORY_SECONDS, value_at
 
 POINTS = 120
+# A past is drawn again within a step if used memory has moved by this part of its pool.
+NEAR_RATIO = 0.01
 # Holders are recorded every ten seconds.
 HOLDER_SECONDS, HOLDER_POINTS = 20.0, 4
 # A reading of a process that grows is more than the one before by this part of the latest step.
@@ -219,6 +221,21 @@ def choose_live_window(past: HistoryInput, wanted: Range, now: float) -> TimeWin
     return TimeWindow(wanted, max(0.0, end - wanted.seconds - grain), end, POINTS + 1, True, max(grain, row))
 
 
+class DrawnPast(Struct, frozen=True):
+    """A past as it was drawn for a snapshot, with the level of its pool."""
+
+    past: Past
+    level: Level | None
+
+    def serves(self, pool: Pool, level: Level | None, now: float, grain_seconds: float) -> bool:
+        """Check that it may stand beside the pool of now: less than a step old, with the same level and height."""
+        sizes = [layer.sizes[-1] for layer in self.past.layers[:-1]]
+        if level is not self.level or None in sizes or isinstance(pool.used_bytes, Absent):
+            return False
+        is_near = abs(sum(size or 0.0 for size in sizes) - pool.used_bytes) <= NEAR_RATIO * pool.size_bytes
+        return is_near and 0 <= now - self.past.end < grain_seconds
+
+
 class Growth(Struct, frozen=True):
     """The process that grows in a pool: from `base_bytes` on, by `sizes` in bytes at Unix times, oldest first.
 
@@ -253,7 +270,7 @@ def find_growths(snapshot: Snapshot, tracker: GrowthTracker, grown: Sequence[Pro
         process, to_wall = grower.process, snapshot.unix - snapshot.monotonic
         readings = [(time + to_wall, size) for time, size in tracker.past(process)]
         sizes = find_run(_add_reading(readings, snapshot, process))
-        if len(sizes) > 1:
+        if sizes:
             by = sizes[-1][1] - sizes[0][1]
             growing = Growing(pool.id, process.pid, level.word, by, sizes[-1][0] - sizes[0][0])
             found[pool.id] = Growth(growing, mine[process.pid], sizes[0][1], tuple(sizes))
@@ -297,7 +314,7 @@ def find_run(readings: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     latest, number = max(rates[-2:]), len(rates)
     while number > 0 and rates[number - 1] >= MIN_STEP_RATIO * latest:
         number -= 1
-    return list(readings[number:])
+    return list(readings[number:]) if number < len(readings) - 1 else []
 
 
 def build_live_pasts(

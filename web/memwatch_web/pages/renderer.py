@@ -54,6 +54,7 @@ from memwatch_web.pages.history_data import RANGES, HistoryInput, Range, availab
 from memwatch_web.pages.history_view import ChartView, HistoryView, RejectedQuery
 from memwatch_web.pages.incident_page import build_page, build_row
 from memwatch_web.pages.landscape_past import (
+    DrawnPast,
     Growth,
     PoolPast,
     build_live_pasts,
@@ -209,6 +210,7 @@ class Pages:
         self._growth = growth or GrowthTracker()
         self._config, self._past, self._incidents = config, past, incidents
         self._queried: dict[str, tuple[tuple[float, int], dict[str, PoolPast]]] = {}
+        self._drawn: dict[tuple[str, str], DrawnPast] = {}
         self._cpu = CpuShare()
         self.machines: Callable[[Snapshot], Sequence[Neighbour]] = lambda _: ()
         self._environment = shared_environment()
@@ -460,7 +462,10 @@ class Pages:
         return find_growths(snapshot, self._growth, self._grown_lately(snapshot))
 
     def _build_pasts(self, snapshot: Snapshot, span: Range, growths: Mapping[str, Growth]) -> dict[str, Past]:
-        """Return the pasts of all pools. The history is asked once for each step of a range."""
+        """Return the pasts of all pools. The history is asked once for each step of a range.
+
+        A past stays as it is for a step, unless its pool moves: the stream repeats no path each second.
+        """
         past = self._past()
         if past is None:
             return {}
@@ -469,7 +474,15 @@ class Pages:
         queried = self._queried.get(span.name)
         if queried is None or queried[0] != key:
             queried = self._queried[span.name] = (key, query_past(snapshot, past, window))
-        return build_live_pasts(snapshot, queried[1], window, past.events, growths, self._incidents())
+        pasts = build_live_pasts(snapshot, queried[1], window, past.events, growths, self._incidents())
+        levels = {one.target: one.level for one in snapshot.pressure}
+        for pool in snapshot.pools:
+            drawn, level = self._drawn.get((span.name, pool.id)), levels.get(pool.id)
+            if drawn is None or not drawn.serves(pool, level, snapshot.unix, window.grain_seconds):
+                drawn = DrawnPast(pasts[pool.id], level)
+                self._drawn[span.name, pool.id] = drawn
+            pasts[pool.id] = drawn.past
+        return pasts
 
     def _grown_lately(self, snapshot: Snapshot) -> list[ProcessGrowth]:
         start = self._growth.boottime - GROWTH_SECONDS

@@ -148,6 +148,7 @@ WORDS = (
 # Filters of the landscape.
 LANDSCAPE = (
     "area_attributes",
+    "compact",
     "describe_room",
     "device_lines",
     "gib",

@@ -132,6 +132,14 @@
     if (event.detail.message.event === page) event.detail.message.event = "";
   });
 
+  // A part that has not changed since the message before is sent empty: it stays as it is.
+  function keepSame(fragment) {
+    for (const part of fragment.querySelectorAll("[data-same]")) {
+      const shown = document.getElementById(part.id);
+      if (shown) part.replaceWith(shown.cloneNode(true));
+    }
+  }
+
   live.addEventListener("htmx:before:swap", (event) => {
     if (event.target !== live) return; // a part inside, by a link
     const fragment = event.detail.tasks[0]?.fragment;
@@ -139,6 +147,7 @@
       event.preventDefault(); // not a fragment of memwatchd: an error page, a login form of a proxy
       return;
     }
+    keepSame(fragment);
     Times.localise(fragment);
     accept(read(fragment));
   });

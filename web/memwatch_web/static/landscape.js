@@ -106,6 +106,7 @@
     for (const [id, before] of parts) document.getElementById(id)?.replaceWith(before);
     parts.clear();
     point();
+    htmx.trigger(live, "reconnect"); // for all parts: those that have not changed since are not sent again
     if (hasFocus) firstPast()?.focus({ preventScroll: true });
   }
 

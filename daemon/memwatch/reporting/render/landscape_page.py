@@ -46,6 +46,8 @@ TOP, BOTTOM, CELL_BOTTOM = 44.0, 20.0, 17.0
 STRIP = 6.0
 # Across the past. An hour or a month has as many.
 UNITS = 1200.0
+# Pixels by which a line of the past may miss a figure.
+NEAR = 0.6
 # Time ahead in a past with a forecast, as a part of it.
 AHEAD = 0.1
 # A past at least this wide has words.
@@ -279,15 +281,19 @@ def _mark_slices(one: MemoryMap, boxes: Iterable[Box], frame: Rectangle, scene: 
     for box in boxes:
         share = places.get(round(box.y + box.height, 3))
         level = scene.levels.get(share.id, "") if share else ""
-        title = box.title if share is None or not box.kind.startswith("slice") else f"{share.label}: {box.title}"
+        title = (
+            box.title
+            if share is None or not box.kind.startswith("slice")
+            else f"{share.label}: {words.size(box.size_bytes)}"
+        )
         if level in ("medium", "high", "critical") and box.title.startswith("used"):
-            box = replace(box, kind=f"level-{level}", title=f"{title}, {level}")
+            box = replace(box, kind=f"level-{level}", title=title)
         yield box if not box.kind.startswith("slice") else replace(box, title=title)
 
 
 def _write_cell(boxes: Sequence[Box]) -> Iterator[Text]:
     """Write names, sizes in GiB and PIDs into the boxes of one of many GPUs, as far as they fit."""
-    grown = {(box.x, box.y): box for box in boxes if box.kind.startswith("level-")}
+    grown = {(box.x, box.y): box for box in boxes if box.title.startswith("+")}
     slices = [box for box in boxes if box.kind.startswith("slice")]
     for box in boxes:
         name, _, figure = box.title.rpartition(": ")
@@ -303,7 +309,7 @@ def _write_cell(boxes: Sequence[Box]) -> Iterator[Text]:
                 for found in slices
                 if found.y - 0.1 <= box.y and box.y + box.height <= found.y + found.height + 0.1
             )
-            label, _, _ = whole.title.rpartition(": ")
+            label = whole.title.rpartition(": ")[0].rpartition(" ")[2]
             is_larger = 2 * box.height >= whole.height
             lines = (
                 [f"MIG {label}", *([size] if name == "used" else [])]
@@ -541,15 +547,16 @@ def _draw_past(one: MemoryMap, past: Past, height: float, wide: bool, top: float
     now = (past.end - past.start) / span
     frame = Rectangle(0.0, top, UNITS, height)
     found = draw_layers(window, one.whole.size_bytes, frame)
-    strip = [_round(area) for area in draw_levels(window, Rectangle(0.0, top - STRIP, UNITS, STRIP))]
-    wash = [_round(area) for area in draw_levels(window, frame) if area.kind != "level-low"]
-    memory = [area for area in found.areas if area.kind != "page_cache"]
-    drawing = Drawing((*map(_round, memory), *strip), (), tuple(map(_round, found.lines)))
-    covers = tuple(_round(area) for area in _cover_cache(found.areas, frame))
-    y = None if isinstance(one.edge, Absent) else frame.ground - one.edge * height
+    strip = [_round_area(area) for area in draw_levels(window, Rectangle(0.0, top - STRIP, UNITS, STRIP))]
+    wash = [_round_area(area) for area in draw_levels(window, frame) if area.kind != "level-low"]
+    memory = [_down_to_ground(area, frame) for area in reversed(found.areas) if area.kind != "page_cache"]
+    drawing = Drawing((*memory, *strip), (), tuple(map(_round, found.lines)))
+    covers = tuple(_round_cover(area) for area in _cover_cache(found.areas, frame))
+    held = sum(layer.sizes[-1] or 0.0 for layer in past.layers[:-1])
+    y = frame.ground - min(1.0, held / one.whole.size_bytes) * height if past.times else None
     if past.full_at is not None and y is not None and past.full_at > past.end:
-        held = Line("used", ((now * UNITS, y), (UNITS, y)))
-        drawing += Drawing(lines=(held, _draw_forecast(past, span, now, y, top)))
+        ahead_of_now = Line("used", ((now * UNITS, y), (UNITS, y)))
+        drawing += Drawing(lines=(ahead_of_now, _draw_forecast(past, span, now, y, top)))
     flags = tuple(_place_flags(past, span))
     named = (*_name_flags(past, flags, top), *_name_layers(one, window, now, height, flags, top)) if wide else ()
     return PastPicture(
@@ -585,15 +592,42 @@ def _round(line: Line) -> Line:
     return replace(line, points=thin_out(line.points))
 
 
+def _down_to_ground(area: Line, frame: Rectangle) -> Line:
+    """Return a layer with all below it, which is drawn over it: half of the points."""
+    upper = thin_out(area.points[: len(area.points) // 2])
+    return replace(area, points=(*upper, (upper[-1][0], frame.ground), (upper[0][0], frame.ground)))
+
+
+def _round_area(area: Line) -> Line:
+    half = len(area.points) // 2
+    return replace(area, points=(*thin_out(area.points[:half]), *thin_out(area.points[half:])))
+
+
+def _round_cover(area: Line) -> Line:
+    """Return the upper edge of page cache with fewer points, and the corners above it."""
+    return replace(area, points=(*thin_out(area.points[:-2]), *thin_out(area.points[-2:])))
+
+
 def thin_out(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return the points without those between others at the same height, to half a pixel."""
+    """Return the points from left to right, or right to left, without those near the lines between others.
+
+    In whole units and half pixels. A line that is left is at most NEAR pixels from each point of before.
+    """
     rounded = [(round(x), round(2 * y) / 2) for x, y in points]
-    kept = rounded[:1]
-    for number in range(1, len(rounded) - 1):
-        level = rounded[number][1]
-        if not level == kept[-1][1] == rounded[number + 1][1] or rounded[number][0] == rounded[number + 1][0]:
-            kept.append(rounded[number])
-    return (*kept, *rounded[-1:])
+    kept = {0, len(rounded) - 1}
+    parts = [(0, len(rounded) - 1)]
+    while parts:
+        first, last = parts.pop()
+        (left, start), (right, end) = rounded[first], rounded[last]
+        slope = (end - start) / (right - left) if right != left else 0.0
+        far, number = max(
+            ((abs(rounded[n][1] - start - slope * (rounded[n][0] - left)), n) for n in range(first + 1, last)),
+            default=(0.0, first),
+        )
+        if far > NEAR:
+            kept.add(number)
+            parts += [(first, number), (number, last)]
+    return tuple(rounded[number] for number in sorted(kept))
 
 
 def _draw_forecast(past: Past, span: float, now: float, y: float, top: float) -> Line:

@@ -1,0 +1,195 @@
+"""The landscape of a page, without a browser: scale, ratios, odd machines, pasts and growth."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.core.events import Event
+from memwatch.core.kernel_log import KernelLog, OomKill
+from memwatch.core.model import Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.core.snapshot import Level, Pressure, Snapshot
+from memwatch.reporting.render.landscape import Growing, Layer, Past
+from memwatch.reporting.render.landscape_page import (
+    CELL,
+    LOW_CELL,
+    NEAR,
+    TOWER,
+    PageLandscape,
+    Scene,
+    draw_page,
+    thin_out,
+)
+from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
+from memwatch_web.pages.landscape_past import find_ghosts, find_run
+from memwatch_web.pages.renderer import Pages
+from support.html_reader import Reader
+from support.sample_parts import GIB, vram
+from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu, mig_server
+
+
+def drawn(snapshot: Snapshot, scene: Scene = Scene()) -> PageLandscape:  # noqa: B008  frozen
+    return draw_page((*build_maps(snapshot, {}), *build_limit_maps(snapshot, {})), scene)
+
+
+def with_gpus(count: int, size: int = 80 * GIB) -> Snapshot:
+    cards = tuple(vram(f"gpu{n}", f"VRAM {n}", size=size, used=size // 2, reserved=0) for n in range(count))
+    base = discrete_gpu()
+    return replace(base, pools=(base.pools[0], *cards), shares=(), devices=(), pressure=())
+
+
+@pytest.mark.parametrize(
+    ("count", "shown", "more", "height"),
+    [(3, 3, 0, CELL), (8, 8, 0, CELL), (16, 16, 0, LOW_CELL), (20, 16, 4, LOW_CELL)],
+)
+def test_many_gpus_are_cells_at_one_scale(count: int, shown: int, more: int, height: float) -> None:
+    """More than a row of them is half as high. System RAM lies below."""
+    found = drawn(with_gpus(count))
+
+    assert (len(found.towers), found.more, found.cells) == (shown, more, True)
+    assert {tower.height for tower in found.towers} == {height}
+    assert len(found.bands) == 1
+
+
+def test_system_ram_beside_a_small_gpu_states_a_whole_part_of_its_scale() -> None:
+    """512 GiB beside 24 GiB: at one scale the GPU would be 17 pixels high."""
+    large = Pool(
+        "ram", PoolKind.SYSTEM_RAM, "System RAM", 512 * GIB, 100 * GIB, 412 * GIB, "test", Quality.MEASURED
+    )
+    card = vram("gpu0", "VRAM", size=24 * GIB, used=12 * GIB, reserved=0)
+    found = drawn(replace(calm_workstation(), pools=(large, card), shares=(), pressure=()))
+
+    beside, gpu = found.towers
+
+    assert (beside.ratio, gpu.ratio) == ("drawn at 1/6 of the GPU’s scale", "")
+    assert gpu.height / 24 == pytest.approx(6 * beside.height / 512)
+    assert max(beside.height, gpu.height) <= TOWER
+
+
+def test_low_pool_is_a_sliver_to_scale_with_a_loupe_of_a_whole_factor() -> None:
+    carve_out = Pool(
+        "gpu0", PoolKind.CARVEOUT, "GPU carve-out", 512 << 20, 455 << 20, 57 << 20, "", Quality.MEASURED
+    )
+    calm = calm_workstation()
+    found = drawn(replace(calm, pools=(*calm.pools, carve_out)))
+
+    (sliver,) = found.slivers
+    (tower,) = found.towers
+
+    assert sliver.height / (512 << 20) == pytest.approx(tower.height / calm.pools[0].size_bytes)
+    assert sliver.loupe.height - 2.0 == pytest.approx(sliver.factor * sliver.height)
+    assert sliver.factor == 1 << (sliver.factor.bit_length() - 1)
+
+
+def test_odd_machines_are_drawn() -> None:
+    """No pools, a pool without a size, 1 PiB, and 64 MIG instances."""
+    calm, mig = calm_workstation(), mig_server()
+    empty = Pool("gpu0", PoolKind.VRAM, "VRAM", 0, 0, 0, "test", Quality.MEASURED)
+    huge = Pool("ram", PoolKind.SYSTEM_RAM, "RAM", 1 << 50, 1 << 40, (1 << 50) - (1 << 40), "", Quality.MEASURED)
+    one = next(share for share in mig.shares if share.kind is ShareKind.MIG_INSTANCE)
+    slices = tuple(
+        replace(one, id=f"mig{n}", label=f"MIG {n}", limit_bytes=GIB, used_bytes=GIB // 2) for n in range(64)
+    )
+    others = tuple(share for share in mig.shares if share.kind is not ShareKind.MIG_INSTANCE)
+
+    assert drawn(replace(calm, pools=(), shares=(), pressure=())).towers == ()
+    assert len(drawn(replace(calm, pools=(*calm.pools, empty))).towers) == 1
+    assert len(drawn(replace(calm, pools=(huge,), shares=(), pressure=())).towers) == 1
+    assert drawn(replace(mig, shares=(*others, *slices), devices=(), pressure=())).towers
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_box_has_its_bytes_or_is_on_a_loupe(name: str) -> None:
+    found = drawn(SAMPLES[name]())
+    for tower in found.towers:
+        scale = tower.height / tower.map.whole.size_bytes
+        for now in filter(None, (tower.now, tower.narrow)):
+            assert all(abs(box.height - box.size_bytes * scale) < 1 for box in now.drawing.boxes)
+
+
+def test_growth_is_on_top_of_its_family_with_what_stopping_it_frees() -> None:
+    snapshot = critical_gb10()
+    grower = snapshot.processes[0]
+    growing = Growing("ram", grower.pid, "critical", 5 * GIB, 60.0)
+    (tower,) = drawn(snapshot, Scene(growing={"ram": growing})).towers
+
+    grown = next(box for box in tower.now.drawing.boxes if box.kind == "level-critical")
+    held = [box for box in tower.now.drawing.boxes if box.link == f"processes/{grower.pid}"]
+    largest = max(held, key=lambda box: box.size_bytes)
+
+    assert grown.height == pytest.approx(tower.height * 5 * GIB / snapshot.pools[0].size_bytes, abs=0.1)
+    assert grown.y == pytest.approx(largest.y)
+    assert [word.text for word in tower.now.links] == [f"stop {grower.title}"]
+
+
+def test_past_is_thinner_and_near_every_figure() -> None:
+    points = [(float(x), 100.0 + (x % 7) * 0.05 if x < 60 else 100.0 - x) for x in range(120)]
+
+    kept = thin_out(points)
+
+    assert len(kept) < 12
+    for x, y in points:
+        (left, start), (right, end) = next(pair for pair in pairwise(kept) if pair[1][0] >= x)
+        assert abs(start + (end - start) * (x - left) / (right - left) - y) <= NEAR + 0.26
+
+
+def test_forecast_continues_used_memory_to_the_right() -> None:
+    snapshot = critical_gb10()
+    size = snapshot.pools[0].size_bytes
+    layers = (Layer("devices", (size * 0.5, size * 0.9)), Layer("page_cache", (0.0, 0.0)))
+    past = Past((0.0, 600.0), 0.0, 600.0, layers, full_at=630.0)
+    (tower,) = drawn(snapshot, Scene(pasts={"ram": past})).towers
+    assert tower.past is not None
+
+    forecast = next(line for line in tower.past.drawing.lines if line.kind == "forecast")
+
+    assert tower.past.now == pytest.approx(600 / 660)
+    assert forecast.points[0][0] == pytest.approx(1200 * 600 / 660)
+    assert forecast.points[1] == pytest.approx((1200 * 630 / 660, 44.0), abs=0.1)
+
+
+def test_growth_begins_after_its_last_pause() -> None:
+    load, pause, growth = [(0, 0), (10, 60)], [(20, 60), (30, 60)], [(40, 64), (50, 68), (60, 72)]
+
+    assert find_run([*load, *pause, *growth]) == [pause[-1], *growth]
+    assert find_run([*load, *pause]) == []
+
+
+def test_killed_process_is_an_outline_for_a_minute() -> None:
+    """At a process's own limit the pool is not concerned: its event has no target."""
+    kill = OomKill(1, 51210, "train.py", 40 * GIB, "machine")
+    snapshot = replace(critical_gb10(), kernel_log=KernelLog(kills=(kill,)))
+    event = Event(1, snapshot.unix - 6, "oom_kill", kill.text, "ram")
+
+    (ghost,) = find_ghosts(snapshot, [event])
+
+    assert (ghost.pool, ghost.name, ghost.size_bytes) == ("ram", "train.py", 40 * GIB)
+    assert find_ghosts(snapshot, [replace(event, unix=snapshot.unix - 61)]) == ()
+    assert find_ghosts(snapshot, [replace(event, target=None)]) == ()
+    calm = replace(snapshot, pools=(calm_workstation().pools[0],), shares=(), devices=(), pressure=())
+    (tower,) = drawn(calm, Scene(ghosts=(ghost,))).towers
+    outline = next(line for line in tower.now.drawing.lines if line.kind == "ghost")
+    heights = [y for _, y in outline.points]
+    used = calm.pools[0].used_bytes
+    assert isinstance(used, int)
+    size = calm.pools[0].size_bytes
+    shown = min(40 * GIB, size - used)
+    assert max(heights) - min(heights) == pytest.approx(tower.height * shown / size, abs=0.1)
+
+
+def test_level_of_a_mig_instance_colours_what_it_uses() -> None:
+    """Its GPU among others has the worst level of its instances."""
+    mig = mig_server()
+    one = next(share for share in mig.shares if share.kind is ShareKind.MIG_INSTANCE)
+    spare = tuple(vram(f"spare{n}", f"VRAM {n}", size=80 * GIB, used=GIB, reserved=0) for n in range(3))
+    judged = Pressure(one.id, Level.CRITICAL, Level.CRITICAL, 0.97)
+    snapshot = replace(mig, pools=(*mig.pools, *spare), pressure=(judged,))
+
+    page = Reader(Pages().page("overview", snapshot))
+
+    pool = next(attrs for _, attrs in page.tags if attrs.get("id") == f"pool-{one.within}")
+    assert "level-critical" in str(pool["class"])
+    assert any(attrs.get("class") == "b-level-critical" for _, attrs in page.tags)
+    assert isinstance(one, Share)
