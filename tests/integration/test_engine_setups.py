@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from memwatch.core.collectors.engines import PORT_UNKNOWN, Collector
-from memwatch.core.engines import openai, sglang, tensorrt_llm
+from memwatch.core.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm
 from memwatch.core.engines.command import FURTHER_NODE, UNIX_SOCKET
-from memwatch.core.engines.records import Engine
+from memwatch.core.engines.records import Cache, Engine
+from memwatch.core.engines.requests import Answers
 from memwatch.core.model import Absent
 from support import engine_texts as texts
 from support.engine_host import EngineHost
@@ -81,6 +82,19 @@ KIMI = to_json(served_model_name="Kimi-K2", version="0.5.5", tp_size=2, internal
 KT = ("--model", "Kimi-K2/", "--kt-weight-path", "Kimi-K2-CPU/", "--kt-method", "AMXINT4", "--kt-cpuinfer", "56")
 FIGURES = {"kv_cache_ratio": 0.97, "requests_running": 3, "requests_waiting": 1, "generation_tokens_total": 9000}
 APHRODITE = {"/metrics": texts.in_form_of_vllm("aphrodite:", "m"), "/v1/models": texts.listed("m")}
+GGUF, QWEN, R1 = "/models/7B/ggml-model-q4_0.gguf", "qwen/qwen2.5-0.5b-instruct", "nvidia/DeepSeek-R1-FP4"
+DISTILL = (
+    *(
+        "python3",
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--max-model-len",
+        "1024",
+        "--tensor-parallel-size",
+        "2",
+    ),
+    *("--model", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"),
+)
 FASTDEPLOY = {"/metrics": texts.in_form_of_vllm("fastdeploy:", "m"), "/v1/models": texts.listed("m")}
 
 
@@ -167,6 +181,88 @@ FASTDEPLOY = {"/metrics": texts.in_form_of_vllm("fastdeploy:", "m"), "/v1/models
             {"/v1/models": texts.listed("bge-reranker-base")},
             {"model": "bge-reranker-base"},
             id="alibaba/rtp-llm#297",
+        ),
+        pytest.param(
+            started_by("/server", "-m", GGUF, "--port", "{port}", "--host", "0.0.0.0", "-n", "512"),
+            texts.llama_cpp_of_2024(GGUF),
+            {"kind": "llama.cpp", "model": "ggml-model-q4_0.gguf", "notes": (llama_cpp.NO_SLOTS,)},
+            id="ggml-org/llama.cpp#5157",
+        ),
+        pytest.param(
+            started_by("/server", "-m", GGUF, "--port", "{port}"),
+            {"/metrics": texts.llama_cpp()["/metrics"]},
+            {"kind": "llama.cpp", "model": "ggml-model-q4_0.gguf", "requests_running": 1},
+            id="the same, of March 2024",
+        ),
+        pytest.param(
+            started_by("/bin/ollama", "serve"),
+            {"/api/version": to_json(version="0.1.30"), "/api/ps": refused(404)},
+            {"version": "0.1.30", "model": Absent.NOT_AVAILABLE, "notes": (ollama.NO_LIST,)},
+            id="ollama/ollama#3415",
+        ),
+        pytest.param(
+            started_by("trtserver", "--strict-model-config", "false", "--model-store", "/models"),
+            texts.triton_of_2019(),
+            {"kind": "triton", "model": "modelA", "notes": (tensorrt_llm.NOT_TRTLLM,)},
+            id="triton-inference-server/server#2053",
+        ),
+        pytest.param(
+            started_by("/bin/python3", "./koboldcpp.py", "--model", "model.gguf", "--port", "{port}"),
+            texts.koboldcpp(),
+            {
+                "version": "1.56",
+                "model": "koboldcpp/model",
+                "context_tokens": 2048,
+                "requests_running": 1,
+                "requests_waiting": 2,
+                "notes": (openai.NO_MEMORY,),
+            },
+            id="Aryanne/koboldcpp_cpu",
+        ),
+        pytest.param(
+            started_by("/usr/bin/python3", "/usr/bin/trtllm-serve", R1, "--backend", "pytorch", "--tp_size", "8"),
+            {"/version": to_json(version="0.19.0rc0"), "/v1/models": texts.listed(R1), "/metrics": b"[]"},
+            {"model": R1, "notes": (tensorrt_llm.NO_PATH,)},
+            id="NVIDIA/TensorRT-LLM#3058",
+        ),
+        pytest.param(
+            started_by(
+                "/tmp/.mount_LM-StuAbC/lm-studio", "--run-as-service", then=(("lm-studio", "--type=utility"),)
+            ),
+            OLD_LM_STUDIO,
+            {"model": "llama-3.1-8b-instruct", "pids": (500, 501)},
+            id="LM Studio: its page on running without a window",
+        ),
+        pytest.param(
+            started_by("./local-ai"),
+            {"/v1/models": texts.listed("ggml-gpt4all-j.bin")},
+            {"model": Absent.NOT_AVAILABLE, "notes": (openai.MAYBE_LOADED, openai.NOTHING_MORE)},
+            id="mudler/LocalAI#195",
+        ),
+        pytest.param(
+            started_by("python3", "-m", "sglang.launch_server", "--model-path", QWEN, "--port", "{port}"),
+            {
+                "/server_info": to_json(
+                    model_path=QWEN,
+                    version="0.5.10",
+                    tp_size=1,
+                    pp_size=1,
+                    dp_size=1,
+                    enable_dp_attention=False,
+                    internal_states=[{"memory_usage": MEMORY}],
+                )
+            },
+            {"model": QWEN, "weights_bytes": 25 << 29, "notes": (sglang.NO_METRICS,)},
+            id="sgl-project/sglang#23679",
+        ),
+        pytest.param(
+            started_by(*DISTILL, then=(DISTILL, DISTILL)),
+            {
+                "/metrics": texts.in_form_of_vllm("vllm:", DISTILL[-1]),
+                "/v1/models": to_json(data=[{"id": DISTILL[-1], "max_model_len": 1024}]),
+            },
+            {"model": DISTILL[-1], "context_tokens": 1024, "pids": (500, 501, 502), **FIGURES},
+            id="apocas/dockerode#811",
         ),
     ],
 )
@@ -296,6 +392,47 @@ def test_http_server_of_xinference_is_asked_at_its_port(tmp_path: Path) -> None:
 def test_xinference_without_a_port_is_not_asked(tmp_path: Path) -> None:
     engines, site = ask(tmp_path, xinference, {"/v1/models": texts.listed("bge-m3")})
     assert ([one.notes for one in engines], site.requests) == ([(PORT_UNKNOWN,)], [])
+
+
+def tgi(host: EngineHost, port: int) -> None:
+    host.add(
+        500, ("text-generation-launcher", "--model-id", "meta-llama/Llama-3.2-8B-Instruct", "--num-shard", "1")
+    )
+    host.add(501, ("/opt/conda/bin/python3.10", "/opt/conda/bin/text-generation-server", "serve"), parent=500)
+    host.add(502, ("text-generation-router", "--max-total-tokens", "8192", "--port", str(port)), parent=500)
+    host.listen(502, port, "0.0.0.0")
+
+
+def test_room_of_the_cache_of_tgi_is_read_from_its_info(tmp_path: Path) -> None:
+    """theneuralbase.com: TGI, optimized for transformers (2.0). Launcher, router and shard are one server."""
+    (found,), _ = ask(tmp_path, tgi, texts.tgi_2())
+    reading = openai.parse_tgi(Answers(texts.tgi_2()))
+    assert (found.pids, found.context_tokens, found.requests_running) == ((500, 501, 502), 8192, 2)
+    assert reading.cache == Cache("blocks", blocks=16384, block_tokens=1)
+
+
+@pytest.mark.parametrize(
+    ("argv", "model"),
+    [
+        pytest.param((*DISTILL, "--port", "{port}"), DISTILL[-1], id="vLLM"),
+        pytest.param(("python3", "-m", "sglang.launch_server", "--model-path", QWEN), QWEN, id="SGLang"),
+        pytest.param(("/app/llama-server", "-m", GGUF), "ggml-model-q4_0.gguf", id="llama.cpp"),
+        pytest.param(("trtllm-serve", R1, "--tp_size", "8"), R1, id="TensorRT-LLM"),
+        pytest.param(("trtllm-serve", "serve", R1, "--tp_size", "8"), R1, id="TensorRT-LLM 1.0"),
+        pytest.param(("trtllm-serve", "--help"), Absent.NOT_AVAILABLE, id="no model"),
+        pytest.param(("text-generation-launcher", "--model-id", QWEN), QWEN, id="TGI"),
+        pytest.param(("ollama", "serve"), Absent.NOT_AVAILABLE, id="Ollama"),
+    ],
+)
+def test_model_is_that_of_the_command_line_while_no_request_is_answered(
+    tmp_path: Path, argv: tuple[str, ...], model: object
+) -> None:
+    with engine_site({}) as site:
+        site.server.server_close()
+        host = EngineHost(tmp_path)
+        started_by(*argv)(host, site.port)
+        (found,) = Collector(host.roots, True, (), None, host.net).collect().engines
+    assert (found.model, found.weights_bytes, len(found.notes)) == (model, Absent.NOT_AVAILABLE, 1)
 
 
 def test_models_of_tabby_are_llama_servers_of_their_own(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
             "data.meta.size": figures("weights_bytes"),
             "data.meta.ftype": figures("quantization"),
         },
+        "/v1/models": {"data.id": figures("model")},
     },
     "ollama": {
         "/api/ps": {
@@ -130,6 +131,7 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
         "/info": {
             "model_id": figures("model", "model_path"),
             "max_total_tokens": figures("context_tokens"),
+            "max_batch_total_tokens": figures("cache"),
             "version": figures("version"),
         },
     },
@@ -148,6 +150,7 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
         "/metrics": {
             "nv_trt_llm_kv_cache_block_metrics": figures("cache", "model", *USE),
             "nv_trt_llm_request_metrics": figures("requests_running", "requests_waiting"),
+            "nv_inference_request_success": figures("model"),
         },
     },
     "openvino": {
@@ -173,6 +176,9 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
             "prompt_tokens_total": figures("counters.prompt_tokens"),
             "generation_tokens_total": figures("counters.generation_tokens"),
         },
+        "/api/extra/perf": {"queue": figures("requests_waiting"), "idle": figures("requests_running")},
+        "/api/extra/true_max_context_length": {"value": figures("context_tokens")},
+        "/api/extra/version": {"version": figures("version")},
         "/v1/models": {"data.id": figures("model")},
         "/models": {"data.id": figures("model")},
         "/system": {"loaded_models.id": figures("model")},
@@ -187,6 +193,7 @@ VLLM = Command(("vllm", "serve", "Qwen/Qwen3-32B", "-tp", "2"))
 LMDEPLOY = Command(("lmdeploy", "serve", "api_server", "Qwen/Qwen3-8B"))
 NIM = Command(("python3", "-m", "nim_llm_sdk.entrypoints.launch"))
 TEI = Command(("text-embeddings-router", "--model-id", "BAAI/bge-large-en-v1.5"))
+KOBOLD = Command(("/bin/python3", "./koboldcpp.py", "--config", "chat.kcpps"))
 INFINITY = Command(("infinity_emb", "v2", "--model-id", "m"))
 LOCAL_AI = Command(("/usr/bin/local-ai", "run"))
 LLAMA = Command(("llama-server", "-np", "4"))
@@ -252,14 +259,17 @@ TEXTS: Mapping[str, tuple[str, Mapping[str, bytes], Command, Command]] = {
     "llama.cpp": ("llama.cpp", texts.llama_cpp(slots=4, model_alias="tiny"), LLAMA, Command()),
     "llama.cpp asleep": ("llama.cpp", texts.llama_cpp(is_sleeping=True), LLAMA, Command()),
     "ik_llama.cpp asleep": ("llama.cpp", ik_asleep(), LLAMA, Command()),
+    "llama.cpp of 2024": ("llama.cpp", texts.llama_cpp_of_2024(), LLAMA, Command()),
     "ollama": ("ollama", texts.ollama(("qwen3:8b", 6 * GIB, 6 * GIB)), Command(), RUNNER),
     "ollama two": ("ollama", texts.ollama(("a:1", 4 * GIB, 0), ("b:2", 2 * GIB, GIB)), Command(), RUNNER),
     "ollama empty": ("ollama", texts.ollama(), Command(), Command()),
     "lm-studio": ("lm-studio", texts.lm_studio("qwen3-8b"), Command(), Command()),
     "lm-studio empty": ("lm-studio", texts.lm_studio(), Command(), Command()),
     "tgi": ("tgi", texts.tgi(), Command(), Command()),
+    "tgi 2.0": ("tgi", texts.tgi_2(), Command(), Command()),
     "tensorrt-llm": ("tensorrt-llm", texts.trtllm_serve(), Command(), Command()),
     "triton": ("triton", texts.triton(), Command(), Command()),
+    "triton without TensorRT-LLM": ("triton", texts.triton_of_2019(), Command(), Command()),
     "openvino": ("openvino", texts.openvino(), Command(), Command()),
     "openai": ("openai", texts.openai(), Command(), Command()),
     "lmdeploy": ("openai", texts.lmdeploy(), LMDEPLOY, Command()),
@@ -267,6 +277,7 @@ TEXTS: Mapping[str, tuple[str, Mapping[str, bytes], Command, Command]] = {
     "local-ai": ("openai", texts.local_ai("gpt-4"), LOCAL_AI, Command()),
     "tei": ("openai", texts.tei(), TEI, Command()),
     "infinity": ("openai", {"/models": texts.listed("m")}, INFINITY, Command()),
+    "koboldcpp": ("openai", texts.koboldcpp(), KOBOLD, Command()),
     # Many samples.
     "vllm whole": ("vllm", texts.vllm(), VLLM, Command()),
     "sglang wide": ("sglang", texts.sglang(tp=8), Command(), Command()),

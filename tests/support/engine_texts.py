@@ -130,6 +130,14 @@ def llama_cpp(
     }
 
 
+def llama_cpp_of_2024(path: str = "/models/7B/ggml-model-q4_0.gguf") -> dict[str, bytes]:
+    """llama.cpp's server of January 2024: examples/server/README.md of PR #5157."""
+    return {
+        "/props": to_json(user_name="", assistant_name=""),
+        "/v1/models": to_json(object="list", data=[{"id": path, "object": "model", "owned_by": "llamacpp"}]),
+    }
+
+
 def ollama(*models: tuple[str, int, int], context: int = 4096) -> dict[str, bytes]:
     """Ollama 0.12. `models`: name, size, and the part of it on GPUs."""
     listed = [
@@ -165,6 +173,20 @@ def tgi() -> dict[str, bytes]:
     }
 
 
+def tgi_2() -> dict[str, bytes]:
+    """TGI 2.0, which has the room of its cache in /info only."""
+    return {
+        "/metrics": b"tgi_queue_size 0\ntgi_batch_current_size 2\ntgi_batch_current_max_tokens 900\n"
+        b"tgi_request_input_length_sum 100\ntgi_request_generated_tokens_sum 70\n",
+        "/info": to_json(
+            model_id="meta-llama/Llama-3.2-8B-Instruct",
+            max_total_tokens=8192,
+            max_batch_total_tokens=16384,
+            version="2.0.0",
+        ),
+    }
+
+
 def trtllm_serve() -> dict[str, bytes]:
     """trtllm-serve 1.1."""
     names = '{engine_type="trtllm",model_name="llama"}'
@@ -195,6 +217,14 @@ def triton() -> dict[str, bytes]:
         line("kv_cache_block_metrics", "kv_cache_block_type", "fraction", 0.25),
     ]
     return {"/metrics": ("\n".join(rows) + "\n").encode()}
+
+
+def triton_of_2019() -> dict[str, bytes]:
+    """TensorRT Inference Server 19.10, of which Triton is the later name: models of other backends."""
+    lines = [
+        f'nv_inference_request_success{{gpu_uuid="GPU-{gpu}",model="modelA",version="1"}} 3\n' for gpu in range(2)
+    ]
+    return {"/metrics": ("".join(lines) + 'nv_gpu_memory_used_bytes{gpu_uuid="GPU-0"} 100\n').encode()}
 
 
 def lm_studio(*loaded: str, size: int = 5 * GIB) -> dict[str, bytes]:
@@ -269,6 +299,16 @@ def tei() -> dict[str, bytes]:
     return {
         "/metrics": b"te_queue_size 3\nte_embed_count 10\n",
         "/info": to_json(model_id="BAAI/bge-large-en-v1.5", version="1.8.0", max_input_length=512),
+    }
+
+
+def koboldcpp() -> dict[str, bytes]:
+    """KoboldCpp 1.56 while it generates, and two more requests wait."""
+    return {
+        "/api/extra/perf": to_json(last_process=0.4, last_eval=2.1, last_token_count=90, queue=2, idle=0),
+        "/api/extra/true_max_context_length": to_json(value=2048),
+        "/api/extra/version": to_json(result="KoboldCpp", version="1.56"),
+        "/v1/models": listed("koboldcpp/model"),
     }
 
 

@@ -482,6 +482,8 @@ def test_helpers_of_a_desktop_are_no_servers() -> None:
         (("/third_party/bin/llama-box/llama-box", "--port", "40131", "--model", "m.gguf"), "openai"),
         (("/venv/bin/python", "/venv/bin/max", "serve", "--model", "google/gemma-3-27b-it"), "openai"),
         (("python", "-m", "lightllm.server.api_server", "--model_dir", "m"), "openai"),
+        (("/server", "-m", "/models/7B/ggml-model-q4_0.gguf", "--port", "8000"), "llama.cpp"),
+        (("trtserver", "--strict-model-config", "false", "--model-store", "/models"), "triton"),
         (("/ovms/bin/ovms", "--rest_port", "8000", "--model_name", "m"), "openvino"),
         (("/app/bin/com.docker.llama-server", "--model", "x.gguf", "--host", "inference-0.sock"), "llama.cpp"),
     ],

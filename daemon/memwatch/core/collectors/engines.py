@@ -218,6 +218,7 @@ class Collector(BaseCollector):
             process.pid,
             process.pids,
             self._passwd.name(process.uid),
+            model=kind.named_model(command, process.inner),
             notes=tuple(_notes(found, process)),
         )
         return Asked(blank, server, command, process.inner)

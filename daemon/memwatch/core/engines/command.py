@@ -162,7 +162,7 @@ def base_name(path: str) -> str:
 MENTION = re.compile(
     rb"vllm|sglang|\bovms\b|llama|ollama|text-generation|trtllm|tensorrt_llm|triton|mlx_v?lm|mlc_llm|lmdeploy|koboldcpp|aphrodite|mistralrs"
     rb"|llmster|lm-studio|atom\.entrypoints|nim_llm_sdk|local-ai|[Tt]abby(?:API|api)|xinference|fastdeploy|rtp[-_]llm|maga_transformer|lightllm"
-    rb"|text-embeddings|infinity_emb|\bmax\x00serve"
+    rb"|\.gguf\b|trtserver|text-embeddings|infinity_emb|\bmax\x00serve"
 )
 
 

@@ -10,6 +10,7 @@ from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, 
 from memwatch.core.engines.command import Command, Variable
 from memwatch.core.engines.records import EngineName, EngineReading
 from memwatch.core.engines.requests import Answers, Frequency, Request
+from memwatch.core.model import Words
 
 
 def always(_: Command) -> bool:
@@ -45,6 +46,10 @@ class EngineKind(Struct, frozen=True):
     def named_port(self, command: Command) -> int | None:
         """Return the port that a command line names, None without one."""
         return next((port for port in map(command.number, self.port_options) if port), None)
+
+    def named_model(self, command: Command, inner: Command) -> Words:
+        """Return the model that the command line names, which stays while the server has not answered."""
+        return self.parse(Answers({}, command, inner)).model
 
     def requests_of(self, asked: Frequency) -> tuple[Request, ...]:
         return tuple(one for one in self.requests if one.asked == asked)

@@ -1,5 +1,8 @@
 """llama.cpp's server. Facts of tools/server/README.md at b4000 to b10700; /metrics needs `--metrics`.
 
+Until June 2024 its program was `server`. Until February 2024 it had no /metrics, no /models beside /v1/models, and
+neither the model nor its slots in /props.
+
 With `--sleep-idle-seconds` (since PR #18228, December 2025) it unloads an idle model. /props has that state, and is
 no activity itself. /metrics was one until PR #27376 (19 August 2026): issues #20227 and #23096. Its averages are
 those since any reader asked for it (issue #25128, unslothai/unsloth#10384). Since the middle of 2025 it no longer
@@ -30,6 +33,8 @@ MAX_NAMES, MAX_TOKENS, MAX_SLOTS = 8, 10**9, 10**6
 BUILD = re.compile(r"\bb(\d{1,9})\b|\bbuild (\d{1,9})\b")
 IDLE = "--sleep-idle-seconds"
 NO_METRICS = "Start it with --metrics for requests and tokens."
+NO_SLOTS = "It is a version of early 2024 or before: it reports neither requests nor the size of its KV cache."
+MODEL_FILE = ("--model", "-m")
 KEPT_AWAKE = (
     f"Requests and tokens are not asked for: in this version /metrics counts as activity, and {IDLE} is set."
 )
@@ -94,6 +99,7 @@ class Props(Struct, frozen=True):
     build_info: str = ""
     is_sleeping: bool | None = None
     modalities: Modalities = Modalities()
+    user_name: str | None = None  # until 2024
 
 
 class Health(Struct, frozen=True):
@@ -136,6 +142,12 @@ def never_sleeps(command: Command) -> bool:
 
 def may_sleep(answers: Answers) -> bool:
     return not never_sleeps(answers.command)
+
+
+def is_early(answers: Answers) -> bool:
+    """Return True for a version whose /props has the names of a chat, and not yet its slots."""
+    props = answers.json("/props", Props) or Props()
+    return props.user_name is not None and props.total_slots is None
 
 
 def is_awake(answers: Answers) -> bool:
@@ -206,6 +218,13 @@ REQUESTS = (
         allows_models,
         form=List,
     ),
+    Request(
+        "/v1/models",
+        "once a minute",
+        "None: versions of early 2024 and before, of which alone it is asked, do not sleep.",
+        is_early,
+        form=List,
+    ),
     Request("/slots", "never", "It loads a sleeping model and counts as activity."),
 )
 
@@ -222,6 +241,7 @@ def matches(command: Command) -> bool:
     Docker Model Runner has its own build, which listens on a Unix socket.
     """
     is_part = command.script == "llama" and command.subcommand in ("serve", "server")
+    is_part = is_part or (command.script == "server" and command.option(*MODEL_FILE).endswith(".gguf"))
     return is_part or command.script in ("llama-server", "com.docker.llama-server")
 
 
@@ -229,7 +249,8 @@ def parse(answers: Answers) -> EngineReading:
     metrics, props = answers.metrics(), answers.json("/props", Props) or Props()
     if not is_awake(answers):
         props = replace(props, is_sleeping=True)
-    every = (answers.json("/models", List) or List()).data
+    every = (answers.json("/models", List) or answers.json("/v1/models", List) or List()).data
+    path = props.model_path or answers.command.option(*MODEL_FILE)
     if is_router(props):
         return describe_router(props, every)
     listed = next(iter(every), Listed())
@@ -237,8 +258,8 @@ def parse(answers: Answers) -> EngineReading:
     cells, used = find_cells(props, answers.command), ratio_of(metrics.one("llamacpp:kv_cache_usage_ratio"))
     found = EngineReading(
         version=name_of(props.build_info),
-        model=name_of(props.model_alias or listed.id.rpartition("/")[2] or props.model_path.rpartition("/")[2]),
-        model_path=props.model_path,
+        model=name_of(props.model_alias or listed.id.rpartition("/")[2] or path.rpartition("/")[2]),
+        model_path=path,
         draft_path=answers.command.option(*DRAFT_FILE),
         beside_paths=find_beside(answers.command),
         draft_weights_bytes=Absent.NOT_AVAILABLE if has_draft(answers.command) else Absent.NOT_SUPPORTED,
@@ -380,5 +401,5 @@ def _notes(answers: Answers, running: float | None, cells: Cache | None, props: 
 
 def _missing_metrics(answers: Answers) -> str:
     if allows_metrics(answers):
-        return "" if "/metrics" in answers.bodies else NO_METRICS
+        return "" if "/metrics" in answers.bodies else NO_SLOTS if is_early(answers) else NO_METRICS
     return KEPT_AWAKE if answers.command.argv else MAYBE_KEPT_AWAKE

@@ -42,6 +42,7 @@ ASSUMED_CELLS = (
     "environment cannot be read here."
 )
 MAYBE_CELLS = "The size of its KV cache is an estimate: Ollama may not follow its variables for this model."
+NO_LIST = "It gave no list of loaded models (/api/ps), which 0.1.38 and later have: its models are not known."
 PLANS = "Ollama plans {size} for {name}, weights and cache together"
 COUNTS = "Ollama counts {size} for {name}, and may leave out a part of its cache"
 
@@ -93,7 +94,7 @@ def parse(answers: Answers) -> EngineReading:
         requests_waiting=NO,
         rate=NO,
         sleeping=Absent.NOT_AVAILABLE if listed is None else is_empty,
-        notes=(*_notes(listed, reads_log(answers)), *_note_cells(cells, answers.command)),
+        notes=(*_notes(answers, listed), *_note_cells(cells, answers.command)),
     )
 
 
@@ -103,10 +104,11 @@ def reads_log(answers: Answers) -> bool:
     return found is None or (int(found[1]), int(found[2])) >= LOG_VERSION
 
 
-def _notes(listed: list[Loaded] | None, is_from_log: bool) -> Iterator[str]:
+def _notes(answers: Answers, listed: list[Loaded] | None) -> Iterator[str]:
     """Yield the plan for each model. No model is loaded only if the list is there, and empty."""
+    is_from_log = reads_log(answers)
     if listed is None:
-        yield f"/api/ps: {NOT_UNDERSTOOD}"
+        yield f"/api/ps: {NOT_UNDERSTOOD}" if "/api/ps" in answers.bodies else NO_LIST
     elif not listed:
         yield "No model is loaded."
     for one in (listed or [])[:MAX_MODELS]:

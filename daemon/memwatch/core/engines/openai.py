@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.records import Cache, Counters, EngineReading
-from memwatch.core.engines.requests import Answers, Model, Models, Request
+from memwatch.core.engines.requests import Answers, Model, Models, Request, VersionAnswer
 from memwatch.core.engines.text import (
     EVERY_LABEL,
     VLLM_CORE,
@@ -36,6 +36,8 @@ NIM_MODULES = frozenset({
 })  # fmt: skip
 # LocalAI and TabbyAPI list the models that they could load; Xinference only those that it has loaded.
 LOCAL_AI, TABBY_API, XINFERENCE = "local-ai", "tabbyapi", ("xinference-local", "xinference-supervisor")
+# Its programs are named after a release: koboldcpp.py, koboldcpp-linux-x64.
+KOBOLD = "koboldcpp"
 # Servers of embeddings: Hugging Face TEI has no list of models, Infinity one below its --url-prefix.
 TEI, INFINITY = "text-embeddings-router", "infinity_emb"
 
@@ -81,6 +83,21 @@ def has_bare_list(command: Command) -> bool:
     return is_infinity(command) and not command.option("--url-prefix").strip("/")
 
 
+def is_kobold(command: Command) -> bool:
+    return command.script.removesuffix(".py") == KOBOLD or command.script.startswith(f"{KOBOLD}-")
+
+
+class KoboldContext(Struct, frozen=True):
+    value: int | None = None
+
+
+class KoboldPerf(Struct, frozen=True):
+    """/api/extra/perf: requests that wait, and 1 while it generates nothing. It runs one at a time."""
+
+    queue: int | None = None
+    idle: int | None = None
+
+
 class LoadedModel(Struct, frozen=True):
     id: str = ""
 
@@ -100,6 +117,8 @@ class TeiInfo(Struct, frozen=True):
 
 
 SYSTEM, NIM_METRICS, BARE_LIST, INFO = "/system", "/v1/metrics", "/models", "/info"
+KOBOLD_PERF, KOBOLD_VERSION = "/api/extra/perf", "/api/extra/version"
+KOBOLD_CONTEXT = "/api/extra/true_max_context_length"
 REQUESTS = (
     Request(
         "/metrics",
@@ -112,6 +131,27 @@ REQUESTS = (
         "every 5 s",
         "None: the HTTP server answers. Asked of NVIDIA NIM only.",
         lambda answers: is_nim(answers.command),
+    ),
+    Request(
+        KOBOLD_PERF,
+        "every 5 s",
+        "None: the HTTP server answers. Asked of KoboldCpp only.",
+        lambda answers: is_kobold(answers.command),
+        KoboldPerf,
+    ),
+    Request(
+        KOBOLD_CONTEXT,
+        "once a minute",
+        "None: the HTTP server answers. Asked of KoboldCpp only.",
+        lambda answers: is_kobold(answers.command),
+        KoboldContext,
+    ),
+    Request(
+        KOBOLD_VERSION,
+        "once a minute",
+        "None: the HTTP server answers. Asked of KoboldCpp only.",
+        lambda answers: is_kobold(answers.command),
+        VersionAnswer,
     ),
     Request(
         "/v1/models",
@@ -150,12 +190,12 @@ MODULES = LIST_CACHE | {
     "rtp_llm.start_server", "maga_transformer.start_server", "lightllm.server.api_server",
 }  # fmt: skip
 SCRIPTS = LIST_CACHE | {
-    "koboldcpp", "mlc_llm", APHRODITE, "llamafile", "mistralrs-server", "llama-box", TEI, *XINFERENCE,
+    KOBOLD, "mlc_llm", APHRODITE, "llamafile", "mistralrs-server", "llama-box", TEI, *XINFERENCE,
 }  # fmt: skip
 # Programs of which one command is the server.
 SERVE = frozenset({"mistralrs", "sglang-omni", FASTDEPLOY, "rtp-llm", "max"})
-# Programs of a release and of a model: koboldcpp.py, koboldcpp-linux-x64, llamafile-0.9.3, Qwen3-8B.llamafile.
-PREFIXES, SUFFIX = ("koboldcpp-", "llamafile-"), ".llamafile"
+# Programs of a release and of a model: llamafile-0.9.3, Qwen3-8B.llamafile.
+PREFIXES, SUFFIX = (f"{KOBOLD}-", "llamafile-"), ".llamafile"
 NO = Absent.NOT_SUPPORTED
 NOT_LOADED = "It lists {count} models, and not which of them are loaded."
 MAYBE_LOADED = "It lists a model of its cache, and not whether that is loaded."
@@ -166,6 +206,7 @@ OWN_PORT = "Its requests and the use of its KV cache are at the port of --metric
 FORM = ("num_requests_", "gpu_cache_usage_perc", "kv_cache_usage_perc")
 # Requests that wait for the engine, and those that wait for a handle of LMDeploy's.
 QUEUES = ("num_requests_waiting", "num_api_requests_waiting")
+NO_MEMORY = "It reports its context and its requests: the API has no figures of memory and tokens."
 NOTHING_MORE = "It reports its model only: the API has no figures of memory and load."
 
 
@@ -205,10 +246,29 @@ def parse(answers: Answers) -> EngineReading:
         sleeping=NO,
         notes=tuple(filter(None, (note, OWN_PORT if is_apart else NOTHING_MORE))),
     )
+    if is_kobold(command):
+        return with_perf(found, answers, note)
     metrics = answers.metrics("/metrics" if prefix else NIM_METRICS)
     if prefix is None or not any(metrics.has(f"{prefix}{one}") for one in FORM):
         return found
     return with_metrics(found, metrics, prefix, note)
+
+
+def with_perf(found: EngineReading, answers: Answers, note: str) -> EngineReading:
+    """Add the figures of KoboldCpp. Versions without /api/extra/perf report their context only."""
+    context = answers.json(KOBOLD_CONTEXT, KoboldContext) or KoboldContext()
+    found = replace(
+        found, version=name_of(answers.version(KOBOLD_VERSION)), context_tokens=count_of(context.value or None)
+    )
+    perf = answers.json(KOBOLD_PERF, KoboldPerf)
+    if perf is None:
+        return found
+    return replace(
+        found,
+        requests_running=count_of(None if perf.idle is None else 1 - perf.idle),
+        requests_waiting=count_of(perf.queue),
+        notes=tuple(filter(None, (note, NO_MEMORY))),
+    )
 
 
 def parse_tei(answers: Answers) -> EngineReading:
@@ -292,9 +352,12 @@ TGI_PORT = 3000
 
 
 class TgiInfo(Struct, frozen=True):
+    """`max_batch_total_tokens`: the room of the cache, until its metrics have it (2.0, not 3.3)."""
+
     model_id: str = ""
     version: str = ""
     max_total_tokens: int | None = None
+    max_batch_total_tokens: int | None = None
 
 
 TGI_REQUESTS = (
@@ -310,15 +373,16 @@ def matches_tgi(command: Command) -> bool:
 
 def parse_tgi(answers: Answers) -> EngineReading:
     metrics, info = answers.metrics(), answers.json("/info", TgiInfo) or TgiInfo()
-    room = metrics.one("tgi_batch_max_total_tokens")
+    room = metrics.one("tgi_batch_max_total_tokens") or info.max_batch_total_tokens
+    started = answers.command.option("--model-id")
     return EngineReading(
         version=name_of(info.version),
-        model=name_of(info.model_id),
-        model_path=info.model_id,
+        model=name_of(info.model_id or started),
+        model_path=info.model_id or started,
         context_tokens=count_of(info.max_total_tokens),
         kv_cache_ratio=NO,
         kv_cache_mean_ratio=NO,
-        cache=Cache("blocks", blocks=int(room), block_tokens=1) if room and room < 1e12 else None,
+        cache=Cache("blocks", blocks=int(room), block_tokens=1) if room and 0 < room < 1e12 else None,
         requests_running=count_of(metrics.one("tgi_batch_current_size")),
         requests_waiting=count_of(metrics.one("tgi_queue_size")),
         counters=Counters(

@@ -43,14 +43,21 @@ TRITON_REQUESTS = (
 USE = "trtllm_kv_cache_utilization"
 BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 REQUESTS = "nv_trt_llm_request_metrics"
+# Of every model of any backend, since TensorRT Inference Server, whose program was `trtserver`.
+SERVED = "nv_inference_request_success"
 PARALLEL = "trtllm_parallel_config_info"
 # A worker of NVIDIA Dynamo (ai-dynamo/dynamo#6469).
 DYNAMO = "dynamo.trtllm"
 UNASKED_DYNAMO = "It is a worker of NVIDIA Dynamo, whose figures are at a port that its environment names."
 NO_TOKENS = "It reports no count of tokens."
+NOT_TRTLLM = "None of its models is one of TensorRT-LLM: it reports neither a KV cache nor requests that run."
 # openai_server.py serves metrics with return_perf_metrics only, and fills those of the cache with the other option.
 NO_METRICS = (
     "Set return_perf_metrics and enable_iter_perf_stats in its file of options for its KV cache and requests."
+)
+NO_PATH = (
+    "Its KV cache and requests are not known: before 1.0 its only metrics are a queue that each reader empties "
+    "(/metrics), which is not asked."
 )
 NO_CACHE_METRICS = (
     "Its metrics have no KV cache; those of newer versions do, with enable_iter_perf_stats in its options."
@@ -73,7 +80,7 @@ def why_unasked(command: Command) -> str:
 
 
 def matches_triton(command: Command) -> bool:
-    return command.script == "tritonserver"
+    return command.script in ("tritonserver", "trtserver")
 
 
 def parse_serve(answers: Answers) -> EngineReading:
@@ -82,6 +89,7 @@ def parse_serve(answers: Answers) -> EngineReading:
     worst, mean = worst_and_mean(pools, impossible)
     ranks, has_caches = count_ranks(metrics, command), has_cache_per_rank(command)
     notes = list(note_impossible(pools, impossible))
+    started = find_started(command)
     cache = _cache(
         metrics.total("trtllm_kv_cache_max_blocks", TRTLLM_ENGINE),
         metrics.one("trtllm_kv_cache_tokens_per_block"),
@@ -98,13 +106,13 @@ def parse_serve(answers: Answers) -> EngineReading:
         notes.append(MAYBE_FIRST_RANK.format(count=ranks))
     generated = metrics.total("trtllm_generation_tokens_total", EVERY_LABEL)
     if SERVE_METRICS not in answers.bodies:
-        notes.append(NO_METRICS)
+        notes.append(NO_PATH if answers.version().startswith("0.") else NO_METRICS)
     elif generated is None:
         notes += [NO_TOKENS] if pools or impossible else [NO_TOKENS, NO_CACHE_METRICS]
     return EngineReading(
         version=name_of(answers.version()),
-        model=name_of(model.id),
-        model_path=command.word_after("serve") or command.word_after("trtllm-serve") or model.id,
+        model=name_of(model.id or started),
+        model_path=started or model.id,
         kv_cache_ratio=worst,
         kv_cache_mean_ratio=mean,
         cache=cache,
@@ -120,6 +128,13 @@ def parse_serve(answers: Answers) -> EngineReading:
         sleeping=Absent.NOT_SUPPORTED,
         notes=tuple(notes),
     )
+
+
+def find_started(command: Command) -> str:
+    """Return the model of the command line: `trtllm-serve MODEL` and, since 1.0, `trtllm-serve serve MODEL`."""
+    first = command.subcommand
+    named = command.word_after("serve") if first == "serve" else "" if first.startswith("-") else first
+    return named or command.option("--model-path")
 
 
 def count_ranks(metrics: Exposition, command: Command) -> int:
@@ -140,9 +155,10 @@ def has_cache_per_rank(command: Command) -> bool | None:
 def parse_triton(answers: Answers) -> EngineReading:
     metrics = answers.metrics()
     models = [label(one, "model") or "" for one in metrics.infos(BLOCKS, TRITON_MODEL)]
+    others = [label(one, "model") or "" for one in metrics.infos(SERVED, TRITON_MODEL)]
     worst, mean = worst_and_mean(metrics.by(BLOCKS, TRITON_MODEL, kv_cache_block_type="fraction"))
     return EngineReading(
-        model=name_of(", ".join(models)),
+        model=name_of(", ".join(models or dict.fromkeys(others))),
         kv_cache_ratio=worst,
         kv_cache_mean_ratio=mean,
         cache=_cache(_block(metrics, "max"), _block(metrics, "tokens_per"), 1) if len(models) == 1 else None,
@@ -150,7 +166,7 @@ def parse_triton(answers: Answers) -> EngineReading:
         requests_waiting=count_of(metrics.total(REQUESTS, TRITON_MODEL, request_type="waiting")),
         rate=Absent.NOT_SUPPORTED,
         sleeping=Absent.NOT_SUPPORTED,
-        notes=(NO_TOKENS,),
+        notes=(NO_TOKENS,) if models else (NOT_TRTLLM,),
     )
 
 
