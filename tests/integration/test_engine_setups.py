@@ -394,6 +394,37 @@ def test_xinference_without_a_port_is_not_asked(tmp_path: Path) -> None:
     assert ([one.notes for one in engines], site.requests) == ([(PORT_UNKNOWN,)], [])
 
 
+LEADER, WORKER = (("python3", "-m", f"tensorrt_llm.llmapi.mgmn_{rank}_node") for rank in ("leader", "worker"))
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["the ranks first", "the server first"])
+def test_ranks_beside_trtllm_serve_are_counted_to_it(tmp_path: Path, is_first: bool) -> None:
+    """`trtllm-llmapi-launch`: mpirun has a shell for each rank; the server is below another one of the first."""
+    host = EngineHost(tmp_path)
+    for launcher, shell in ((400, 401), (600, 601)):
+        host.add(launcher, ("mpirun", "-n", "2", "trtllm-llmapi-launch"))
+        host.add(shell, ("bash", "trtllm-llmapi-launch"), parent=launcher)
+        host.add(shell + 1, ("bash", "trtllm-llmapi-launch"), parent=launcher)
+        host.add(shell + 2, ("bash", "trtllm-llmapi-launch"), parent=shell)
+    collector = Collector(host.roots, True, (), None, host.net)
+
+    def start_ranks() -> None:
+        host.add(900, LEADER, parent=401)
+        host.add(901, WORKER, parent=402)
+        host.add(902, WORKER, parent=1)  # of a launcher that ended
+
+    if is_first:
+        start_ranks()
+        collector.collect()
+    host.add(500, ("trtllm-serve", R1), parent=403)
+    host.add(700, ("trtllm-serve", QWEN), parent=603)
+    if not is_first:
+        collector.collect()
+        start_ranks()
+    engines = collector.collect().engines
+    assert {one.model: one.pids for one in engines} == {R1: (500, 900, 901), QWEN: (700,)}
+
+
 def tgi(host: EngineHost, port: int) -> None:
     host.add(
         500, ("text-generation-launcher", "--model-id", "meta-llama/Llama-3.2-8B-Instruct", "--num-shard", "1")

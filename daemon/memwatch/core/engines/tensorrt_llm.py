@@ -48,6 +48,9 @@ SERVED = "nv_inference_request_success"
 PARALLEL = "trtllm_parallel_config_info"
 # A worker of NVIDIA Dynamo (ai-dynamo/dynamo#6469).
 DYNAMO = "dynamo.trtllm"
+# Ranks of `trtllm-llmapi-launch`, a shell for each of them, and the ancestor that they share with their server: the
+# first one has the same shell, the others the same program that started all shells (mpirun, slurmstepd).
+RANKS = {"tensorrt_llm.llmapi.mgmn_leader_node": 1, "tensorrt_llm.llmapi.mgmn_worker_node": 2}
 UNASKED_DYNAMO = "It is a worker of NVIDIA Dynamo, whose figures are at a port that its environment names."
 NO_TOKENS = "It reports no count of tokens."
 NOT_TRTLLM = "None of its models is one of TensorRT-LLM: it reports neither a KV cache nor requests that run."
@@ -72,6 +75,11 @@ OPTIONS_FILES = ("--extra-llm-api-options", "--extra-options", "--config")
 
 def matches_serve(command: Command) -> bool:
     return command.script == "trtllm-serve" or command.module in ("tensorrt_llm.commands.serve", DYNAMO)
+
+
+def rank_depth(command: Command) -> int | None:
+    """Return how many generations above a rank its server has an ancestor too, None for other processes."""
+    return RANKS.get(command.module)
 
 
 def why_unasked(command: Command) -> str:

@@ -11,7 +11,7 @@ import math
 import mmap
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,8 @@ LOOKED_AT = 4 / 3
 # The interpreter of a server takes more when its libraries are loaded, a context of CUDA 300 MiB.
 MIN_HELD_BYTES = 64 << 20
 MAX_MEMBERS = 256
+# `trtllm-llmapi-launch` has another shell around the server: mpirun or slurmstepd is its third ancestor.
+SERVER_DEPTH = 3
 # /proc is listed at least this often, once a minute.
 LISTED_TURNS = 12
 
@@ -103,6 +105,7 @@ class EngineProcesses:
         self._servers: dict[int, ServerProcess] = {}
         self._server_of: dict[int, ServerProcess] = {}
         self._beyond: set[int] = set()
+        self._ranks: dict[int, int] = {}  # generations by PID
         self._turn = 0
 
     @property
@@ -132,6 +135,7 @@ class EngineProcesses:
         present = {int(name) for name in os.listdir(self._folder) if name.isdecimal()}
         self._seen &= present
         self._beyond &= present
+        self._ranks = {pid: depth for pid, depth in self._ranks.items() if pid in present}
         for server in self._servers.values():
             server.uncounted &= present
         again, self._young = self._young & present, set()
@@ -141,6 +145,7 @@ class EngineProcesses:
             self._seen.add(pid)
             if not self._look_at(pid) and is_new:
                 self._young.add(pid)
+        self._join_ranks()
 
     def _look_at(self, pid: int) -> bool:
         """Sort a process. Return True if it needs no second look."""
@@ -158,7 +163,7 @@ class EngineProcesses:
             self._join(stat, parent, command if kind or _is_runner(command) else Command())
             return True
         if kind is None:
-            return False
+            return self._keep_rank(pid, command)
         status = read_at(self._folder, f"{pid}/status", STATUS_BYTES) or b""
         account = self._accounts.of(parse_real_uid(status))
         if not self._has_room(account, stat.rss_pages * mmap.PAGESIZE >= MIN_HELD_BYTES):
@@ -169,6 +174,45 @@ class EngineProcesses:
         server = ServerProcess(pid, stat.start_ticks, parse_uid(status), kind, command, account, stat.rss_pages)
         self._servers[pid] = self._server_of[pid] = server
         return True
+
+    def _keep_rank(self, pid: int, command: Command) -> bool:
+        """Return True for a rank that is no child of its server. It may have started before it."""
+        if not command.argv:
+            return False
+        from memwatch.core.engines import tensorrt_llm
+
+        depth = tensorrt_llm.rank_depth(command)
+        if depth is None or len(self._ranks) >= MAX_MEMBERS:
+            return False
+        self._ranks[pid] = depth
+        return True
+
+    def _join_ranks(self) -> None:
+        """Count ranks to the server that the same program started, if that runs."""
+        if not self._ranks:
+            return
+        started = {
+            pid: server
+            for server in self._servers.values()
+            if server.kind.name == "tensorrt-llm"
+            for pid in self._ancestors(server.pid, SERVER_DEPTH)
+        }
+        for pid, depth in sorted(self._ranks.items()):
+            above = list(self._ancestors(pid, depth))
+            server = started.get(above[-1]) if len(above) == depth else None
+            stat = self._read_stat(pid) if server else None
+            if server and stat:
+                self._join(stat, server, Command())
+                del self._ranks[pid]
+
+    def _ancestors(self, pid: int, depth: int) -> Iterator[int]:
+        """Yield the parent, its parent and so on, without the first process of the machine."""
+        for _ in range(depth):
+            stat = self._read_stat(pid)
+            if stat is None or stat.parent <= 1:
+                return
+            pid = stat.parent
+            yield pid
 
     def _has_room(self, account: Account, holds_memory: bool) -> bool:
         """Return True if a server of this account can be added.
@@ -215,9 +259,13 @@ class EngineProcesses:
 
     def _read_pages(self, pid: int, started: int) -> int | None:
         """Return the resident pages of a process, None if it has ended, also if its id was reused."""
+        stat = self._read_stat(pid)
+        return stat.rss_pages if stat is not None and stat.start_ticks == started else None
+
+    def _read_stat(self, pid: int) -> Stat | None:
+        """Return the state of a process, None if it has ended."""
         with contextlib.suppress(ParseError):
-            stat = parse_stat(read_at(self._folder, f"{pid}/stat", STAT_BYTES) or b"")
-            return stat.rss_pages if stat is not None and stat.start_ticks == started else None
+            return parse_stat(read_at(self._folder, f"{pid}/stat", STAT_BYTES) or b"")
         return None
 
 
