@@ -405,6 +405,25 @@ def test_port_for_another_protocol_is_not_asked(host: EngineHost, vllm: EngineSi
     assert vllm.requests == []
 
 
+@pytest.mark.parametrize(
+    ("module", "port", "is_asked"),
+    [("vllm", 0, True), ("sglang", 0, True), ("vllm", -1, False), ("trtllm", 0, False)],
+)
+def test_worker_of_dynamo_is_asked_at_the_port_of_its_environment(
+    host: EngineHost, vllm: EngineSite, module: str, port: int, is_asked: bool
+) -> None:
+    """Its other sockets are those of other protocols. A port of -1 turns it off."""
+    host.add(500, ("python3", "-m", f"dynamo.{module}", "--model", "m"))
+    host.listen(500, 1041)
+    host.listen(500, vllm.port)
+    read = llama_sizes((f"DYN_SYSTEM_PORT={port or vllm.port}",), [])
+    collector = Collector(host.roots, True, (), read, host.net)
+    (found,) = collector.collect().engines
+    assert (found.url, bool(vllm.requests)) == (
+        (f"http://127.0.0.1:{vllm.port}", True) if is_asked else (Absent.NOT_AVAILABLE, False)
+    )
+
+
 def test_openvino_is_asked_at_its_port_for_http(host: EngineHost) -> None:
     with engine_site(texts.openvino()) as site:
         host.add(500, ("/ovms/bin/ovms", "--port", "9000", f"--rest_port={site.port}", "--metrics_enable"))

@@ -230,7 +230,7 @@ class Collector(BaseCollector):
         read, they are again: the file may have its port.
         """
         command, by = process.command, self._served_by(process)
-        if variables := process.kind.variables:
+        if variables := process.kind.variables_of(command):
             found = self._read_options(process, ModelQuery("", by=by, variables=tuple(variables)))
             command = replace(command, from_environment=None if found is None else options_of(variables, found))
         if name := command.option(*process.kind.options_files):

@@ -133,6 +133,10 @@ CACHE_VARIABLES: Mapping[str, Variable] = {
 }
 
 
+# The port of the metrics of a worker of NVIDIA Dynamo, which has no option for it.
+DYNAMO_VARIABLES: Mapping[str, Variable] = {"DYN_SYSTEM_PORT": Variable("--port")}
+
+
 def options_of(variables: Mapping[str, Variable], environment: Iterable[str]) -> tuple[str, ...]:
     """Return the options that variables set, such as NAME=VALUE."""
     return tuple(option for one in environment for option in _options_of(variables, *one.partition("=")[::2]))

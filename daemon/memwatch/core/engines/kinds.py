@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, tensorrt_llm, vllm
-from memwatch.core.engines.command import Command, Variable
+from memwatch.core.engines.command import DYNAMO_VARIABLES, Command, Variable
 from memwatch.core.engines.records import EngineName, EngineReading
 from memwatch.core.engines.requests import Answers, Frequency, Request
 from memwatch.core.model import Words
@@ -27,7 +27,8 @@ class EngineKind(Struct, frozen=True):
     `options_files`: options that name a file with further ones. `variables`: those of its environment that set
     options which decide on its memory. `inner_ports`: ports at which its program listens for its own parts; they
     are not asked. `has_own_port`: False for a program that may listen for another protocol; only a port that its
-    command line names is asked. `why_unasked`: why a server has no HTTP API, empty if it has one.
+    command line or one of `port_variables` names is asked. `why_unasked`: why a server has no HTTP API, empty if
+    it has one.
     """
 
     name: EngineName
@@ -41,6 +42,7 @@ class EngineKind(Struct, frozen=True):
     inner_ports: frozenset[int] = frozenset()
     variables: Mapping[str, Variable] = {}
     has_own_port: Callable[[Command], bool] = always
+    port_variables: Mapping[str, Variable] = {}
     why_unasked: Callable[[Command], str] = asked
 
     def named_port(self, command: Command) -> int | None:
@@ -50,6 +52,10 @@ class EngineKind(Struct, frozen=True):
     def named_model(self, command: Command, inner: Command) -> Words:
         """Return the model that the command line names, which stays while the server has not answered."""
         return self.parse(Answers({}, command, inner)).model
+
+    def variables_of(self, command: Command) -> Mapping[str, Variable]:
+        """Return the variables that are read from the environment of a server."""
+        return self.variables if self.has_own_port(command) else {**self.variables, **self.port_variables}
 
     def requests_of(self, asked: Frequency) -> tuple[Request, ...]:
         return tuple(one for one in self.requests if one.asked == asked)
@@ -65,6 +71,7 @@ KINDS = (
         vllm.parse,
         options_files=vllm.OPTIONS_FILES,
         has_own_port=vllm.has_own_port,
+        port_variables=DYNAMO_VARIABLES,
         why_unasked=vllm.why_unasked,
     ),
     EngineKind(
@@ -76,6 +83,7 @@ KINDS = (
         sglang.parse,
         options_files=sglang.OPTIONS_FILES,
         has_own_port=sglang.has_own_port,
+        port_variables=DYNAMO_VARIABLES,
         why_unasked=sglang.why_unasked,
     ),
     EngineKind(
