@@ -114,11 +114,8 @@ def test_chart_data_matches_the_api(daemon: RunningDaemon) -> None:
             assert drawn[series["name"], figure] == pytest.approx(series[figure], rel=1e-4, abs=1e-4)
 
 
-def test_overview_has_a_picture_for_browsers_without_javascript(daemon: RunningDaemon) -> None:
-    """Drawn on request, so that other clients neither wait for it nor receive it."""
-    found = re.search(r'<noscript><img class="final" src="(history/picture[^"]*)"', daemon.get("/").text)
-    assert found is not None
-    picture, unknown = daemon.get("/" + html.unescape(found[1])), daemon.get("/history/picture?pool=none")
+def test_picture_of_a_pool_is_drawn_on_request(daemon: RunningDaemon) -> None:
+    picture, unknown = daemon.get("/history/picture"), daemon.get("/history/picture?pool=none")
 
     assert picture.headers["content-type"] == "image/svg+xml"
     points = [line.split() for line in re.findall(r'<polyline points="([^"]+)"', picture.text)]
@@ -126,6 +123,20 @@ def test_overview_has_a_picture_for_browsers_without_javascript(daemon: RunningD
     assert heights
     assert all(0 <= height <= 200 for height in heights)
     assert unknown.status == 422
+
+
+def test_landscape_of_an_earlier_time_has_its_towers_and_holders(daemon: RunningDaemon) -> None:
+    """The overview has the past of now inline, and asks for this one while the pointer is on it."""
+    then = int(daemon.snapshot()["unix"]) - 20
+    found, wrong = daemon.get(f"/landscape?at={then}"), daemon.get("/landscape?range=2y")
+
+    assert found.status == 200
+    assert "s ago · Esc = now" in found.text
+    assert 'id="who"' in found.text
+    assert wrong.status == 422
+    assert 'class="past"' in daemon.get("/").text
+    assert daemon.get("/?range=1h").status == 200
+    assert daemon.get("/?range=2y").status == 422
 
 
 def test_picture_of_now_and_of_an_earlier_time(daemon: RunningDaemon) -> None:

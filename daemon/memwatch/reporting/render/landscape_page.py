@@ -18,6 +18,7 @@ from memwatch.reporting.render import words
 from memwatch.reporting.render.engine_view import describe_load, engines_in
 from memwatch.reporting.render.landscape import (
     LINE_HEIGHT,
+    MAX_CELLS,
     STEPS,
     Box,
     Drawing,
@@ -40,7 +41,7 @@ from memwatch.reporting.render.memory_map import MemoryMap, split_gpus
 FONT, TITLE_FONT = 11.0, 13.0
 # Heights in pixels: of the largest tower, of one of many GPUs, and of those of more than a row.
 TOWER, CELL, LOW_CELL = 372.0, 214.0, 104.0
-CELLS_OF_A_ROW, MAX_CELLS = 8, 16
+CELLS_OF_A_ROW = 8
 # Above and below a tower: words of the past and of the columns, and times.
 TOP, BOTTOM, CELL_BOTTOM = 44.0, 20.0, 17.0
 STRIP = 6.0
