@@ -177,4 +177,4 @@ def test_page_of_a_process_shows_its_oom_score(tmp_path: Path) -> None:
     assert "oom_score_adj 300" in page.text
     assert 'id="ended"' not in page.text
     assert unknown.status == 404
-    assert "is not among the listed processes" in unknown.text
+    assert "is not on this machine, and was not listed in the last hour" in unknown.text

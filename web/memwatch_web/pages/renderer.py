@@ -209,7 +209,7 @@ class Pages:
         self._history_writer, self._history = history_writer, history
         self._growth = growth or GrowthTracker()
         self._config, self._past, self._incidents = config, past, incidents
-        self._queried: dict[str, tuple[tuple[float, int], dict[str, PoolPast]]] = {}
+        self._queried: dict[str, tuple[tuple[float, tuple[str, ...]], dict[str, PoolPast]]] = {}
         self._drawn: dict[tuple[str, str], DrawnPast] = {}
         self._cpu = CpuShare()
         self.machines: Callable[[Snapshot], Sequence[Neighbour]] = lambda _: ()
@@ -470,7 +470,7 @@ class Pages:
         if past is None:
             return {}
         window = choose_live_window(past, span, snapshot.unix)
-        key = (window.end, len(snapshot.pools) + len(snapshot.shares))
+        key = (window.end, tuple(snapshot.labels))
         queried = self._queried.get(span.name)
         if queried is None or queried[0] != key:
             queried = self._queried[span.name] = (key, query_past(snapshot, past, window))
