@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from memwatch_web.pages.landscape_page import TOWER
 from support.alert_machine import AlertMachine, quick_config
 from support.browsing import SharedBrowser, opened
 from support.daemon_process import running_daemon
@@ -24,11 +25,13 @@ from support.live_page import wait_for_ticks
 from support.waiting import MAX_WAIT_SECONDS
 from support.webhook_receiver import receiving
 
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 TAKE = "import sys; held = b'x' * (512 << 20); print('held', flush=True); sys.stdin.read()"
-PARTS = '[...document.querySelectorAll("#pool-ram rect.use-anonymous")]'
-BYTES = f"{PARTS}.reduce((sum, one) => sum + Number(one.dataset.bytes), 0)"
-WIDTH = f'{PARTS}.reduce((sum, one) => sum + parseFloat(one.parentElement.getAttribute("width")), 0)'
+# What processes hold, in the tower of a wide page.
+PROCESSES = "#pool-ram :is(.now, .now-wide) rect:is(.b-anonymous-family, .b-anonymous)"
+PARTS = f'[...document.querySelectorAll("{PROCESSES}")].slice(0, 1)'
+BYTES = f"{PARTS}.reduce((sum, one) => sum + Number(one.dataset.gib), 0)"
+HEIGHT = f'{PARTS}.reduce((sum, one) => sum + parseFloat(one.getAttribute("height")), 0)'
 
 
 @contextmanager
@@ -48,21 +51,21 @@ def wait_for(page: Page, expression: str, arg: float) -> None:
 
 @pytest.mark.host
 def test_bar_follows_a_process_that_takes_512_mib(browser: SharedBrowser, tmp_path: Path) -> None:
-    """The process segment grows to scale, and shrinks when the memory is freed."""
+    """The segment of processes grows to scale, and shrinks when the memory is freed."""
     with (
         running_daemon(tmp_path, "--interval", "500ms", watches_this_machine=True) as daemon,
         opened(browser, daemon.url) as page,
     ):
-        bytes_before, width_before = page.evaluate(BYTES), page.evaluate(WIDTH)
+        before, height_before = page.evaluate(BYTES), page.evaluate(HEIGHT)
 
         with process_that_takes_512_mib():
-            wait_for(page, f"{BYTES} >= wanted", bytes_before + 400 * MIB)
-            bytes_held, width_held = page.evaluate(BYTES), page.evaluate(WIDTH)
-        wait_for(page, f"{BYTES} <= wanted", bytes_held - 300 * MIB)
+            wait_for(page, f"{BYTES} >= wanted", before + 400 * MIB / GIB)
+            held, height_held = page.evaluate(f"[{BYTES}, {HEIGHT}]")
+        wait_for(page, f"{BYTES} <= wanted", held - 300 * MIB / GIB)
         size = daemon.snapshot()["pools"][0]["size_bytes"]
 
-    assert width_held > width_before
-    assert width_held == pytest.approx(bytes_held / size * 100, abs=0.2)
+    assert height_held > height_before
+    assert height_held == pytest.approx(held * GIB / size * TOWER, abs=0.2)
 
 
 def test_page_of_a_killed_daemon_is_stale(browser: SharedBrowser, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_button_opens_the_help(page: Page) -> None:
 
 def test_slash_focuses_the_filter_where_keys_are_text(page: Page) -> None:
     page.keyboard.press("/")
-    field = page.get_by_role("searchbox", name="Filter")
+    field = page.get_by_role("searchbox", name="Find")
     expect(field).to_be_focused()
     page.keyboard.type("/?go")
 

@@ -182,7 +182,7 @@ def test_parts_that_do_not_change_stay_on_the_page(browser: SharedBrowser, tmp_p
     ):
         wait_for_ticks(page, 4)
 
-        expect(page.locator("#events .events li")).not_to_have_count(0)
+        expect(page.locator("#events tbody tr")).not_to_have_count(0)
         expect(page.locator("svg.past path")).not_to_have_count(0)
         expect(page.locator("[data-same]")).to_have_count(0)
 

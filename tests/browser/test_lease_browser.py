@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.reporting.render.landscape_page import TOWER
+from memwatch_web.pages.landscape_page import TOWER
 from support.axe import faults
 from support.browsing import SharedBrowser, opened
 from support.daemon_process import RunningDaemon, get, running_daemon

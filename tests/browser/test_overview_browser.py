@@ -52,13 +52,13 @@ def test_limit_has_its_own_scale(visited_page: Page) -> None:
 
 @pytest.mark.parametrize("sample", [critical_gb10, discrete_gpu, mig_server], ids=lambda one: one.__name__)
 def test_largest_holder_is_in_the_first_screen(visited_page: Page, sample: object) -> None:
-    """At 1280 × 800."""
+    """At 1440 × 900, where the overview is one screen."""
     page = visited_page
-    with visiting(page, Site(sample())):  # type: ignore[operator]
+    with visiting(page, Site(sample()), width=1440, height=900):  # type: ignore[operator]
         row = box(page.locator(".who-table tbody tr").first)
         name = page.locator(".who-table tbody th a").first.inner_text()
 
-    assert row["y"] + row["height"] <= 800
+    assert row["y"] + row["height"] <= 900
     assert name == sample().processes[0].name  # type: ignore[operator]
 
 

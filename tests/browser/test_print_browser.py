@@ -34,11 +34,10 @@ def printed(page: Page) -> None:
     page.set_viewport_size(PAPER)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("path", ["/history?range=1h", "/"])
-def test_printed_chart_has_its_whole_range(browser: SharedBrowser, address: str, path: str) -> None:
+def test_printed_chart_has_its_whole_range(browser: SharedBrowser, address: str) -> None:
     """Drawn for the paper, then scaled to the card; afterwards it has the size of the window again."""
     page = browser.new_page(viewport={"width": 1440, "height": 900})
-    page.goto(address + path)
+    page.goto(f"{address}/history?range=1h")
     canvas = page.locator("canvas").first
     canvas.wait_for()
     wide = canvas.bounding_box()
@@ -65,6 +64,30 @@ def test_printed_chart_has_its_whole_range(browser: SharedBrowser, address: str,
     assert again is not None
     assert again["width"] == pytest.approx(wide["width"], abs=1)
     page.close()
+
+
+def test_printed_landscape_is_whole(browser: SharedBrowser, address: str) -> None:
+    """The past and the holders stand side by side in the card, and the past takes what the holders leave."""
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(address)
+    past, now = page.locator("svg.past").first, page.locator(".tower svg[class^=now]").filter(visible=True)
+    past.wait_for()
+    printed(page)
+    expect(now).to_have_count(1)
+    card, drawn, holders = (one.bounding_box() for one in (page.locator("#landscape"), past, now))
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    page.close()
+
+    assert card is not None
+    assert drawn is not None
+    assert holders is not None
+    assert wide <= PAPER["width"]
+    assert card["x"] <= drawn["x"]
+    assert drawn["x"] + drawn["width"] <= holders["x"] + 1
+    assert holders["x"] + holders["width"] <= card["x"] + card["width"] <= PAPER["width"]
+    assert drawn["width"] + holders["width"] > 0.85 * PAPER["width"]
+    assert drawn["y"] + drawn["height"] <= card["y"] + card["height"]
+    assert card["height"] < PAPER["height"]
 
 
 def test_chart_of_a_dark_page_is_printed_in_light_colours(browser: SharedBrowser, address: str) -> None:
@@ -102,15 +125,13 @@ def test_printed_file_has_pages(browser: SharedBrowser, address: str) -> None:
 
 
 def test_forced_colours_keep_holders_apart(browser: SharedBrowser, address: str) -> None:
-    """Segments of the map and their keys have the same colours."""
+    """Kinds of bytes of the picture keep their own colours."""
     page = browser.new_page(forced_colors="active")
     page.goto(address)
     colours = {}
-    for holder in ("gpu", "processes", "shared", "kernel"):
-        segment = page.locator(f"#pool-ram .contents rect.hold-{holder}").first
-        key = page.locator(f"#pool-ram .legend .hold-{holder}").first
-        colours[holder] = segment.evaluate("(one) => getComputedStyle(one).fill")
-        assert key.evaluate("(one) => getComputedStyle(one).backgroundColor") == colours[holder]
+    for kind in ("devices", "anonymous", "shared_memory", "kernel"):
+        segment = page.locator(f"#pool-ram rect:is(.b-{kind}, .b-{kind}-family)").first
+        colours[kind] = segment.evaluate("(one) => getComputedStyle(one).fill")
     page.close()
 
     assert len(set(colours.values())) == 4

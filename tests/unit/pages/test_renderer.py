@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent, Pool, PoolKind, Quality, Thresholds
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import Snapshot, Swap
-from memwatch.reporting.render.landscape_page import TOWER
 from memwatch.reporting.render.summary import compute_headroom
+from memwatch_web.pages.landscape_page import TOWER
 from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.template_environment import shared_environment
 from support.html_reader import Reader, read

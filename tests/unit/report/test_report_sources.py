@@ -19,7 +19,7 @@ from support.paths import MACHINES
 from support.report_bundle import Bundle, check_links
 
 FOLDERS = sorted(folder.name for folder in MACHINES.iterdir() if (folder / "proc").is_dir())
-# Redacted on purpose, or from command lines, which are not in a report. Placeholders of sizes and times would be an error.
+# Redacted on purpose, or from command lines, which no report has. Placeholders of sizes would be an error.
 NAMES = frozenset(
     [
         "pid",

@@ -10,8 +10,8 @@ from markupsafe import Markup
 from memwatch.core.model import Absent, Device
 from memwatch.core.snapshot import Pressure, Snapshot
 from memwatch.reporting.render import words
-from memwatch.reporting.render.landscape_page import PageLandscape
 from memwatch.reporting.render.memory_map import MemoryMap
+from memwatch_web.pages.landscape_page import PageLandscape
 
 GIB = 1 << 30
 BREAKS = re.compile(r"\n\s*")

@@ -19,7 +19,6 @@ from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render import words
 from memwatch.reporting.render.composition import LAYER_KINDS, build_layers, find_sources, split_now
 from memwatch.reporting.render.landscape import Growing, Layer, Past
-from memwatch.reporting.render.landscape_page import GHOST_SECONDS, Ghost
 from memwatch.reporting.render.memory_map import GPU_MEMORY
 from memwatch_monitor.history.holders import FOOTPRINTS, parse_name
 from memwatch_monitor.history.series import AllSeries
@@ -37,6 +36,7 @@ from memwatch_web.pages.history_data import (
     list_columns,
     row_seconds,
 )
+from memwatch_web.pages.landscape_page import GHOST_SECONDS, Ghost
 from memwatch_web.pages.overview import MIN_HISTORY_SECONDS, value_at
 
 POINTS = 120

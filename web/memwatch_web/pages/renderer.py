@@ -20,7 +20,6 @@ from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.engine_view import engine_of
 from memwatch.reporting.render.json import to_bytes
 from memwatch.reporting.render.landscape import Past
-from memwatch.reporting.render.landscape_page import PageLandscape, Scene, draw_page
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.summary import (
     SilenceNotice,
@@ -53,6 +52,7 @@ from memwatch_web.pages.devices import build_entries
 from memwatch_web.pages.history_data import RANGES, HistoryInput, Range, available_ranges
 from memwatch_web.pages.history_view import ChartView, HistoryView, RejectedQuery
 from memwatch_web.pages.incident_page import build_page, build_row
+from memwatch_web.pages.landscape_page import PageLandscape, Scene, draw_page
 from memwatch_web.pages.landscape_past import (
     DrawnPast,
     Growth,

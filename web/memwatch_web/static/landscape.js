@@ -52,9 +52,9 @@
       cursor.setAttribute("x1", place);
       cursor.setAttribute("x2", place);
       cursor.setAttribute("visibility", wanted === null ? "hidden" : "visible");
-      if (!past.hasAttribute("tabindex")) continue;
-      past.setAttribute("aria-valuenow", Math.round((100 * ((wanted ?? now) - start)) / (now - start)));
-      past.setAttribute("aria-valuetext", wanted === null ? "now" : new Date(wanted * 1000).toLocaleTimeString([], { hourCycle: "h23" }));
+      const slider = past.querySelector(".past-slider");
+      slider?.setAttribute("aria-valuenow", Math.round((100 * ((wanted ?? now) - start)) / (now - start)));
+      slider?.setAttribute("aria-valuetext", wanted === null ? "now" : new Date(wanted * 1000).toLocaleTimeString([], { hourCycle: "h23" }));
     }
   }
 
@@ -102,12 +102,12 @@
   function leave() {
     if (wanted === null) return;
     [wanted, shown, isKept] = [null, null, false];
-    const hasFocus = document.activeElement?.matches("svg.past");
+    const hasFocus = document.activeElement?.matches(".past-slider");
     for (const [id, before] of parts) document.getElementById(id)?.replaceWith(before);
     parts.clear();
     point();
     htmx.trigger(live, "reconnect"); // for all parts: those that have not changed since are not sent again
-    if (hasFocus) firstPast()?.focus({ preventScroll: true });
+    if (hasFocus) live.querySelector(".past-slider")?.focus({ preventScroll: true });
   }
 
   live.addEventListener("pointermove", (event) => {
