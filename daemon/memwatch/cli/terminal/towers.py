@@ -71,7 +71,8 @@ class Canvas:
     """Cells of a picture, by row from the top."""
 
     def __init__(self, width: int, rows: int) -> None:
-        self.width, self.rows = width, rows
+        self.width: int = width
+        self.rows: int = rows
         self._cells = [[Span(" ")] * width for _ in range(rows)]
 
     def put(self, x: int, row: int, text: str, style: str = "", on: str = "") -> None:

@@ -35,7 +35,7 @@ INSET, LINE_HEIGHT = 0.5, 1.28
 # Length of a leader from a tower to its words.
 BESIDE = 1.2
 # Ends of the columns, in parts of the width, for one, two and three of them.
-COLUMN_ENDS = {1: (1.0,), 2: (0.42, 1.0), 3: (0.26, 0.60, 1.0)}
+COLUMN_ENDS: Mapping[int, tuple[float, ...]] = {1: (1.0,), 2: (0.42, 1.0), 3: (0.26, 0.60, 1.0)}
 # Bytes of rounding between two ways to a sum.
 SLACK = 1e-9
 
