@@ -234,4 +234,4 @@ def test_launch_line_is_copied_as_it_is_shown(browser: SharedBrowser, daemon: Ru
     assert copied.startswith("vllm serve MODEL \\\n  --max-model-len 8192 \\\n")
     assert copied.strip() == shown.strip()
     assert wide == 360
-    assert re.search(r'class="copy" hidden', daemon.get(f"/fit?{shape}").text)
+    assert re.search(r'class="copy" data-copy="', daemon.get(f"/fit?{shape}").text)

@@ -26,7 +26,7 @@ from memwatch_monitor.notify.status import AlertView
 from memwatch_web.api.history_parameters import instant
 from memwatch_web.asgi.access import SECURITY_HEADERS
 from memwatch_web.pages.history_data import RANGES, HistoryInput, find_range
-from memwatch_web.pages.history_page import build_answer, build_pool_data, parse_pool_query, try_query
+from memwatch_web.pages.history_page import build_answer, parse_pool_query, try_query
 from memwatch_web.pages.history_view import RejectedQuery, build_view
 from memwatch_web.pages.machine_wall import build_tile
 from memwatch_web.pages.processes import parse_view
@@ -137,7 +137,6 @@ class Site:
         return Starlette(
             routes=[
                 Route("/history", self._past),
-                Route("/history/data", self._past_data),
                 Route("/machines/{name}", self._machine),
                 Route("/history/picture", self._picture),
                 *routes,
@@ -170,13 +169,6 @@ class Site:
         query = try_query(self._known_past(), request.query_params, snapshot)
         shown = build_answer(self._known_past(), query, snapshot)
         return self._html(self._pages.history(snapshot, shown), 422 if isinstance(shown, RejectedQuery) else 200)
-
-    async def _past_data(self, request: Request) -> Response:
-        """Return the chart of the overview, over the past of the history page."""
-        snapshot = self.now()
-        query = parse_pool_query(self._known_past(), request.query_params, snapshot)
-        body = build_pool_data(self._known_past(), query, snapshot)
-        return JSONResponse(body, headers=dict(SECURITY_HEADERS))
 
     async def _machine(self, request: Request) -> Response:
         """Return the page of a neighbour, with its last tick in place of all."""

@@ -246,7 +246,6 @@ PAGES = (
     Route("GET",    "/",                            overview,                     "text/html"),
     Route("GET",    "/landscape",                   picture.landscape,            "text/html"),
     Route("GET",    "/history",                     history_page.history,         "text/html"),
-    Route("GET",    "/history/data",                history_page.history_data,    "application/json"),
     Route("GET",    "/history/picture",             history_page.history_picture, "image/svg+xml"),
     Route("GET",    "/picture.svg",                 picture.picture,              "image/svg+xml"),
     Route("GET",    "/processes",                   processes,                    "text/html"),

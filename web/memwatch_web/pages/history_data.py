@@ -13,8 +13,7 @@ from memwatch.core.events import Event
 from memwatch.core.model import Absent, Pool, Share
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.history.tier import TierSpec
-from memwatch.reporting.render.composition import build_layers, find_sources, split, split_now
-from memwatch.reporting.render.summary import find_worst
+from memwatch.reporting.render.composition import build_layers, find_sources, split
 from memwatch.reporting.render.words import duration, timestamp
 from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history.tiers import Bucket
@@ -314,23 +313,6 @@ def _chart_data(chart: Chart, found: WindowData, snapshot: Snapshot) -> Json:
         "seconds_to_full": find_seconds_to_full(chart.id, snapshot),
         "runs": [[run.start, run.end, run.level.word] for run in found.spans_behind(chart)],
         "curves": [_curve_data(curve, found.buckets[curve.name], chart.unit) for curve in chart.curves],
-    }
-
-
-def build_chart_point(snapshot: Snapshot) -> Json:
-    """Return what the chart of the overview adds with each sample, and the pool that it begins with: the worst."""
-    worst = find_worst(snapshot)
-    return {
-        "pool": (find_pool(worst.target, snapshot) if worst else None)
-        or next((p.id for p in snapshot.pools), None),
-        "pools": {
-            pool.id: {
-                "used": None if isinstance(pool.used_bytes, Absent) else pool.used_bytes,
-                "layers": [None if one is None else int(one) for one in split_now(pool, snapshot)],
-                "seconds_to_full": find_seconds_to_full(pool.id, snapshot),
-            }
-            for pool in snapshot.pools
-        },
     }
 
 

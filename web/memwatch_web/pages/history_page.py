@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Hashable
-from typing import Any
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -18,16 +17,14 @@ from memwatch_web.api.history_parameters import MAX_SERIES, instant, parse_names
 from memwatch_web.asgi.latest_snapshot import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
 from memwatch_web.asgi.static_files import VARY, accepts_gzip
-from memwatch_web.pages.charts import most_telling, usual_series
+from memwatch_web.pages.charts import usual_series
 from memwatch_web.pages.history_data import (
     HistoryInput,
     TimeWindow,
     available_ranges,
-    build_data,
     build_window,
     choose_range,
     find_range,
-    query_window,
 )
 from memwatch_web.pages.history_view import HistoryQuery, HistoryView, RejectedQuery, build_view
 from memwatch_web.pages.renderer import PageServices
@@ -116,21 +113,6 @@ async def history(services: PageServices, request: Request) -> Response:
     return await send_page(services, request, key, seconds, render, status)
 
 
-async def history_data(services: PageServices, request: Request) -> Response:
-    """Return one pool over a range, as data for the chart of the overview."""
-    snapshot, past, zipped = services.current(), build_input(services.monitor), accepts_gzip(request)
-    query = parse_pool_query(past, request.query_params, snapshot)
-
-    def work() -> bytes:
-        body = services.json_bytes(build_pool_data(past, query, snapshot))
-        return gzip.compress(body, GZIP_LEVEL, mtime=0) if zipped else body
-
-    key = ("data", str(request.query_params), snapshot.seq, zipped)
-    body = await services.query(key, SERIES_OF_A_POOL * estimate_seconds(past, query), work)
-    headers = {"vary": "accept-encoding"} | ({"content-encoding": "gzip"} if zipped else {})
-    return Response(body, 200, headers, media_type="application/json")
-
-
 async def history_picture(services: PageServices, request: Request) -> Response:
     """Return the use of one pool over a range as a picture, for browsers without JavaScript."""
     snapshot, past = services.current(), build_input(services.monitor)
@@ -157,17 +139,6 @@ def parse_pool_query(past: HistoryInput, query: QueryParams, snapshot: Snapshot)
     window = build_window(find_range(query.get("range") or None, offered), None, None, snapshot.unix, past.tiers)
     names = (f"pool.{wanted}.used_bytes",)
     return HistoryQuery(window, names, names)
-
-
-def build_pool_data(past: HistoryInput, query: HistoryQuery, snapshot: Snapshot) -> dict[str, Any]:
-    """Return the data of one chart, the ranges, and the pools."""
-    found = query_window(past, query.window, query.names, snapshot)
-    return {
-        **build_data(found, enumerate(most_telling(found.annotations), 1), snapshot),
-        "range": query.window.range.name,
-        "ranges": [[one.name, one.label] for one in available_ranges(past.tiers)],
-        "pools": [[pool.id, pool.label] for pool in snapshot.pools],
-    }
 
 
 def build_answer(

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.events import Event
-from memwatch.core.model import Absent, Content, Pool, Process, Share
+from memwatch.core.model import Absent, Bytes, Content, Pool, Process, Share
 from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.incidents.records import Incident
@@ -148,20 +148,23 @@ def find_past_processes(snapshot: Snapshot, past: HistoryInput, at: float) -> It
     titles, then = past.history.titles(), at - past.to_wall
     held_in = {place for process in snapshot.processes for place in process.device_bytes}
     place = held_in.pop() if len(held_in) == 1 else None
-    for name in past.history.names():
+    names = dict.fromkeys(past.history.names())
+    for name in names:
         parsed = parse_name(name)
         if parsed is None or parsed[0] != "process" or parsed[2] not in FOOTPRINTS:
             continue
         size = _value_before(past.history, name, then)
         if size is None:
             continue
-        held = _value_before(past.history, f"process.{parsed[1]}.device_bytes", then) or 0.0
+        devices = f"process.{parsed[1]}.device_bytes"
+        held = _value_before(past.history, devices, then) if devices in names else 0.0
         pid, _, start = parsed[1].partition("-")
-        known = place is not None or not held
-        resident = round(max(0.0, size - held)) if known else Absent.NOT_AVAILABLE
+        resident: Bytes = Absent.NOT_AVAILABLE
+        if held is not None and (place is not None or not held):
+            resident = round(max(0.0, size - held))
         yield Process(
             pid=int(pid),
-            start_time=float(start or 0),
+            start_time=float(start),
             name=titles.get(f"process.{parsed[1]}", Absent.NOT_AVAILABLE),
             rss_bytes=resident,
             footprint_bytes=round(size),

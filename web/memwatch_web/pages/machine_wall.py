@@ -220,13 +220,13 @@ def find_pool(tick: Tick) -> PoolTick | None:
     named = next((pool for pool in tick.pools if pool.id == tick.worst), None)
     if named is not None:
         return named
-    known = [pool for pool in tick.pools if pool.size and pool.used is not None]
+    known = [(pool, pool.used / pool.size) for pool in tick.pools if pool.size and pool.used is not None]
 
-    def rank(pool: PoolTick) -> tuple[int, float]:
-        level = LEVEL_WORDS.index(pool.level) if pool.level in LEVEL_WORDS else -1
-        return level, (pool.used or 0) / pool.size
+    def rank(one: tuple[PoolTick, float]) -> tuple[int, float]:
+        level = LEVEL_WORDS.index(one[0].level) if one[0].level in LEVEL_WORDS else -1
+        return level, one[1]
 
-    return max(known, key=rank, default=None)
+    return max(known, key=rank)[0] if known else None
 
 
 def build_headline(machine: Machine, pool: PoolTick | None) -> str:

@@ -103,7 +103,6 @@ KEYS |= {"machines": "m", "incidents": "n", "about": "i"}
 PARTS = (
     "parts",
     "holder_parts",
-    "map_parts",
     "alert_parts",
     "engine_parts",
     "landscape_parts",

@@ -1,6 +1,6 @@
 "use strict";
 
-// The chart of the overview and of the history: the composition of a pool as a stack, or curves with min/max bands, over
+// The chart of the history: the composition of a pool as a stack, or curves with min/max bands, over
 // level and gap shading, with event annotations above and the forecast to the right.
 
 const PastChart = (() => {
@@ -82,15 +82,13 @@ const PastChart = (() => {
   }
 
   class Chart {
-    // `pick(from, to)` is called with the time range of a drag. `ahead`: room to the right for the forecast.
-    constructor(box, pick, ahead = 0) {
+    // `pick(from, to)` is called with the time range of a drag.
+    constructor(box, pick) {
       this.box = box;
-      this.ahead = ahead;
       this.pick = pick;
       this.legend = () => document.getElementById(`past-legend-${box.dataset.chart}`);
       this.at = box.parentElement.querySelector(".past-at");
       this.moments = box.parentElement.querySelector(".moment");
-      this.drawnAt = 0;
       new ResizeObserver(() => this.plot?.setSize({ width: this.width(), height: HEIGHT })).observe(box);
       // A canvas keeps its colours and its width on paper.
       window.addEventListener("beforeprint", () => this.print(true));
@@ -138,44 +136,11 @@ const PastChart = (() => {
       for (const layer of stack.layers) layer.values = layer.values.map((value) => (value == null ? null : value * 2 ** 20));
     }
 
-    // A sample of the live page. The first column of the curve is its time.
-    add(unix, used, layers, secondsToFull) {
-      const { stack, curves } = this.chart;
-      const last = stack.unix.at(-1);
-      if (last !== undefined && unix <= last) return;
-      stack.unix.push(unix);
-      stack.layers.forEach((layer, index) => layer.values.push(layers[index] ?? null));
-      this.layers = stack.layers.filter((layer) => layer.values.some((value) => value > 0));
-      this.chart.seconds_to_full = secondsToFull;
-      const step = unix - (this.past.now ?? unix);
-      this.past.now = unix;
-      this.past.start += step;
-      this.past.end += step;
-      for (const column of this.data.slice(1)) column.push(used);
-      this.data[0].push(unix);
-      while (stack.unix[0] < this.past.start - 60) {
-        stack.unix.shift();
-        for (const layer of stack.layers) layer.values.shift();
-      }
-      while (this.data[0][0] < this.past.start - 60) for (const column of this.data) column.shift();
-      curves[0].unix = this.data[0];
-      this.redraw();
-    }
-
-    redraw() {
-      if (document.hidden || performance.now() - this.drawnAt < 250) return;
-      this.drawnAt = performance.now();
-      this.plot.setData(this.data, false);
-      this.plot.setScale("x", { min: this.past.start, max: this.rightEdge() });
-      if (this.plot.cursor.left < 0 || this.plot.cursor.left == null) this.showMoment(null);
-    }
-
-    // A live range has room for the forecast: that of the overview always, so that nothing moves; that of the history
-    // as far as the forecasts of its charts reach.
+    // A live range has room for the forecasts of its charts, as far as they reach.
     rightEdge() {
       const { start, end, live, charts } = this.past;
       const farthest = Math.max(...charts.map((one) => (one.stack ? one.seconds_to_full ?? 0 : 0)));
-      const room = this.ahead || Math.min(MOST_AHEAD, (farthest * 1.25) / (end - start));
+      const room = Math.min(MOST_AHEAD, (farthest * 1.25) / (end - start));
       return live ? end + (end - start) * room : end;
     }
 

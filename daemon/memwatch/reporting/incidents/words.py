@@ -145,7 +145,9 @@ def is_full(one: Incident) -> bool:
     if one.killer is not None and one.killer.kind in OOM_KILLERS:
         return True
     left, whole = one.lowest_available_bytes, one.size_bytes
-    return left is not None and bool(whole) and left <= FULL_RATIO * (whole or 0)
+    if left is None or not whole:
+        return False
+    return left <= FULL_RATIO * whole
 
 
 def count_kills(one: Incident) -> int:
