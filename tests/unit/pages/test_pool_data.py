@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ SNAPSHOT = critical_gb10()
 PAST = past_of(SNAPSHOT)
 
 
-def data_of(query: str) -> dict[str, Any]:
+def data_of(query: str) -> Mapping[str, Any]:
     return build_view(PAST, parse_pool_query(PAST, QueryParams(query), SNAPSHOT), SNAPSHOT).data
 
 
