@@ -244,7 +244,8 @@ def test_incident_annotations_link_to_the_page_of_the_incident(fleet: Fleet) -> 
         assert {"kind", "target", *mark["tagKeys"].split(",")} <= found[0].keys()
         for instance in (full, lost):
             with urllib.request.urlopen(links[instance], timeout=10) as page:
-                assert f"<h1>Incident {links[instance].rpartition('/')[2]}</h1>" in page.read().decode()
+                report = f'incidents/{links[instance].rpartition("/")[2]}/report.md"'
+                assert report in page.read().decode()
 
 
 def link_of(text: str, labels: dict[str, str]) -> str:
