@@ -12,8 +12,7 @@ import click
 
 from memwatch.build_info import __version__, describe
 from memwatch.core.printable import printable_lines
-from memwatch.core.runtime.small_limits import explain_shortage, fit_into_limits
-from memwatch.core.runtime.standard_files import open_standard_files
+from memwatch.core.runtime.own_process import explain_shortage, fit_into_limits, open_standard_files
 
 if TYPE_CHECKING:
     from memwatchd.settings.schema import Settings

@@ -23,7 +23,7 @@ from memwatch.core.linux.wakeups import Wakeups
 from memwatch.core.processes.allocator_reports import AllocatorReports
 from memwatch.core.reading.identity import read_identity
 from memwatch.core.reading.sampler import FIRST_SECONDS, Gatherer, Sampler
-from memwatch.core.runtime.heap import trim_heap
+from memwatch.core.runtime.own_process import trim_heap
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.doctor.checks import check_collectors

@@ -15,7 +15,7 @@ from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import KeyOwners
 from memwatch.core.linux.process_ends import ProcessEnds
 from memwatch.core.snapshot import Snapshot
-from memwatch.reporting.recording.file_format import RecordingError
+from memwatch.reporting.recording import RecordingError
 from memwatch_monitor.alert_states import Alerts
 from memwatch_monitor.alerts.rules import possible_targets
 from memwatch_monitor.between_scrapes import BetweenScrapes
@@ -206,8 +206,7 @@ def push_metrics(daemon: Parts) -> Feature | None:
     otlp = daemon.settings.otlp
     if otlp.endpoint is None:
         return None
-    from memwatchd.otlp.pusher import Pusher, Target
-    from memwatchd.otlp.source import PayloadSource
+    from memwatchd.otlp import PayloadSource, Pusher, Target
 
     headers = {name: one.text for name, one in otlp.headers.items()}
     tls = partial(client_context, otlp.ca_file)
@@ -221,7 +220,7 @@ def record(daemon: Parts) -> Feature | None:
     file = daemon.settings.recording.file
     if file is None:
         return None
-    from memwatchd.recording.frames import Recorder
+    from memwatchd.recording.player import Recorder
 
     try:
         return Recorder(file, daemon.monitor.identity.host)

@@ -11,8 +11,8 @@ from memwatch.core.linux.key_owner import KeyOwners, KnownOwners
 from memwatch.core.linux.process_files import Passwd
 from memwatch.core.printable import printable
 from memwatch.core.reading.machine import read_machine
-from memwatch.core.runtime.small_limits import require_limits
-from memwatch.reporting.recording.file_format import RecordingError
+from memwatch.core.runtime.own_process import require_limits
+from memwatch.reporting.recording import RecordingError
 from memwatch.reporting.render.json import snapshot_json, to_bytes
 from memwatch_monitor.notify.manager import build_test_notification
 from memwatchd import wiring

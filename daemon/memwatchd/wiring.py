@@ -31,7 +31,7 @@ from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.machine import DirectReading, MachineReader
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.doctor.model import ConfigState
-from memwatch.reporting.recording.file_format import RecordingError
+from memwatch.reporting.recording import RecordingError
 from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.notify.channel import Sender
 from memwatchd.settings.alerts import ReceiverSection
@@ -157,8 +157,7 @@ def open_player(settings: Settings, unix: float) -> Player | None:
         file = path_of(replay.demo)
     if file is None:
         return None
-    from memwatchd.recording.frames import open_recording
-    from memwatchd.recording.player import Player, ReplayClock
+    from memwatchd.recording.player import Player, ReplayClock, open_recording
 
     contents = open_recording(file, replay.salvage)
     length, skipped = contents.length, at.total_seconds()

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from memwatch.core.snapshot import Snapshot
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 from support.axe import faults
 from support.browsing import SharedBrowser, wait_for_frames
 from support.live_page import showing, wait_for_ticks

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from memwatch.core.snapshot import Snapshot
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 from memwatchd.settings.schema import DEMOS
 from support.axe import faults
 from support.browsing import SharedBrowser, opened

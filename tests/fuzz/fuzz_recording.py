@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from fuzz.oracle import as_file
 from memwatch.core.reading.identity import Identity
-from memwatch.reporting.recording.file_format import GZIP, RecordingError, _with_sum, first_line, read_lines
+from memwatch.reporting.recording import GZIP, RecordingError, _with_sum, first_line, read_lines
 from memwatch_monitor.feature import MonitorRules
-from memwatchd.recording.frames import open_recording, read_frames
-from memwatchd.recording.player import Player, ReplayClock, ReplaySleep
+from memwatchd.recording.player import Player, ReplayClock, ReplaySleep, open_recording, read_frames
 from support.monitors import create_monitor
 
 MAX_BYTES = 6000

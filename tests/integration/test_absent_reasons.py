@@ -12,7 +12,7 @@ from memwatch.core.model import Absent
 from memwatch.core.reading.machine import COLLECTOR_OF, find_absent_reasons
 from memwatch.core.snapshot import CollectorState, CollectorStatus, Snapshot
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 from scripts.golden import roots_arguments
 from support.daemon_process import running_daemon
 

@@ -12,7 +12,7 @@ import pytest
 
 import memwatch
 import memwatch.core.pressure
-from memwatch.reporting.recording import file_format
+from memwatch.reporting import recording
 from memwatch.reporting.render import json
 from memwatch.reporting.report import contents
 from memwatch_build import debian_version, next_version
@@ -111,7 +111,7 @@ def test_format_versions_on_the_page_of_releases_are_those_of_the_code() -> None
 
     assert found == {
         "JSON of API and webhooks": (str(json.SCHEMA), "`schema` in each object"),
-        "recording": (str(file_format.FORMAT), "the header, its first line"),
+        "recording": (str(recording.FORMAT), "the header, its first line"),
         "report of `doctor`": (str(contents.FORMAT), f"the head of `{contents.SUMMARY}`"),
         "history on disk": (ring_file.MAGIC.decode()[-1], f"`{ring_file.MAGIC.decode()}` in each record"),
         "alerts, silences, queue": (str(sqlite_store.VERSION), "`user_version` of `outbox.sqlite`"),

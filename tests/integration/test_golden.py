@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memwatchd.otlp.source import Span, conventional_metrics
+from memwatchd.otlp import Span, conventional_metrics
 from scripts.golden import (
     ALWAYS,
     HELP,

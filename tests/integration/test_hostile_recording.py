@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.reporting.recording.file_format import KEY, RecordingFile
+from memwatch.reporting.recording import KEY, RecordingFile
 from memwatch.reporting.render.json import snapshot_json, to_bytes
 from support.client_process import memwatch
 from support.daemon_process import MEMWATCHD, run_program, running_daemon

@@ -19,8 +19,7 @@ from memwatch.core.snapshot import CollectorStatus, Level, Machine, Pressure, Re
 from memwatch_monitor.between_scrapes import BetweenScrapes
 from memwatch_web.metrics.families import Exporter
 from memwatchd.recording.demos import DESCRIPTIONS, path_of
-from memwatchd.recording.frames import read_frames
-from memwatchd.recording.player import rebuild_owners
+from memwatchd.recording.player import read_frames, rebuild_owners
 from scripts.golden import RUN_HERE
 from support.daemon_process import RunningDaemon, running_daemon
 from support.exposition import merge_expositions

@@ -16,7 +16,7 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 from prometheus_client.parser import text_string_to_metric_families
 
-from memwatchd.otlp.pusher import DeadlineAdapter, create_session
+from memwatchd.otlp import DeadlineAdapter, create_session
 from support.certificates import authority, signed_by
 from support.daemon_process import MEMWATCHD, clean_environment, run_program, running_daemon
 from support.otlp_receiver import Push, attributes_of, read_push

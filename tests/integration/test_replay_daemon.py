@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from memwatch_monitor.render.owners_json import owners_json
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import open_recording, read_frames
-from memwatchd.recording.player import build_findings
+from memwatchd.recording.player import build_findings, open_recording, read_frames
 from memwatchd.settings.schema import DEMOS
 from support.api_schema import check_answer
 from support.daemon_process import (

@@ -24,7 +24,7 @@ from memwatch.core.linux.key_owner import KeyOwners, KeyUse, KnownOwners
 from memwatch.core.linux.process_files import Passwd
 from memwatch_monitor.notify.channel import Channel
 from memwatch_monitor.notify.http_post import Endpoint, Poster, PostResult, Proxy, parse_endpoint
-from memwatchd.otlp.pusher import DeadlineAdapter, PushFailedError, create_session
+from memwatchd.otlp import DeadlineAdapter, PushFailedError, create_session
 from memwatchd.settings.alerts import ProxyChoice, find_use
 from support.alert_machine import request_test
 from support.client_process import memwatch

@@ -12,7 +12,7 @@ import pytest
 from memwatch.core.clock import Moment
 from memwatch_monitor.alerts.persistence import decode_silences
 from memwatch_monitor.notify.sqlite_store import open_outbox
-from memwatchd.recording.frames import open_recording, read_frames
+from memwatchd.recording.player import open_recording, read_frames
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import running_daemon
 from support.libc_faults import LibcFaults

@@ -34,7 +34,7 @@ from memwatch.core.model import Absent, Process, Vitals
 from memwatch.core.reading.identity import Identity, read_identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Machine, ProcessScan, SelfUsage, Snapshot, Swap
-from memwatch.reporting.recording.file_format import RecordingFile
+from memwatch.reporting.recording import RecordingFile
 from memwatch.reporting.render.json import snapshot_json, to_bytes
 from memwatch_monitor.feature import MonitorRules
 from memwatchd.recording import demos

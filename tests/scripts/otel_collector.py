@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from memwatchd.otlp.source import CONVENTIONS, Convention
+from memwatchd.otlp import CONVENTIONS, Convention
 from support.paths import DEPLOY
 
 SHIPPED = DEPLOY / "otel/collector.yml"

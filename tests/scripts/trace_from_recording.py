@@ -12,8 +12,8 @@ from typing import Any
 from memwatch.core.kernel_log import DriverError, KernelLog
 from memwatch.core.model import Absent, Architecture, PoolKind, find_system_ram
 from memwatch.core.snapshot import Kernel, MemoryPsi, PsiLine, Snapshot, Swap
-from memwatch.reporting.recording.file_format import RecordingError
-from memwatchd.recording.frames import open_recording, read_frames
+from memwatch.reporting.recording import RecordingError
+from memwatchd.recording.player import open_recording, read_frames
 from support.trace_file import FORMAT, TraceError, parse_trace
 
 Json = dict[str, Any]

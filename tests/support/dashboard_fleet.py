@@ -18,8 +18,7 @@ from memwatch.core.owners import OwnerKind
 from memwatch.reporting.render.json import snapshot_json, to_bytes
 from memwatch_monitor.render.owners_json import owners_json
 from memwatchd.recording.demos import DESCRIPTIONS, path_of
-from memwatchd.recording.frames import read_frames
-from memwatchd.recording.player import rebuild_owners
+from memwatchd.recording.player import read_frames, rebuild_owners
 from scripts.golden import roots_arguments
 from simulators.nvml_machine import Simulator
 from simulators.sample_nvml import EIGHT_H100

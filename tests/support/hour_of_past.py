@@ -14,7 +14,7 @@ from memwatch_monitor.history.series import collect_figures
 from memwatch_monitor.history.tiers import History
 from memwatch_monitor.history.writer import Files
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 
 SECONDS, ROWS_PER_RECORD = 3600, 400
 JITTER_SECONDS = 0.02

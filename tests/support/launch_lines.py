@@ -17,7 +17,7 @@ from memwatch.planning.huggingface import parse_config
 from memwatch.planning.launch import select_engines
 from memwatch.planning.request import Use
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 from scripts.published_models import MODELS
 
 CONFIGS = {model.name: model.config for model in MODELS}

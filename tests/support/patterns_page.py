@@ -12,8 +12,7 @@ from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.summary import build_latest, build_notices, find_worst
-from memwatch_monitor.notify.notified import find_notified
-from memwatch_monitor.notify.status import AlertView
+from memwatch_monitor.notify.status import AlertView, find_notified
 from memwatch_monitor.render.status_line import build_status_line
 from memwatch_web.pages.devices import build_entries
 from memwatch_web.pages.landscape_page import Scene, draw_page

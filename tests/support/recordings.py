@@ -6,9 +6,9 @@ from pathlib import Path
 
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Machine, SelfUsage, Snapshot
-from memwatch.reporting.recording.file_format import RecordingFile
+from memwatch.reporting.recording import RecordingFile
 from memwatch.reporting.render.json import snapshot_json, to_bytes
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 from support.fakes import GIB, ram
 
 OWN = SelfUsage(Absent.NOT_SUPPORTED, 0.0, 0.0, 0.0, False)

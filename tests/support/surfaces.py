@@ -38,7 +38,7 @@ from memwatch.library.machine_record import Machine, MemoryInfo, decode_backends
 from memwatch.library.wait import wait_for
 from memwatch.reporting.render.json import backends_json, to_bytes
 from memwatch_monitor.neighbours.tick import build_tick, decode_tick, encode_tick
-from memwatchd.otlp.source import Span, build_payload
+from memwatchd.otlp import Span, build_payload
 from support.one_answer import CPU, MACHINE, Cell, Cells, Range, Shown, is_same, truth, whole_of
 
 Json = Any

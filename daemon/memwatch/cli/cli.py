@@ -27,8 +27,7 @@ from memwatch.cli.context import (
 )
 from memwatch.cli.help import DocumentedGroup, usage_sentence
 from memwatch.cli.http import DEFAULT, EXIT_FAILURE, EXIT_UNKNOWN, Address, CommandError, ask
-from memwatch.core.runtime.small_limits import explain_shortage, fit_into_limits
-from memwatch.core.runtime.standard_files import open_standard_files
+from memwatch.core.runtime.own_process import explain_shortage, fit_into_limits, open_standard_files
 
 ABOUT = """Shows memory usage of hosts and GPUs from memwatchd: pools, their contents, pressure, and available
 memory."""

@@ -15,8 +15,7 @@ from memwatch.cli.context import build_context, check_shape, common, seconds_wit
 from memwatch.cli.http import Address, CommandError, DaemonResponse, DaemonUnreachableError, ask
 from memwatch.core.runtime.own_files import remedy_to_write
 from memwatch.core.snapshot_json import MAX_INTERVAL, MIN_INTERVAL
-from memwatch.reporting.recording.file_format import RecordingError, RecordingFile
-from memwatch.reporting.recording.redact import Redactor
+from memwatch.reporting.recording import RecordingError, RecordingFile, Redactor
 from memwatch.reporting.render import words as wording
 
 # Time to wait for a daemon that restarts.

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from memwatch.core.model import Absent, Bytes
-from memwatch.core.runtime.heap import trim_heap
+from memwatch.core.runtime.own_process import trim_heap
 from memwatch.library.frameworks import clear_pool, pools, read_stats
 from memwatch.library.host import rss_bytes
 from memwatch.library.memory_pool import MemoryPool

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from memwatch.cli.home_assistant import discovery_of, topics_of, values_of
 from memwatch.core.snapshot import Snapshot
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 from support.client_process import SCRIPT, memwatch
 from support.daemon_process import clean_environment, running_daemon
 from support.dead_address import dead_address

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.reporting.recording.file_format import RecordingFile
+from memwatch.reporting.recording import RecordingFile
 from memwatch.reporting.render.json import snapshot_json, to_bytes
 from support.budget import within
 from support.client_process import SCRIPT, memwatch

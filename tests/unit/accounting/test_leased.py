@@ -16,7 +16,7 @@ from memwatch.core.leases import Lease, still_held
 from memwatch.core.model import Absent, Quality, Share, ShareKind
 from memwatch.core.snapshot import Snapshot
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 from memwatchd.settings.schema import DEMOS
 
 GIB = 1 << 30

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.collectors.processes import Collector
-from memwatch.core.linux.script_name import MAX_SCRIPT_CHARACTERS, find_rank, find_script, is_generic
+from memwatch.core.linux.process_owners import MAX_SCRIPT_CHARACTERS, find_rank, find_script, is_generic
 from memwatch.core.model import Process
 from support.process_folders import add_process, folder_of, stat_line, statm_line
 

@@ -43,7 +43,7 @@ from memwatch_web.metrics.families import Exporter
 from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.template_environment import create_environment
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 from memwatchd.settings.schema import Settings
 from memwatchd.systemd.prekill_hook import MAX_MEMBERS, read_members
 from support.paths import ROOT as PROJECT

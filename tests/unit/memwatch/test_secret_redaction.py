@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memwatch.core.engines.text import name_of
 from memwatch.core.linux.process_files import parse_command
 from memwatch.core.redaction import redact_arguments, redact_text
-from memwatch.reporting.recording.redact import Redactor
+from memwatch.reporting.recording import Redactor
 from memwatch.reporting.report.redaction import TextRedactor
 from memwatchd.logging_setup import PLAIN, LineFormatter
 from memwatchd.settings.validation import value_text

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from memwatch.core.snapshot import NeighbourStatus
 from memwatch_web.metrics.families import neighbour_families
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 
 
 def test_neighbour_without_a_tick_is_down_and_has_no_time() -> None:

@@ -17,7 +17,7 @@ from memwatch.core.model import Absent, Process
 from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.lease_book import LeaseBook, LeaseRefusedError, LeaseRequest, ProcessReader
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 from support.process_folders import add_process, folder_of, stat_line
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -27,7 +27,7 @@ from memwatch_monitor.neighbours.tick import (
     encode_tick,
 )
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 from support.fakes import GIB
 
 

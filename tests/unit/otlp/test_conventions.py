@@ -18,7 +18,7 @@ from opentelemetry.semconv._incubating.metrics import hw_metrics, system_metrics
 from opentelemetry.semconv.attributes import error_attributes
 from prometheus_client.core import HistogramMetricFamily
 
-from memwatchd.otlp.source import CONVENTIONS, Span, conventional_metrics, own_metrics
+from memwatchd.otlp import CONVENTIONS, Span, conventional_metrics, own_metrics
 from scripts.golden import with_help
 from scripts.otel_collector import SHIPPED, with_conventions
 from scripts.reference.metrics import OTHER_NAMES

@@ -14,7 +14,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.json import engines_json, snapshot_json, to_bytes
 from memwatch_web.pages.renderer import Pages
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 from support.api_schema import check_answer
 from support.html_reader import Reader
 from support.sample_parts import GIB

@@ -19,7 +19,7 @@ from memwatch.planning.request import Use
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 from scripts.published_models import MODELS
 from support.gpu_cards import cards
 

@@ -18,14 +18,13 @@ from memwatch.core.kernel_log import KernelLog
 from memwatch.core.model import Absent
 from memwatch.core.reading.identity import Identity
 from memwatch.core.snapshot import Node, Snapshot
-from memwatch.reporting.recording.file_format import RecordingError, RecordingFile
+from memwatch.reporting.recording import RecordingError, RecordingFile
 from memwatch.reporting.render.json import snapshot_json, to_bytes
 from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.neighbours.tick import MAX_BYTES, build_tick, decode_tick, encode_tick
 from memwatch_web.metrics.families import Exporter
 from memwatchd.recording import demos
-from memwatchd.recording.frames import open_recording, read_frames
-from memwatchd.recording.player import Player, ReplayClock, build_findings
+from memwatchd.recording.player import Player, ReplayClock, build_findings, open_recording, read_frames
 from memwatchd.settings.keys import section_keys
 from memwatchd.settings.schema import DEMO_BEGINS, DEMOS, Replay
 from memwatchd.wiring import open_player

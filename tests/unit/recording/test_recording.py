@@ -20,13 +20,11 @@ from memwatch.core.silences import Silence
 from memwatch.core.snapshot import CollectorStatus, Machine
 from memwatch.core.snapshot_json import SnapshotDecodeError, build_snapshot, snapshot_from
 from memwatch.library.machine_record import decode_machine
-from memwatch.reporting.recording.file_format import RecordingFile
-from memwatch.reporting.recording.redact import Redactor
+from memwatch.reporting.recording import RecordingFile, Redactor
 from memwatch.reporting.render.json import snapshot_json, to_bytes
 from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.loop import Monitor
-from memwatchd.recording.frames import open_recording
-from memwatchd.recording.player import Player, ReplayClock, ReplaySleep, play_through
+from memwatchd.recording.player import Player, ReplayClock, ReplaySleep, open_recording, play_through
 from support.fakes import GIB
 from support.monitors import create_monitor, history
 from support.recordings import recorded, seconds_in, snapshot_at

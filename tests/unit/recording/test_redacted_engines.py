@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memwatch.core.engines.records import Engine
 from memwatch.core.snapshot_json import RECORDS
-from memwatch.reporting.recording.redact import Redactor
+from memwatch.reporting.recording import Redactor
 
 
 def test_redacted_server_keeps_its_sizes_and_no_names() -> None:

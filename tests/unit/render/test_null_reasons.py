@@ -18,7 +18,7 @@ from memwatch.reporting.render.json import snapshot_json, to_bytes
 from memwatch_monitor.render.owners_json import owners_json
 from memwatch_web.api.openapi import SHAPES, WIRES, define
 from memwatchd.recording.demos import DESCRIPTIONS, path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 from support.null_reasons import figures_without_a_reason, undescribed_nulls, undescribed_optionals
 
 

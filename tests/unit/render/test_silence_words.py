@@ -22,7 +22,7 @@ from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import build_snapshot, snapshot_from
-from memwatch.reporting.recording.redact import Redactor
+from memwatch.reporting.recording import Redactor
 from memwatch.reporting.render.json import snapshot_json, to_bytes
 from memwatch.reporting.render.summary import build_latest, build_notices, find_widest, notice_lines, until_utc
 from memwatch_monitor.render.status_line import build_status_line

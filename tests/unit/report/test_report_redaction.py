@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.core.linux.cgroups import parse_cgroup, parse_owners
-from memwatch.reporting.recording.redact import Redactor
+from memwatch.reporting.recording import Redactor
 from memwatch.reporting.report.redaction import TextRedactor, cgroup_path, redact_file
 from memwatch.reporting.report.sources import Kind
 

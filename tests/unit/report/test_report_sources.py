@@ -10,7 +10,7 @@ import pytest
 
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.listeners import MAX_DESCRIPTORS
-from memwatch.reporting.recording.redact import Redactor
+from memwatch.reporting.recording import Redactor
 from memwatch.reporting.report.contents import summarize_files
 from memwatch.reporting.report.evidence import EvidenceReader
 from memwatch.reporting.report.redaction import TextRedactor

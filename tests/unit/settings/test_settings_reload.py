@@ -15,8 +15,7 @@ from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.neighbours.follower import Follower
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import open_recording
-from memwatchd.recording.player import Player, ReplayClock
+from memwatchd.recording.player import Player, ReplayClock, open_recording
 from memwatchd.settings.diff import NOT_YET, describe_changes, find_effect, flat
 from memwatchd.settings.keys import AT_START, ON_RELOAD
 from memwatchd.settings.schema import Settings

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from memwatch.core.runtime.heap import trim_heap
+from memwatch.core.runtime.own_process import trim_heap
 from memwatch.core.runtime.worker import FailureLog
 from memwatch.reporting.render.json import JSON_TYPE, answer_bytes
 from memwatch_monitor.loop import Monitor

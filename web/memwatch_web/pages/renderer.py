@@ -36,8 +36,7 @@ from memwatch_monitor.history.writer import HistoryWriter
 from memwatch_monitor.neighbours.machines import Machine as Neighbour
 from memwatch_monitor.neighbours.tick import Tick
 from memwatch_monitor.neighbours.trend import HolderGrowth
-from memwatch_monitor.notify.notified import find_notified
-from memwatch_monitor.notify.status import AlertView
+from memwatch_monitor.notify.status import AlertView, find_notified
 from memwatch_monitor.render.status_line import (
     GROWTH_SECONDS,
     StatusLine,

@@ -74,7 +74,7 @@ class SelfUsageReader:
 
         Call once after startup.
         """
-        from memwatch.core.runtime.heap import trim_heap  # with ctypes, which a reading does without
+        from memwatch.core.runtime.own_process import trim_heap  # with ctypes, which a reading does without
 
         gc.collect()
         gc.freeze()

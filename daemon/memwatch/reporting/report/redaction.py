@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from memwatch.core.redaction import redact_text
-from memwatch.reporting.recording.redact import MIN_NAME_LENGTH, Redactor
+from memwatch.reporting.recording import MIN_NAME_LENGTH, Redactor
 from memwatch.reporting.report.sources import Kind
 
 Json = Any

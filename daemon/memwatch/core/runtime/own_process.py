@@ -1,15 +1,18 @@
-"""Small limits of this process (ulimit, LimitNOFILE=, TasksMax=): run within them, or name one that is too small.
+"""This process: its limits (ulimit, LimitNOFILE=, TasksMax=), its heap, and descriptors 0 to 2.
 
-A failed allocation, thread or file raises another exception in each place. Here each becomes a sentence.
+A failed allocation, thread or file raises another exception in each place. Here each becomes a sentence, which
+names a limit that is too small.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import os
 import resource
+import sys
 import threading
-
-from memwatch.core.runtime.heap import use_one_arena
+from typing import IO
 
 # glibc takes `ulimit -s` otherwise, 8 MiB for each of 20 to 60 threads. With 1 MiB, Python 3.13.0 crashes on nested
 # JSON: its limit of 10,000 levels supposes a larger stack.
@@ -67,3 +70,64 @@ def _explain_memory(otherwise: str) -> str:
 def _address_mib() -> int | None:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if limit == resource.RLIM_INFINITY else limit >> 20
+
+
+# The heap of the C library.
+
+_M_ARENA_MAX = -8
+
+
+def trim_heap() -> bool:
+    """Return free memory of the heap to the kernel. False if the C library has no malloc_trim, as musl."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is None:
+        return False
+    trim(0)
+    return True
+
+
+def use_one_arena() -> None:
+    """Let all threads of glibc use one arena: each further one takes 20 KiB, and 64 MiB of address space."""
+    tune = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if tune is not None:
+        tune(_M_ARENA_MAX, 1)
+
+
+# Descriptors 0 to 2, which every program expects to be open.
+
+STANDARD = ((0, "stdin", os.O_RDONLY), (1, "stdout", os.O_WRONLY), (2, "stderr", os.O_WRONLY))
+
+
+def open_standard_files() -> None:
+    """Open descriptors 0 to 2 on /dev/null if they are closed. Call before any other file is opened.
+
+    open(2) returns the lowest free number. With descriptor 2 closed, a socket or a state file would get it, and log
+    lines would be written there. Python sets the stream of a closed descriptor to None, and `print` to None writes
+    to stdout.
+    """
+    for descriptor, name, flags in STANDARD:
+        if not _is_open(descriptor):
+            _open_null(descriptor, flags)
+        if getattr(sys, name) is None:
+            setattr(sys, name, _stream(descriptor, flags))
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _open_null(descriptor: int, flags: int) -> None:
+    opened = os.open(os.devnull, flags)
+    if opened != descriptor:
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    os.set_inheritable(descriptor, True)
+
+
+def _stream(descriptor: int, flags: int) -> IO[str]:
+    mode = "r" if flags == os.O_RDONLY else "w"
+    return open(descriptor, mode, encoding="utf-8", errors="backslashreplace", closefd=False)

@@ -1,1 +1,0 @@
-"""Recordings: snapshots in a file, and their redaction."""
