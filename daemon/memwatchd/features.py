@@ -98,7 +98,7 @@ class Alerting(NotificationManager):
         for name in daemon.settings.receivers_off:
             outbox.queue(name)  # without a queue, what is stored for it would be dropped
         recovered = int(opened.recovered) if opened else 0
-        made = cls(daemon.monitor, outbox, receivers, lambda: daemon.live.sender, recovered)
+        made = cls(daemon.monitor, outbox, receivers, daemon.live.sender, recovered)
         made.owners = owners
         return made
 
@@ -120,6 +120,7 @@ class Alerting(NotificationManager):
                 if was is not None and type(was) is not type(one):
                     self.drop(one.name)
                 receivers[one.name] = create_receiver(one, self.outbox, channels[one.name])
+            self.sender = new.live.sender
             self.use([receivers[one.name] for one in new.live.receivers])
 
         return apply

@@ -83,7 +83,7 @@ def names_to_compare(daemon: Daemon) -> MachineNames | None:
     """Return the machine's names for Prometheus, None without a scrape or own alerts, or with a chosen name."""
     alerting, scraped = daemon.monitor.features.get(NotificationManager), daemon.latest_scrape.host
     sends = any(one.channel.kind == AlertmanagerChannel.kind for one in alerting.receivers)
-    sender = alerting.sender()
+    sender = alerting.sender
     return MachineNames(scraped, sender.instance) if scraped and sends and not sender.is_instance_set else None
 
 
@@ -104,7 +104,7 @@ def create_pages(daemon: Daemon) -> Pages:
         firing=lambda: count_firing(monitor),
         config=lambda: daemon.config.state,
         current=lambda: monitor.latest,
-        url=lambda: alerting.sender().url,
+        url=lambda: alerting.sender.url,
         incidents=lambda: observer.log.heads(),
         has_neighbours=lambda: bool(book) or bool(book.not_joined()),
         past=lambda: build_input(monitor),

@@ -65,7 +65,7 @@ class NotificationManager(Feature):
         monitor: Monitor,
         outbox: Outbox,
         receivers: Sequence[Receiver] = (),
-        sender: Callable[[], Sender] = Sender,
+        sender: Sender | None = None,
         recovered: int = 0,
     ) -> None:
         self.receivers: tuple[Receiver, ...] = tuple(receivers)
@@ -74,7 +74,7 @@ class NotificationManager(Feature):
         self._monitor = monitor
         self._alerts = monitor.features.get(Alerts)
         self._incidents = monitor.features.get(IncidentObserver)
-        self.sender = sender
+        self.sender: Sender = sender or Sender()
         self._new = deque(self.receivers)
         self._is_started = False
         # Saved entries that this version cannot read.
@@ -179,7 +179,7 @@ class NotificationManager(Feature):
         return [f"{title}: {failure}" for title, failure in found if failure]
 
     def families(self) -> Iterator[Family]:
-        url = self.sender().url
+        url = self.sender.url
         text = "Address of the pages for links in notifications; absent if other machines cannot reach them."
         yield Family("info", "web", text, [(url,)] if url else [], ("url",))
         receivers, label = self.receivers, ("receiver",)
@@ -383,7 +383,7 @@ class NotificationManager(Feature):
     def _sender_of(self, notification: Notification) -> Sender:
         """Return the sender, with the incident that the alert is about."""
         found = self._incidents.log.current_id(notification.target)
-        return replace(self.sender(), incident=found) if found else self.sender()
+        return replace(self.sender, incident=found) if found else self.sender
 
     def _use_silences(self, silences: tuple[Silence, ...]) -> None:
         self._monitor.publisher.use_silences(silences, self._monitor.moment())

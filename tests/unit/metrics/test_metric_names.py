@@ -221,7 +221,7 @@ def test_metrics_keep_their_names_and_labels() -> None:
     monitor = create_monitor(Sampler([], clock), clock, MonitorRules(), Identity("host", "boot"))
     receivers: Any = [Receiver()]
     sender = Sender("https://gpu1.example.org")
-    monitor.features.add(NotificationManager(monitor, Outbox(None), receivers, lambda: sender))
+    monitor.features.add(NotificationManager(monitor, Outbox(None), receivers, sender))
     monitor.features.get(HistoryRecorder).files_status = lambda: files  # type: ignore[method-assign]
     snapshot = with_every_value()
     monitor.publisher.publish(snapshot, monitor.moment())

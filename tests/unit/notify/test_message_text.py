@@ -38,7 +38,7 @@ def alerting_to(**wanted: tuple[str, Subscription]) -> Iterator[NotificationMana
         for name, (url, subscription) in wanted.items()
     ]
     monitor = create_monitor(Sampler([], SystemClock()), SystemClock(), MonitorRules(), Identity("host", "boot"))
-    made = NotificationManager(monitor, outbox, receivers, lambda: Sender("https://spark/memory"))
+    made = NotificationManager(monitor, outbox, receivers, Sender("https://spark/memory"))
     made.start()
     try:
         yield made

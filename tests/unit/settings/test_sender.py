@@ -110,4 +110,4 @@ def test_reload_changes_the_labels(tmp_path: Path) -> None:
     daemon.stop()
 
     assert (before, after, kept) == ({}, {"cluster": "west"}, {"cluster": "west"})
-    assert alerting(daemon.monitor).sender().labels == after
+    assert alerting(daemon.monitor).sender.labels == after

@@ -189,7 +189,7 @@ def in_use(daemon: Daemon) -> Mapping[str, Any]:
         "web_options": daemon.web_options(),
         "receivers": [one.name for one in alerting(daemon.monitor).receivers],
         "neighbours": [one.name for one in follower.peers] if follower else [],
-        "sender": alerting(daemon.monitor).sender(),
+        "sender": alerting(daemon.monitor).sender,
         "budgets": {name: one.most for name, one in daemon.monitor.budgets.by_kind.items()},
         "log_level": logging.getLevelName(logging.getLogger().level).lower(),
         "certificate": None,

@@ -33,7 +33,7 @@ class AlertTest(Struct, frozen=True):
 
 async def alerts(services: ApiServices) -> Response:
     """Return firing and pending alerts."""
-    sender = services.alerting.sender()
+    sender = services.alerting.sender
     return services.json(ALERTS.encode_all(alert_rows(services.monitor), sender))
 
 
