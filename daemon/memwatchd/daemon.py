@@ -15,10 +15,9 @@ from memwatch.core.clock import SystemClock
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import KeyOwners
-from memwatch.core.linux.memory_events import MemoryEvents, OwnPressure
+from memwatch.core.linux.memory_events import MemoryEvents, OwnPressure, PsiTrigger
 from memwatch.core.linux.process_ends import ProcessEnds
 from memwatch.core.linux.process_files import Passwd
-from memwatch.core.linux.psi_trigger import PsiTrigger
 from memwatch.core.linux.wakeups import Wakeups
 from memwatch.core.processes.allocator_reports import AllocatorReports
 from memwatch.core.reading.identity import read_identity

@@ -6,7 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 from fuzz.oracle import are_valid
-from memwatch.core.drivers.amd import smi, smi_json
+from memwatch.core.collectors import amd_cli
+from memwatch.core.drivers.amd import smi
 from memwatch.core.model import Absent
 
 MAX_BYTES = 1 << 60
@@ -14,20 +15,20 @@ MAX_GIB_AS_BYTES = MAX_BYTES << 30
 
 
 def check(data: bytes) -> None:
-    with suppress(smi_json.NoOutputError):
-        tools(smi_json.parse_document(data, "amd-smi"))
+    with suppress(amd_cli.NoOutputError):
+        tools(amd_cli.parse_document(data, "amd-smi"))
 
 
 def tools(document: Any) -> None:
-    addresses = smi_json.amd_smi_addresses(document)
+    addresses = amd_cli.amd_smi_addresses(document)
     are_valid(list(addresses))
-    for one in (*smi_json.rocm_smi_memory(document), *smi_json.amd_smi_memory(document, addresses)):
+    for one in (*amd_cli.rocm_smi_memory(document), *amd_cli.amd_smi_memory(document, addresses)):
         are_valid(one)
         for region in (one.vram, one.visible_vram, one.gtt):
             total, used = region.total_bytes, region.used_bytes
             assert isinstance(total, Absent) or total <= MAX_GIB_AS_BYTES
             assert not isinstance(used, int) or isinstance(total, Absent) or used <= total
-    are_valid(smi_json.amd_smi_processes(document))
+    are_valid(amd_cli.amd_smi_processes(document))
     library(document)
 
 

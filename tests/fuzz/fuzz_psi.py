@@ -7,7 +7,7 @@ from contextlib import suppress
 from fuzz.oracle import are_valid, numbers_of
 from memwatch.core.collectors.psi import parse_pressure
 from memwatch.core.linux.files import ParseError
-from memwatch.core.linux.psi_trigger import parse_waiting
+from memwatch.core.linux.memory_events import parse_waiting
 from memwatch.core.model import Absent
 
 

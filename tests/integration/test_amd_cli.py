@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.core.collectors.amd_cli import Collector, Options, find_tools, run_tool
-from memwatch.core.drivers.amd.smi_json import NoOutputError
+from memwatch.core.collectors.amd_cli import Collector, NoOutputError, Options, find_tools, run_tool
 from memwatch.core.linux.files import SourceUnavailable
 from memwatch.core.model import Absent
 from simulators.amd_machine import GIB, MIB, AmdMachine, discrete

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from memwatch.core.drivers.nvml.events import WAIT_SECONDS
+from memwatch.core.drivers.nvml.driver import WAIT_SECONDS
 from memwatch.core.drivers.nvml.records import NvmlReading, Xid
 from simulators.nvml_child import Outcome, running_child, wait_until_listening
 from simulators.nvml_machine import Simulator

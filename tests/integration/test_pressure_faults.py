@@ -9,7 +9,7 @@ import pytest
 
 from memwatch.core.collectors import psi
 from memwatch.core.linux.files import Roots, SourceUnavailable
-from memwatch.core.linux.psi_trigger import PsiTrigger
+from memwatch.core.linux.memory_events import PsiTrigger
 from memwatch.core.pressure.inputs import PressureInputs, Target
 from memwatch.core.pressure.judge import JudgeState, judge
 from memwatch.core.pressure.rules import PressureRules

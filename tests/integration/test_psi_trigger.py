@@ -14,7 +14,7 @@ import pytest
 
 from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
-from memwatch.core.linux.psi_trigger import LADDER, STALLED_RATIO, WINDOW_OF_ANYBODY_SECONDS, PsiTrigger, is_new
+from memwatch.core.linux.memory_events import LADDER, STALLED_RATIO, WINDOW_OF_ANYBODY_SECONDS, PsiTrigger, is_new
 from memwatch.core.linux.wakeups import Wake, Wakeups
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from memwatch.core.runtime.daemon_address import TCP_URL, default_url, read_authorization
+from memwatch.core.linux.daemon_connection import TCP_URL, default_url, read_authorization
 from support.daemon_process import MEMWATCHD, clean_environment, running_daemon
 from support.login_settings import BEARER, TOKEN, login_config
 

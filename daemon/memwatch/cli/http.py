@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from memwatch.core.http import DEFAULT_PORTS, DeadlineSocket, GetError, request
-from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
+from memwatch.core.linux.daemon_connection import build_headers, connect_daemon, default_url, is_on_this_machine
 from memwatch.core.options import InvalidValueError, parse_host, parse_socket
-from memwatch.core.runtime.daemon_address import default_url, is_on_this_machine
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse

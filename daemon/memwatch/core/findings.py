@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from memwatch.core.engines.records import Engine
 from memwatch.core.kernel_log import KernelLog, ServiceKill
 from memwatch.core.model import STALLED, Absent, Device, Pool, Process, Share, Vitals
-from memwatch.core.owners import KernelHeld, Owner
-from memwatch.core.process_search import ProcessSearch
+from memwatch.core.owners import KernelHeld, Owner, ProcessSearch
 from memwatch.core.snapshot import (
     CgroupPressure,
     Kernel,

@@ -30,8 +30,7 @@ from memwatch.core.model import (
     refuse_negative,
     sum_figures,
 )
-from memwatch.core.owners import KernelHeld, Owner
-from memwatch.core.process_search import ProcessSearch
+from memwatch.core.owners import KernelHeld, Owner, ProcessSearch
 from memwatch.core.silences import Silence
 
 NeighbourState = Literal["starting", "up", "stopped", "silent", "unreachable", "refused"]

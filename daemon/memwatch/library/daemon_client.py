@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from memwatch.core.http import DEFAULT_PORTS, DeadlineSocket, GetError, request
-from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
-from memwatch.core.runtime.daemon_address import SOCKET_FILE, TCP_URL, default_url, is_on_this_machine
+from memwatch.core.linux.daemon_connection import (
+    SOCKET_FILE,
+    TCP_URL,
+    build_headers,
+    connect_daemon,
+    default_url,
+    is_on_this_machine,
+)
 from memwatch.library.program_safety import importing, log_once
 
 if TYPE_CHECKING:

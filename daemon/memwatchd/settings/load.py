@@ -10,8 +10,8 @@ from typing import Any, get_args, get_origin
 
 from msgspec import Struct, field
 
+from memwatch.core.linux.daemon_connection import SOCKET_NAME
 from memwatch.core.options import KeyPath, Section
-from memwatch.core.runtime.daemon_address import SOCKET_NAME
 from memwatchd.settings.diff import located
 from memwatchd.settings.keys import ContextConverter, Key, from_text, is_section, section_keys, unwrap
 from memwatchd.settings.schema import Given, Sections, Settings

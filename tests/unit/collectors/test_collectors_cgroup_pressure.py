@@ -8,7 +8,7 @@ import pytest
 
 from memwatch.core.collectors import cgroup_pressure
 from memwatch.core.linux.files import SourceUnavailable
-from memwatch.core.linux.psi_trigger import parse_waiting
+from memwatch.core.linux.memory_events import parse_waiting
 from support.psi_host import Host
 
 

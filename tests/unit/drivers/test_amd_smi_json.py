@@ -10,6 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memwatch.core.collectors.amd_cli import (
+    NoOutputError,
+    amd_smi_addresses,
+    amd_smi_memory,
+    amd_smi_processes,
+    parse_document,
+    rocm_smi_memory,
+)
 from memwatch.core.drivers.amd.records import Region
 from memwatch.core.drivers.amd.smi import (
     SmiProcess,
@@ -21,14 +29,6 @@ from memwatch.core.drivers.amd.smi import (
     parse_processes,
     parse_vram_type,
     repair_size,
-)
-from memwatch.core.drivers.amd.smi_json import (
-    NoOutputError,
-    amd_smi_addresses,
-    amd_smi_memory,
-    amd_smi_processes,
-    parse_document,
-    rocm_smi_memory,
 )
 from memwatch.core.model import Absent
 from simulators.amd_smi_samples import AMD_SMI, PROCESS, ROCM_SMI, USAGE, WARNING

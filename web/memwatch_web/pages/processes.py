@@ -14,9 +14,8 @@ from msgspec import Struct, field
 
 from memwatch.core.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
 from memwatch.core.model import Absent, AllocatorReport, Bytes, Process, Words, sum_figures
-from memwatch.core.owners import OwnerKind, OwnerTotal, find_home
+from memwatch.core.owners import FoundProcesses, OwnerKind, OwnerTotal, find_home, search_text, searched_texts
 from memwatch.core.printable import printable
-from memwatch.core.process_search import FoundProcesses, search_text, searched_texts
 from memwatch.core.processes.growth import GrowthTracker, LeakSuspect, ProcessGrowth, key_of
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.summary import by_footprint

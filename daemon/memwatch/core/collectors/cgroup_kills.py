@@ -14,8 +14,16 @@ from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.cgroup_kills import MAX_KILLS, MAX_NAMED, CgroupKill, CgroupKills, KillTree, Rise
 from memwatch.core.linux.cgroup_mounts import UNLIMITED_BYTES, V1, find_own_cgroup, parse_limit
 from memwatch.core.linux.cgroups import parse_mountinfo
-from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, kept_file, read_once
-from memwatch.core.linux.vmstat_counter import ALLOCSTALL, OOM_KILL, Counter
+from memwatch.core.linux.files import (
+    ALLOCSTALL,
+    OOM_KILL,
+    Counter,
+    ParseError,
+    Roots,
+    SourceUnavailable,
+    kept_file,
+    read_once,
+)
 from memwatch.core.model import Absent
 from memwatch.core.printable import printable
 

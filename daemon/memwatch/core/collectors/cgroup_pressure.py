@@ -11,7 +11,7 @@ from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.findings import Findings
 from memwatch.core.linux.cgroup_mounts import find_unified_tree, list_children
 from memwatch.core.linux.files import Roots, kept_file, read_once
-from memwatch.core.linux.psi_trigger import parse_waiting
+from memwatch.core.linux.memory_events import parse_waiting
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import SHORT_USED, CgroupPressure
 

@@ -43,9 +43,8 @@ from memwatch.core.linux.process_owners import (
 from memwatch.core.linux.process_table import ProcessEntry, ProcessTable
 from memwatch.core.linux.process_visibility import PidLists, describe_hidden, holds_gpu
 from memwatch.core.model import Absent, Process, Words
-from memwatch.core.owners import plain_name
+from memwatch.core.owners import FoundProcesses, plain_name, search_text
 from memwatch.core.printable import decode
-from memwatch.core.process_search import FoundProcesses, search_text
 from memwatch.core.snapshot import ProcessScan
 
 # Detection of processes whose parent has ended. Not a collector.

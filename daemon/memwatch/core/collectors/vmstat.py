@@ -7,8 +7,7 @@ from itertools import chain
 
 from memwatch.core.collectors.base import BaseCollector, Host
 from memwatch.core.findings import Findings
-from memwatch.core.linux.files import Roots, kept_file
-from memwatch.core.linux.vmstat_counter import ALLOCSTALL, OOM_KILL, Counter
+from memwatch.core.linux.files import ALLOCSTALL, OOM_KILL, Counter, Roots, kept_file
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Kernel
 
