@@ -22,6 +22,7 @@ from memwatch.cli.http import CommandError, ask
 from memwatch.cli.status import verdict_lines
 from memwatch.planning.request import PARAMETERS, Use
 from memwatch.planning.sizes import InvalidInputError
+from memwatch.reporting.render.summary import by_footprint
 
 Json = dict[str, Any]
 INSTRUCTIONS = """Memory of a machine with GPUs, from memwatchd. A pool is physical memory; pools never overlap and
@@ -104,8 +105,10 @@ class Tools:
         """Tell who holds memory, the largest first, and which processes grew most in the last ten minutes."""
         with self._errors():
             if group == "process":
-                snapshot = self._context.snapshot().json
-                found: Json = {"holders": _rows(snapshot["processes"][:limit], PROCESS_FIELDS)}
+                answer = self._context.snapshot()
+                records = {one["pid"]: one for one in answer.json["processes"]}
+                largest = [records[one.pid] for one in by_footprint(answer.snapshot.processes)[:limit]]
+                found: Json = {"holders": _rows(largest, PROCESS_FIELDS)}
             else:
                 owners = self._ask("/api/v1/owners", by=group)
                 found = {"holders": owners["owners"][:limit], "note": owners.get("note")}

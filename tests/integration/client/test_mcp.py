@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,8 @@ import pytest
 from memwatch.cli.context import ClientContext
 from memwatch.cli.http import parse_url
 from support.client_process import SCRIPT
-from support.daemon_process import RunningDaemon, clean_environment, running_daemon
+from support.daemon_process import RunningDaemon, clean_environment
+from support.shared_daemons import SharedDaemons
 
 if TYPE_CHECKING:  # the SDK takes an eighth of the time of importing all test files, in each worker
     from mcp import Client
@@ -23,10 +23,9 @@ TOOLS = {"memory_status", "memory_holders", "will_it_fit", "memory_history", "in
 NOWHERE = "http://127.0.0.1:1"
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    with running_daemon(tmp_path_factory.mktemp("daemon"), "--demo", "dgx-spark") as running:
-        yield running
+@pytest.fixture
+def daemon(shared_daemons: SharedDaemons) -> RunningDaemon:
+    return shared_daemons.demo("dgx-spark")
 
 
 def client_of(server: Any) -> Client:
@@ -96,8 +95,18 @@ def test_holders_are_sorted_and_limited(daemon: RunningDaemon, group: str) -> No
     found = answer(daemon, "memory_holders", group=group, limit=2)
 
     assert 1 <= len(found["holders"]) <= 2
-    sizes = [one["footprint_bytes"] for one in found["holders"]]
+    sizes = [one["footprint_low_bytes"] for one in found["holders"]]
     assert sizes == sorted(sizes, reverse=True)
+
+
+def test_holder_of_gpu_memory_is_listed_before_one_of_more_resident_memory(shared_daemons: SharedDaemons) -> None:
+    """A snapshot has the processes by resident memory."""
+    demo = shared_daemons.demo("rtx4090")
+    listed = [one["name"] for one in demo.snapshot()["processes"]]
+    names = [one["name"] for one in answer(demo, "memory_holders", limit=5)["holders"]]
+
+    assert listed.index("gnome-shell") < listed.index("Xorg")
+    assert names.index("Xorg") < names.index("gnome-shell")
 
 
 def test_fit_of_a_size_and_of_a_model_tells_where(daemon: RunningDaemon) -> None:
