@@ -91,14 +91,19 @@ def connect_as(uid: int, address: int | Path) -> socket.socket:
 
 @contextmanager
 def process_of_other() -> Iterator[int]:
-    """Run a sleeping process of another user. Yields its pid."""
+    """Run a sleeping process of another user. Yields its pid once it is one of that user."""
+    source, sink = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             become_other()
+            os.close(sink)
             time.sleep(MAX_WAIT_SECONDS * 4)
         finally:
             os._exit(0)
+    os.close(sink)
+    os.read(source, 1)
+    os.close(source)
     try:
         yield child
     finally:
