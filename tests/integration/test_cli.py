@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,28 +11,28 @@ import pytest
 from memwatch.build_info import describe
 from memwatchd.settings.load import FLAGS
 from support.client_process import into_a_closed_pipe
+from support.daemon_process import MEMWATCHD, clean_environment, run_program
 from support.waiting import MAX_WAIT_SECONDS
 
-SCRIPT = [str(Path(sys.executable).with_name("memwatchd"))]
 MODULE = [sys.executable, "-m", "memwatchd"]
 
 
-def memwatchd(*arguments: str, command: Sequence[str] = MODULE, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("MEMWATCHD_")}
+def memwatchd(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return run_program(MEMWATCHD, *arguments, **environ)
+
+
+def started(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end in a new interpreter, for tests of what it imports and of how it is called."""
+    environ = clean_environment()
     return subprocess.run(
-        [*command, *arguments],
-        env=clean | environ,
-        capture_output=True,
-        text=True,
-        timeout=MAX_WAIT_SECONDS,
-        check=False,
+        command, env=environ, capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, check=False
     )
 
 
-@pytest.mark.parametrize("command", [SCRIPT, MODULE], ids=["script", "module"])
+@pytest.mark.parametrize("command", [[MEMWATCHD], MODULE], ids=["script", "module"])
 def test_version_is_one_line(command: list[str]) -> None:
     """--version prints name and version, for the script and for the module."""
-    done = memwatchd("--version", command=command)
+    done = started(*command, "--version")
 
     assert (done.returncode, done.stdout, done.stderr) == (0, describe("memwatchd") + "\n", "")
 
@@ -61,7 +59,7 @@ def test_one_shot_flags_do_not_import_the_web_stack() -> None:
     )
 
     for question in ("--help", "--version", "--check-config"):
-        done = memwatchd(command=[sys.executable, "-c", code.format([question])])
+        done = started(sys.executable, "-c", code.format([question]))
         assert (question, done.stderr) == (question, "[]\n")
 
 
@@ -82,7 +80,7 @@ def test_daemon_at_rest_has_imported_only_what_it_uses() -> None:
         "sum(name.startswith('memwatch') for name in sys.modules) <= 275, file=sys.stderr)"
     )
 
-    assert memwatchd(command=[sys.executable, "-c", code]).stderr == "[] True\n"
+    assert started(sys.executable, "-c", code).stderr == "[] True\n"
 
 
 @pytest.mark.parametrize(
