@@ -18,9 +18,17 @@ from support.paths import ROOT
 
 NEEDED_PROGRAMS = ("git",)
 TRACE_WORDS = ("tests/unit/pressure/test_trace_words.py",)
+# Long tests that read pages, those outside of the folder of browsers too.
+PAGE_READERS = (
+    "tests/browser",
+    "tests/deploy/test_dashboards.py::test_incident_annotations_link_to_the_page_of_the_incident",
+    "tests/deploy/test_debian_way.py",
+    "tests/faults/test_fault_disks.py",
+    "tests/integration/test_mdns.py",
+)
 # Changed files, and the long tests that are about them. A changed test file is always run.
 CONCERNED = {
-    r"web/memwatch_web/(templates|static|pages)/": ("tests/browser",),
+    r"web/memwatch_web/(templates|static|pages)/": PAGE_READERS,
     r"daemon/(memwatch/reporting|memwatch_monitor)/history/": ("tests/integration/test_history_disk.py",),
     r"daemon/memwatch_monitor/neighbours/": (
         "tests/integration/test_neighbours.py",
@@ -66,8 +74,7 @@ def concerned(changed: Iterable[str]) -> list[str]:
         found |= {test for pattern, tests in CONCERNED.items() if re.match(pattern, name) for test in tests}
         if TEST_FILE.fullmatch(name):
             found.add(name)
-    folders = {one for one in found if not one.endswith(".py")}
-    return sorted(one for one in found if one in folders or not any(one.startswith(f"{each}/") for each in folders))
+    return sorted(one for one in found if not any(one.startswith((f"{each}/", f"{each}::")) for each in found))
 
 
 if __name__ == "__main__":
