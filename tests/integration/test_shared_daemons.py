@@ -47,7 +47,9 @@ def test_change_is_named_and_the_next_test_gets_another_daemon(daemons: SharedDa
         status, answer = post(first, path, body)
         assert status < 300, answer
         found = sorted(changes_of(first))
-        assert [one.startswith(start) for one, start in zip(found, starts, strict=True)] == [True] * len(starts), found
+        assert [one.startswith(start) for one, start in zip(found, starts, strict=True)] == [True] * len(starts), (
+            found
+        )
 
     assert [len(changes) for changes in daemons.take_changes().values()] == [5]
     assert daemons.demo(DEMO) is not first
