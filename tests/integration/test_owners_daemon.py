@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from pwd import getpwuid
 from typing import Any
@@ -21,11 +22,21 @@ MIB, GIB = 1 << 20, 1 << 30
 AVAILABLE = {"page_cache_bytes", "free_bytes"}
 
 
+Machines = Callable[[str], RunningDaemon]
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    """Return the daemon of a simulated machine by its name. Each is started once, for tests that only read."""
+    with ExitStack() as stack:
+        yield cache(lambda name: stack.enter_context(machine(name, tmp_path_factory.mktemp("machine"))))
+
+
 @contextmanager
-def machine(name: str, tmp_path: Path) -> Iterator[RunningDaemon]:
+def machine(name: str, folder: Path) -> Iterator[RunningDaemon]:
     """Run the daemon on a simulated machine, and wait until processes have device memory."""
-    host = host_of(name, tmp_path)
-    with running_daemon(tmp_path, "--interval", "200ms", *host.roots, config=OFTEN, environ=host.environ) as daemon:
+    host = host_of(name, folder)
+    with running_daemon(folder, "--interval", "200ms", *host.roots, config=OFTEN, environ=host.environ) as daemon:
         daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
         for collector in host.waits_for:
             daemon.wait_until_ok(collector)
@@ -39,11 +50,10 @@ def device_bytes_of(snapshot: Any, place: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["gb10", "strix-halo", "rtx-4090"])
-def test_process_kernel_and_unattributed_memory_add_up_to_used(name: str, tmp_path: Path) -> None:
+def test_process_kernel_and_unattributed_memory_add_up_to_used(name: str, machines: Machines) -> None:
     """Checked for every pool, and for the shares of System RAM."""
-    with machine(name, tmp_path) as daemon:
-        snapshot = daemon.snapshot()
-        owners = daemon.get("/api/v1/owners?by=user").json
+    snapshot = machines(name).snapshot()
+    owners = machines(name).get("/api/v1/owners?by=user").json
 
     rests = {rest["id"]: rest["unattributed_bytes"] for rest in (*owners["pools"], *owners["shares"])}
     # NPU buffers are already counted as shared memory, like those of most drivers. The other shares are in no line
@@ -69,11 +79,10 @@ def test_process_kernel_and_unattributed_memory_add_up_to_used(name: str, tmp_pa
 
 @pytest.mark.parametrize("name", ["gb10", "strix-halo", "rtx-4090"])
 @pytest.mark.parametrize("kind", ["unit", "container", "user"])
-def test_owner_sums_equal_the_sums_of_their_processes(name: str, kind: str, tmp_path: Path) -> None:
+def test_owner_sums_equal_the_sums_of_their_processes(name: str, kind: str, machines: Machines) -> None:
     """Resident and device memory add up for every kind of owner."""
-    with machine(name, tmp_path) as daemon:
-        snapshot = daemon.snapshot()
-        owners = daemon.get(f"/api/v1/owners?by={kind}").json["owners"]
+    snapshot = machines(name).snapshot()
+    owners = machines(name).get(f"/api/v1/owners?by={kind}").json["owners"]
 
     processes = snapshot["processes"]
     places = {place for process in processes for place in process["device_bytes"]}
@@ -87,13 +96,12 @@ def test_owner_sums_equal_the_sums_of_their_processes(name: str, kind: str, tmp_
         assert len(own) == owner["processes"]
 
 
-def test_unattributed_memory_has_a_history(tmp_path: Path) -> None:
-    with machine("gb10", tmp_path) as daemon:
-        rest = daemon.snapshot()["pools"][0]["unattributed_bytes"]
-        answer = daemon.wait_for(
-            "/api/v1/history?series=pool.ram.unattributed_bytes",
-            lambda found: found["series"][0]["max"] and found["series"][0]["max"][-1] == rest,
-        )
+def test_unattributed_memory_has_a_history(machines: Machines) -> None:
+    rest = machines("gb10").snapshot()["pools"][0]["unattributed_bytes"]
+    answer = machines("gb10").wait_for(
+        "/api/v1/history?series=pool.ram.unattributed_bytes",
+        lambda found: found["series"][0]["max"] and found["series"][0]["max"][-1] == rest,
+    )
 
     assert answer["series"][0]["unit"] == "bytes"
 
