@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,8 +20,14 @@ from support.store_machine import BOOTS, Machine
 def _copied(state: Path) -> Iterator[Path]:
     with TemporaryDirectory() as folder:
         copy = Path(folder) / "state"
-        shutil.copytree(state, copy, ignore=shutil.ignore_patterns("*.tmp"))
+        shutil.copytree(state, copy, ignore=shutil.ignore_patterns("*.tmp"), copy_function=_copy)
         yield copy
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file, unless it is gone since it was listed: the daemon renames a new file to the name of an old one."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
 
 
 def events_on_disk(state: Path) -> list[tuple[str, str]]:
