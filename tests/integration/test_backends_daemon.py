@@ -19,7 +19,7 @@ from support.api_schema import check_answer
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, quiet_machine, running_daemon
 from support.null_reasons import figures_without_a_reason
-from support.waiting import MAX_WAIT_SECONDS, Stopwatch
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
 
 # Drivers of this machine, which do not depend on its load.
 HERE = quiet_machine(rootfs="/")
@@ -184,7 +184,9 @@ def child_of(daemon: RunningDaemon) -> Path:
 
 
 def wait_until_gone(process: Path) -> None:
-    until = time.monotonic() + MAX_WAIT_SECONDS
-    while process.exists() and (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < until, f"{process} still runs"
-        time.sleep(0.05)
+    def is_gone() -> bool:
+        with suppress(FileNotFoundError, ProcessLookupError):  # reaped
+            return (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return True
+
+    wait_until(is_gone, describe=lambda: f"{process} still runs")

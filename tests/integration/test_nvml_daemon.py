@@ -16,7 +16,7 @@ from simulators.nvml_machine import Simulator
 from simulators.nvml_state import Event, Holder, Memory, Trouble
 from support.budget import within
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, get, running_daemon
-from support.waiting import MAX_WAIT_SECONDS, Stopwatch
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
 
 MIB, GIB = 1 << 20, 1 << 30
 QUICK = '[collectors.nvml]\nrestart_after = "1s"\n'
@@ -150,12 +150,9 @@ def test_a_killed_daemon_leaves_no_helper(tmp_path: Path) -> None:
         assert_gone(helpers)
 
 
-def assert_gone(pids: set[int], seconds: float = 5.0) -> None:
+def assert_gone(pids: set[int]) -> None:
     assert pids
-    until = time.monotonic() + seconds
-    while any(is_running(pid) for pid in pids):
-        assert time.monotonic() < until, f"still running: {pids}"
-        time.sleep(0.05)
+    wait_until(lambda: not any(is_running(pid) for pid in pids), describe=lambda: f"still running: {pids}")
 
 
 def is_running(pid: int) -> bool:
@@ -219,13 +216,13 @@ def test_an_upgraded_driver_gets_a_new_helper(tmp_path: Path) -> None:
 
 
 def test_driver_is_released_on_request_and_opened_again(tmp_path: Path) -> None:
-    """Within one interval no process uses the driver. RAM is still reported, and later the GPU is back."""
+    """No process uses the driver then. RAM is still reported, and later the GPU is back."""
     simulator = Simulator.of(tmp_path, RTX)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
         daemon.wait_until_ok("nvml")
         helpers = {call.pid for call in simulator.calls()}
         answer = get(daemon.port, "/api/v1/release?seconds=4", method="POST")
-        assert_gone(helpers, 2.0)
+        assert_gone(helpers)
         released = daemon.wait_for(
             "/api/v1/collectors", lambda found: any("released" in (one["error"] or "") for one in found)
         )
