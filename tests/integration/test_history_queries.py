@@ -92,7 +92,7 @@ def test_large_query_delays_no_other_request(full: FullDaemon, kind: str) -> Non
 
 def test_full_queue_rejects_queries_with_a_time_to_retry(full: FullDaemon) -> None:
     """Of 40 different queries, 16 wait. The others are told when to come back, and the daemon serves the rest."""
-    paths = [full.query(1, count=20, points=2000 - number) for number in range(40)]
+    paths = [full.query(1, count=5, points=2000 - number) for number in range(40)]
     with ThreadPoolExecutor(40) as pool:
         answers = list(pool.map(full.daemon.get, paths))
 
