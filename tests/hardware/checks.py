@@ -65,13 +65,15 @@ def _settled_context(bench: Bench, holder: HolderProcess) -> Sample:
     """Wait until the daemon lists the process with the memory that the tool shows, as far as it shows any."""
     began = time.monotonic()
     while True:
-        sample = bench.sampler.sample(holder)
+        sample = bench.sampler.shown(holder)
         passed, own = time.monotonic() - began, sample.shown[PROCESS]
-        is_listed = passed > UNLISTED_SECONDS if isinstance(own, str) else own > 0 and _agree(sample, PROCESS)
-        # Without a pool a tool that lists processes has those of compute only, the daemon also those of graphics.
-        is_whole = _agree(sample, MEMORY) or not (bench.sampler.place.has_pool or isinstance(own, str))
-        if (is_listed and is_whole) or passed > bench.sampler.max_seconds:
-            return sample
+        is_over = passed > bench.sampler.max_seconds
+        if is_over or (passed > UNLISTED_SECONDS if isinstance(own, str) else own > 0):
+            sample = bench.sampler.beside_vendor(sample, holder)
+            # Without a pool a tool that lists processes has those of compute only, the daemon also those of graphics.
+            is_whole = _agree(sample, MEMORY) or not (bench.sampler.place.has_pool or isinstance(own, str))
+            if is_over or (is_whole and _agree(sample, PROCESS)):
+                return sample
         time.sleep(POLL_SECONDS)
 
 

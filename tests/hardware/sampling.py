@@ -35,8 +35,14 @@ class Sampler(Struct):
 
     def sample(self, holder: HolderProcess) -> Sample:
         """Read the daemon first, as its figures are up to a second old."""
-        shown = read_figures(self.daemon.snapshot(), self.place, holder.pid)
-        return Sample(shown, self._vendor(holder))
+        return self.beside_vendor(self.shown(holder), holder)
+
+    def shown(self, holder: HolderProcess) -> Sample:
+        """Return what the daemon shows, alone: to start the vendor's tool takes a tenth of a second."""
+        return Sample(read_figures(self.daemon.snapshot(), self.place, holder.pid), NO_VENDOR)
+
+    def beside_vendor(self, sample: Sample, holder: HolderProcess) -> Sample:
+        return Sample(sample.shown, self._vendor(holder))
 
     def _vendor(self, holder: HolderProcess) -> dict[str, Figure]:
         meminfo, reading = read_meminfo(), self.tool.read()
@@ -80,7 +86,7 @@ class Sampler(Struct):
         """Wait until every figure of the step is right. The tool is asked once the daemon shows what was asked."""
         began = time.monotonic()
         while True:
-            shown = Sample(read_figures(self.daemon.snapshot(), self.place, holder.pid), NO_VENDOR)
+            shown = self.shown(holder)
             passed = time.monotonic() - began
             if passed > self.max_seconds or not has_wrong(compare(step, self.place, base, shown, held)):
                 rows = compare(step, self.place, base, self._with_vendor(shown, holder), held)
@@ -91,7 +97,7 @@ class Sampler(Struct):
     def _with_vendor(self, shown: Sample, holder: HolderProcess) -> Sample:
         if holder.is_running:
             holder.refresh()
-        return Sample(shown.shown, self._vendor(holder))
+        return self.beside_vendor(shown, holder)
 
     def wait(self, happened: Callable[[Any], bool]) -> float | None:
         """Return the seconds until a snapshot shows it; None if none does in time."""

@@ -60,11 +60,14 @@ def test_comparison_needs_nothing_but_the_product_and_psutil() -> None:
     assert {"pytest", "_pytest", "xdist", "hypothesis", "playwright"}.isdisjoint(done.stdout.split())
 
 
-def test_allocations_on_a_card_are_shown_exactly(tmp_path: Path) -> None:
-    with simulated_cuda(tmp_path, RTX) as environ:
-        done = compare(environ, "--check", "whole", "--check", "steps", "--sizes", "256")
+@pytest.fixture(scope="module")
+def compared_card(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    with simulated_cuda(tmp_path_factory.mktemp("card"), RTX) as environ:
+        return compare(environ, "--check", "whole", "--check", "steps", "--sizes", "256")
 
-    found = rows(done)
+
+def test_allocations_on_a_card_are_shown_exactly(compared_card: subprocess.CompletedProcess[str]) -> None:
+    done, found = compared_card, rows(compared_card)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "All figures are right" in done.stdout
     assert found["before", "size"][1:3] == ["24,564.0 MiB"] * 2
@@ -288,12 +291,12 @@ def add_result(report: Path, folder: Path, *options: str) -> subprocess.Complete
     )
 
 
-def test_output_becomes_a_row_of_the_table_by_one_command(tmp_path: Path) -> None:
+def test_output_becomes_a_row_of_the_table_by_one_command(
+    compared_card: subprocess.CompletedProcess[str], tmp_path: Path
+) -> None:
     """A simulated machine is refused unless a test asks for it, and the page marks it."""
-    with simulated_cuda(tmp_path, RTX) as environ:
-        done = compare(environ, "--check", "whole")
     report = tmp_path / "report.md"
-    report.write_text(f"make: a line of make\n{done.stdout}")
+    report.write_text(f"make: a line of make\n{compared_card.stdout}")
 
     refused = add_result(report, tmp_path)
     added = add_result(report, tmp_path, "--allow-simulated")
@@ -303,4 +306,4 @@ def test_output_becomes_a_row_of_the_table_by_one_command(tmp_path: Path) -> Non
     page = (tmp_path / "page.md").read_text()
     assert "| [rtx-4090-1](../../tests/hardware/results/rtx-4090-1.md) (simulated) | 20" in page
     assert "NVIDIA GeForce RTX 4090 (gpu0 of 1)" in page
-    assert (tmp_path / "results/rtx-4090-1.md").read_text() == done.stdout.rstrip() + "\n"
+    assert (tmp_path / "results/rtx-4090-1.md").read_text() == compared_card.stdout.rstrip() + "\n"
