@@ -12,7 +12,7 @@ import builtins
 import os
 import sys
 import time
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -21,11 +21,12 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from support.mutations import PACKAGES, Mutation
+from support.mutations import PACKAGES, Mutation, package_of
 from support.paths import ROOT
 
 VARIABLE = "MEMWATCH_RELATED_TESTS"
 MARK = "__memwatch_called__"
+PRODUCT = ("memwatch.", "memwatch_monitor.")
 # CPU seconds of the tests of the package, and of others.
 OWN_SECONDS, OTHER_SECONDS = 8.0, 4.0
 # Packages whose tests are not in tests/unit/PACKAGE.
@@ -109,18 +110,17 @@ class MarkingLoader(SourceFileLoader):
 
 
 class MarkingFinder:
-    """Finder of the modules that are recorded."""
-
-    def __init__(self, packages: Collection[str]) -> None:
-        self._starts = tuple(f"memwatch.{name}." for name in packages)
+    """Finder of the modules that are recorded: those of the packages that are changed."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not name.startswith(self._starts):
+        if not name.startswith(PRODUCT):
             return None
         found = PathFinder.find_spec(name, path, target)
-        if found is not None and found.origin is not None and found.submodule_search_locations is None:
+        if found is None or found.origin is None or found.submodule_search_locations is not None:
+            return found
+        if package_of(str(Path(found.origin).relative_to(ROOT))) in PACKAGES:
             found.loader = MarkingLoader(name, found.origin)
         return found
 
@@ -159,4 +159,4 @@ def pytest_configure(config: pytest.Config) -> None:
 
 if VARIABLE in os.environ:
     setattr(builtins, MARK, str)  # until the recorder is there
-    sys.meta_path.insert(0, MarkingFinder(PACKAGES))
+    sys.meta_path.insert(0, MarkingFinder())

@@ -27,7 +27,8 @@ from scripts.mutants import (
 from support import mutation_runner, mutations
 from support.mutation_runner import CAUGHT, SURVIVED, TIMEOUT, Outcome, patch_functions, patch_limits
 from support.mutations import TABLE, Mutation, compile_mutation, draw, list_mutations, list_row
-from support.related_tests import MARK, Ran, RelatedTests, add_marks
+from support.paths import ROOT
+from support.related_tests import MARK, MarkingFinder, MarkingLoader, Ran, RelatedTests, add_marks
 
 TEXT = '''"""A module."""
 MAX_ITEMS, RATIO = 20, 0.5
@@ -263,6 +264,16 @@ def test_marks_name_the_functions_that_are_called() -> None:
     assert check([]) == 0
     assert called == ["sample.py:8"]
     assert check.__doc__ == "Return a number."
+
+
+def test_calls_of_each_changed_module_are_recorded() -> None:
+    """Without marks in a module no test is known to call it, and each of its changes survives."""
+    for path in list_pure_modules():
+        name = path.removeprefix("daemon/").removesuffix(".py").replace("/", ".")
+        spec = MarkingFinder().find_spec(name, [str((ROOT / path).parent)])
+
+        assert spec is not None, path
+        assert isinstance(spec.loader, MarkingLoader), path
 
 
 def change(rule: str, number: int = 0) -> Mutation:
