@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from scripts.mutants import (
     summarize,
 )
 from support import mutation_runner, mutations
-from support.mutation_runner import CAUGHT, SURVIVED, TIMEOUT, Outcome, patch_functions, patch_limits
+from support.mutation_runner import CAUGHT, OPTIONS, SURVIVED, TIMEOUT, Outcome, patch_functions, patch_limits
 from support.mutations import TABLE, Mutation, compile_mutation, draw, list_mutations, list_row
 from support.paths import ROOT
 from support.related_tests import MARK, MarkingFinder, MarkingLoader, Ran, RelatedTests, add_marks
@@ -223,6 +224,15 @@ def test_limit_is_set_where_only_functions_read_it(
     vars(other)["SMALL"] = loaded.SMALL
     monkeypatch.setitem(sys.modules, other.__name__, other)
     assert not patch_limits(small)
+
+
+@pytest.mark.process
+def test_tests_of_a_change_are_collected_with_the_options_of_the_check() -> None:
+    command = [sys.executable, "-m", "pytest", *OPTIONS, "--collect-only", "tests/unit/accounting/test_labels.py"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, "tests/unit/accounting/test_labels.py::" in done.stdout) == (0, True), done.stderr
 
 
 def ran(folder: Path, tests: dict[str, tuple[float, Sequence[str]]]) -> RelatedTests:
