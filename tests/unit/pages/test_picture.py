@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from itertools import combinations
 from xml.etree import ElementTree
 
@@ -30,21 +31,29 @@ from memwatch.reporting.render.landscape import (
 )
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.pages.history_data import HistoryInput
 from memwatch_web.pages.picture import FORMS, THEMES, Card, build_picture, parse_query
 from memwatch_web.pages.renderer import Pages
 from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB
 from support.sample_past import END, past_of
-from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, hostile_names
+from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu
 
 PAGES = Pages()
 FONT = 13.75
 PLACE = Rectangle(34.0, 183.0, 1131.0, 370.0)
+MACHINES = {**SAMPLES, "eight_by_seven": eight_by_seven}
 
 
-def card_of(snapshot: Snapshot, query: str = "") -> Card:
-    now = replace(snapshot, unix=END)
-    return build_picture(PAGES, now, past_of(now), parse_query(QueryParams(query), now))
+@cache
+def sample(name: str) -> tuple[Snapshot, HistoryInput]:
+    """Return a machine and its past of an hour, which takes as long as 30 pictures."""
+    now = replace(MACHINES[name](), unix=END)
+    return now, past_of(now)
+
+
+def card_of(snapshot: Snapshot, past: HistoryInput, query: str = "") -> Card:
+    return build_picture(PAGES, snapshot, past, parse_query(QueryParams(query), snapshot))
 
 
 def drawing_of(snapshot: Snapshot, growing: Growing | None = None) -> Drawing:
@@ -68,13 +77,13 @@ def overlaps(texts: Iterable[Text]) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("name", [*SAMPLES, "eight_by_seven"])
+@pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("size", FORMS)
 def test_picture_of_every_sample_is_an_svg_file_with_its_host_and_level(name: str, size: str) -> None:
     """The file needs no other: no script, no style element, nothing from elsewhere."""
-    snapshot = eight_by_seven() if name == "eight_by_seven" else SAMPLES[name]()
+    snapshot, past = sample(name)
     for theme in THEMES:
-        svg = PAGES.card(card_of(snapshot, f"size={size}&theme={theme}")).decode()
+        svg = PAGES.card(card_of(snapshot, past, f"size={size}&theme={theme}")).decode()
 
         root = ElementTree.fromstring(svg)
         assert (root.get("width"), root.get("height")) == tuple(size.split("x"))
@@ -82,10 +91,10 @@ def test_picture_of_every_sample_is_an_svg_file_with_its_host_and_level(name: st
         assert not re.search(r"<script|<style|<image|href=|None|nan|Absent", svg)
 
 
-@pytest.mark.parametrize("name", [*SAMPLES, "eight_by_seven"])
+@pytest.mark.parametrize("name", MACHINES)
 def test_every_length_is_its_bytes_at_one_scale(name: str) -> None:
     """Towers share one factor; a pool that lies on its side has a whole part of it, which its words state."""
-    snapshot = eight_by_seven() if name == "eight_by_seven" else SAMPLES[name]()
+    snapshot = MACHINES[name]()
     drawing = drawing_of(snapshot)
     towers = [one for one in drawing.boxes if one.size_bytes and not _lies(one, drawing)]
     if not towers:
@@ -102,10 +111,9 @@ def _lies(one: Box, drawing: Drawing) -> bool:
     return any("the GPUs' scale" in text.behind and text.y < one.y < text.y + 3 * FONT for text in drawing.texts)
 
 
-@pytest.mark.parametrize("name", [*SAMPLES, "eight_by_seven"])
+@pytest.mark.parametrize("name", MACHINES)
 def test_parts_lie_in_their_whole_and_add_up_to_it(name: str) -> None:
-    snapshot = eight_by_seven() if name == "eight_by_seven" else SAMPLES[name]()
-    for one in build_maps(snapshot, {}):
+    for one in build_maps(MACHINES[name](), {}):
         nodes = build_nodes(one)
         assert not nodes or sum(node.size_bytes for node in nodes) == pytest.approx(one.whole.size_bytes, abs=2)
         whole = (*nodes, *(inner for node in nodes for inner in node.inside))
@@ -115,11 +123,10 @@ def test_parts_lie_in_their_whole_and_add_up_to_it(name: str) -> None:
             assert max(inner.start + inner.part for inner in node.inside) <= node.start + node.part + 1e-6
 
 
-@pytest.mark.parametrize("name", [*SAMPLES, "eight_by_seven"])
+@pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("size", FORMS)
 def test_no_words_lie_on_other_words_or_beyond_the_picture(name: str, size: str) -> None:
-    snapshot = eight_by_seven() if name == "eight_by_seven" else SAMPLES[name]()
-    card = card_of(snapshot, f"size={size}")
+    card = card_of(*sample(name), f"size={size}")
     scale = card.form.font / FONT
     texts = [replace(one, x=one.x / scale, y=one.y / scale) for one in card.drawing.texts]
 
@@ -191,7 +198,7 @@ def test_gap_in_the_past_is_a_gap() -> None:
 
 def test_earlier_time_shows_what_the_history_has() -> None:
     """Layers and level of that time; no process, whose size in a pool is not kept."""
-    card = card_of(critical_gb10(), f"at={END - 300}")
+    card = card_of(*sample("critical_gb10"), f"at={END - 300}")
 
     assert card.heading.moment.startswith("21 Nov 2026") or "UTC" in card.heading.moment
     assert card.heading.grower == ""
@@ -213,21 +220,22 @@ def test_earlier_time_shows_what_the_history_has() -> None:
 )
 def test_impossible_requests_are_refused_with_what_is_possible(query: str, status: int, said: str) -> None:
     with pytest.raises(ProblemError) as refused:
-        card_of(critical_gb10(), query)
+        card_of(*sample("critical_gb10"), query)
 
     assert refused.value.status_code == status
     assert said in str(refused.value.detail)
 
 
 def test_machine_without_figures_says_so() -> None:
-    snapshot = replace(discrete_gpu(), pressure=(), processes=())
+    snapshot = replace(discrete_gpu(), pressure=(), processes=(), unix=END)
     nothing = Absent.NOT_AVAILABLE
     pools = tuple(
         replace(one, used_bytes=nothing, available_bytes=nothing, unattributed_bytes=nothing, contents=())
         for one in snapshot.pools
     )
+    without = replace(snapshot, pools=pools)
 
-    card = card_of(replace(snapshot, pools=pools))
+    card = card_of(without, past_of(without))
 
     assert card.heading.headline == "No memory data"
     assert card.heading.level == "unknown"
@@ -235,7 +243,7 @@ def test_machine_without_figures_says_so() -> None:
 
 
 def test_hostile_names_are_cut_and_escaped() -> None:
-    card = card_of(hostile_names())
+    card = card_of(*sample("hostile_names"))
 
     svg = PAGES.card(card).decode()
 
