@@ -77,19 +77,16 @@ class Case(NamedTuple):
     data: Any
 
 
-class CorruptedMachine:
-    """A copy of a committed machine, whose files can be corrupted one after the other."""
+class CollectedMachine:
+    """The collectors of a machine's folder, and the figures that follow from their findings."""
 
-    def __init__(self, name: str, scratch: Path) -> None:
-        self.name = name
-        self._folder = scratch / name
-        shutil.copytree(MACHINES / name, self._folder, symlinks=True)
-        roots = Roots(self._folder / "proc", self._folder / "sys", self._folder / "root")
-        self._host = Host(roots, (ScanOptions(),), page_size=4096)
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self._folder = name, folder
+        host = Host(Roots(folder / "proc", folder / "sys", folder / "root"), (ScanOptions(),), page_size=4096)
         self._makers: dict[str, Callable[[], Collector]] = {
-            entry.name: entry.make for entry in list_collectors(self._host) if entry.name not in LEFT_OUT
+            entry.name: entry.make for entry in list_collectors(host) if entry.name not in LEFT_OUT
         }
-        line = self._folder / "tegrastats"
+        line = folder / "tegrastats"
         if line.exists():
             self._makers["tegrastats"] = lambda: RecordedTegrastats(line.read_bytes())
         self._found = {name: self._collect(name) for name in self._makers}
@@ -97,6 +94,33 @@ class CorruptedMachine:
         if self._nvml is not None:
             self._found["nvml"] = self._read_nvml(self._nvml)
         self.sound = self._records({})
+
+    def _read_nvml(self, answers: Any) -> Findings:
+        ram = find_system_ram(self._found["meminfo"].pools)
+        return Findings(nvml=reading_of(answers, ram.size_bytes if ram else None))
+
+    def _collect(self, name: str) -> Findings:
+        try:
+            collector = self._makers[name]()
+        except FAILURES:
+            return Findings()
+        try:
+            return collector.collect()
+        except FAILURES:
+            return Findings()
+        finally:
+            collector.close()
+
+    def _records(self, changed: Mapping[str, Findings]) -> Records:
+        return records_of(Composer().compose(tuple({**self._found, **changed}.values())))
+
+
+class CorruptedMachine(CollectedMachine):
+    """A copy of a committed machine, whose files can be corrupted one after the other."""
+
+    def __init__(self, name: str, scratch: Path) -> None:
+        shutil.copytree(MACHINES / name, scratch / name, symlinks=True)
+        super().__init__(name, scratch / name)
 
     def cases(self, source: str) -> Iterator[Case]:
         """Yield every corruption of the texts of one kind."""
@@ -123,22 +147,3 @@ class CorruptedMachine:
             return self._records({name: self._collect(name) for name in SOURCES[case.source].collectors})
         finally:
             case.path.write_bytes(sound)
-
-    def _read_nvml(self, answers: Any) -> Findings:
-        ram = find_system_ram(self._found["meminfo"].pools)
-        return Findings(nvml=reading_of(answers, ram.size_bytes if ram else None))
-
-    def _collect(self, name: str) -> Findings:
-        try:
-            collector = self._makers[name]()
-        except FAILURES:
-            return Findings()
-        try:
-            return collector.collect()
-        except FAILURES:
-            return Findings()
-        finally:
-            collector.close()
-
-    def _records(self, changed: Mapping[str, Findings]) -> Records:
-        return records_of(Composer().compose(tuple({**self._found, **changed}.values())))

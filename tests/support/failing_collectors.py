@@ -11,25 +11,18 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from memwatch.core.accounting.compose import Composer
-from memwatch.core.collectors import list_collectors
-from memwatch.core.collectors.base import Collector, Host, ScanOptions
 from memwatch.core.findings import Findings
-from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.core.model import Absent, find_system_ram
-from simulators.nvml_answers import answers_of, reading_of
-from simulators.sample_nvml import READY
-from support.corrupted_machine import LEFT_OUT
-from support.field_law import Records, changes, records_of
-from support.machine_exports import RecordedTegrastats, folder_of
+from memwatch.core.model import Absent
+from support.corrupted_machine import CollectedMachine
+from support.field_law import Records, changes
+from support.machine_exports import folder_of
 
-FAILURES = (SourceUnavailable, ParseError, OSError)
 EVENTS = frozenset({"open", "os.listdir", "os.scandir"})
 
 # Fields that name or describe something: less precise words are no wrong figures.
@@ -96,31 +89,21 @@ class Failure(NamedTuple):
     findings: Findings
 
 
-class FailingMachine:
+class FailingMachine(CollectedMachine):
     """A committed machine, of which one collector or file fails at a time."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self._folder = folder_of(name)
-        roots = Roots(self._folder / "proc", self._folder / "sys", self._folder / "root")
-        host = Host(roots, (ScanOptions(),), page_size=4096)
-        self._makers: dict[str, Callable[[], Collector]] = {
-            entry.name: entry.make for entry in list_collectors(host) if entry.name not in LEFT_OUT
-        }
-        line = self._folder / "tegrastats"
-        if line.exists():
-            self._makers["tegrastats"] = lambda: RecordedTegrastats(line.read_bytes())
-        self._found: dict[str, Findings] = {}
         self._paths: dict[str, list[str]] = {}
-        for one in self._makers:
-            with denied() as seen:
-                self._found[one] = self._collect(one)
-            self._paths[one] = [path for path in seen if path.startswith(f"{self._folder}/")]
-        if name in READY:
-            ram = find_system_ram(self._found["meminfo"].pools)
-            answers = answers_of(READY[name])
-            self._found["nvml"] = Findings(nvml=reading_of(answers, ram.size_bytes if ram else None))
-        self.sound: Records = self._records({})
+        super().__init__(name, folder_of(name))
+
+    def _collect(self, name: str) -> Findings:
+        """Collect, and keep which files the collector opened at first."""
+        if name in self._paths:
+            return super()._collect(name)
+        with denied() as seen:
+            found = super()._collect(name)
+        self._paths[name] = [path for path in seen if path.startswith(f"{self._folder}/")]
+        return found
 
     def collectors(self) -> Iterator[Failure]:
         """Yield each collector that found something: it never succeeded, or it did until now."""
@@ -148,21 +131,6 @@ class FailingMachine:
         said = "; ".join((*sentences(self.sound), *own))
         for text in (*complaints_about(self.sound, found, is_stale), *denials(found, said)):
             yield f"{self.name}: {failure.collector} {failure.how}: {text}"
-
-    def _collect(self, name: str) -> Findings:
-        try:
-            collector = self._makers[name]()
-        except FAILURES:
-            return Findings()
-        try:
-            return collector.collect()
-        except FAILURES:
-            return Findings()
-        finally:
-            collector.close()
-
-    def _records(self, changed: Mapping[str, Findings]) -> Records:
-        return records_of(Composer().compose(tuple({**self._found, **changed}.values())))
 
 
 def complaints_about(sound: Records, found: Records, is_stale: bool) -> Iterator[str]:
