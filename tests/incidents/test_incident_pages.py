@@ -32,7 +32,7 @@ def incident() -> Incident:
 
 @cache
 def play(beginning: str) -> Incident:
-    return Player(next(one for one in SCENARIOS if one.name.startswith(beginning))).play(240.0)[0]
+    return Player(next(one for one in SCENARIOS if one.name.startswith(beginning))).play()[0]
 
 
 def with_parts(one: Incident, swap: int = 0, stalled: float | None = None) -> Incident:

@@ -1,7 +1,7 @@
-"""Scripted incidents with known answers, and the words of displays meanwhile.
+"""Scripted incidents with known answers, their titles, and the words of displays meanwhile.
 
-Each script is played once for both: the cause, the killer and the victim are those of the script, and a process
-that has ended is not called growing.
+Each script is played once for all: the cause, the killer and the victim are those of the script, and a process that
+has ended is not called growing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from memwatch.cli.terminal.style import plain
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import snapshot_from
+from memwatch.reporting.incidents import words
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch_monitor.incidents.incident_json import incident_json
+from memwatch_monitor.incidents.store import head_of
 from memwatch_monitor.loop import Monitor
 from memwatch_monitor.processes import GrowthWatch
 from memwatch_monitor.render.owners_json import OWNERS, GrowthTimes
@@ -32,10 +35,45 @@ from support.incident_scenarios import SCENARIOS
 from support.monitors import incidents
 
 SCRIPTS = {one.name: one for one in SCENARIOS}
+# The beginning of a script's name, and the title of its incident.
+TITLES = {
+    "GB10: available 29": "vllm filled System RAM in 9.0 s; the kernel killed gnome-shell",
+    "GB10: 34.0 to 12.7": "python3 filled System RAM in 2.5 s",
+    "18 GiB in 10 s": "VLLM::EngineCore filled System RAM in 9.5 s",
+    "61.5 GiB of locked": "sglang filled System RAM in 28 s",
+    "1 GiB machine": "hog filled System RAM in 2.8 s; the kernel killed it",
+    "collapse between": "python3 filled System RAM in 1.5 s; the kernel killed chromium",
+    "limit of a container: the trainer": (
+        "python reached the limit of docker-1f6b2c3d4e5f.scope; the kernel killed it"
+    ),
+    "limit of a container: its small": "ollama reached the limit of 1f6b2c3d4e5f; the kernel killed sh",
+    "unit at its limit": "immich reached the limit of immich.service; the kernel killed it",
+    "systemd-oomd kills": "rustc took 24.0 GiB of System RAM in 20 s; systemd-oomd killed it",
+    "earlyoom ends the process": "cluster took 23.0 GiB of System RAM in 19 s; earlyoom killed it",
+    "earlyoom ends the browser": "llama-server took 23.9 GiB of System RAM in 20 s; earlyoom killed chromium",
+    "nohang": "mysqld filled System RAM in 28 s; nohang killed it",
+    "kubelet": "java took 35.0 GiB of System RAM in 23 s; the kubelet killed default/nginx",
+    "docker stop": "vllm took 55.0 GiB of System RAM in 23 s; the container runtime killed it",
+    "containerd": "worker reached the limit of 1f6b2c3d4e5f; the kernel killed it",
+    "kill -9": "train.py filled System RAM in 23 s; an unknown sender killed it",
+    "kernel log not": "blender filled System RAM in 18 s; the kernel killed a process",
+    "PyTorch": "train.py took 18.0 GiB of gpu0 VRAM in 19 s; its own allocation failed",
+    "another process": "comfyui filled gpu0 VRAM in 19 s; an allocation of ollama failed",
+    "GPU falls": "NVIDIA RTX 4090 (gpu0) is lost (XID 79)",
+    "livelock": "vllm filled System RAM in 11 s; the machine did not respond",
+    "sixteen": "16 processes of 1f6b2c3d4e5f filled System RAM in 29 s; the kernel killed cc1plus",
+    "leak": "node filled System RAM in 1 h",
+    "the first container": "vllm filled System RAM in 14 s; the kernel killed comfyui",
+    "undecided: two": "System RAM is critical; undecided between job-a and job-b",
+    "undecided: the driver": "System RAM is critical; no process grew",
+    "undecided: full": "System RAM is critical; no process grew",
+}
 # `memwatch top` asks for growth at this interval.
 ASK_SECONDS = 5
 # Words are compared until so long after the end of a script.
 WORDS_SECONDS = 30.0
+# An incident is complete so long after the end of its script.
+AFTER_SECONDS = 240.0
 
 
 class EndedPlayer(Player):
@@ -98,7 +136,7 @@ class Played(Struct, frozen=True):
 @cache
 def played(name: str) -> Played:
     player = EndedPlayer(SCRIPTS[name])
-    return Played(player.play(), player.named, player.wrong)
+    return Played(player.play(AFTER_SECONDS), player.named, player.wrong)
 
 
 def ended_pids(script: Scenario, snapshot: Snapshot, second: float) -> set[int]:
@@ -178,3 +216,23 @@ def test_growing_process_is_named_until_it_is_killed(name: str) -> None:
 
     assert named
     assert killed_at - 1.0 <= max(named) < killed_at
+
+
+def test_every_script_has_its_title() -> None:
+    expected = {name: title for name in SCRIPTS for part, title in TITLES.items() if name.startswith(part)}
+
+    assert {name: words.write_title(played(name).incidents[0]) for name in SCRIPTS} == expected
+    assert len(TITLES) == len(SCRIPTS)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_title_names_only_what_the_record_has(name: str) -> None:
+    """Without a cause no process is the subject, and the title of the list is that of the whole record."""
+    one = played(name).incidents[0]
+    title = words.write_title(one)
+
+    assert title == words.write_title(head_of(one)) == incident_json(one)["title"]
+    assert one.id not in title
+    assert one.cause is None or title.startswith(one.cause.who)
+    if one.cause is None:
+        assert not title.startswith(tuple(each.who for each in one.candidates) or "\0")

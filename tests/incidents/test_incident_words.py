@@ -1,8 +1,6 @@
-"""Title, summary and facts of incidents: of every script, and of records that know less."""
+"""Title, summary and facts of incidents: of full records, and of those that know less."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import pytest
 from msgspec.structs import replace
@@ -10,46 +8,10 @@ from msgspec.structs import replace
 from memwatch.reporting.incidents import words
 from memwatch.reporting.incidents.cause import NO_PROCESS
 from memwatch.reporting.incidents.records import Entry, Incident, Killer, Sample, Suspect, Victim
-from memwatch_monitor.incidents.incident_json import incident_json
 from memwatch_monitor.incidents.store import head_of
 from support.fakes import GIB
-from support.incident_player import Player
-from support.incident_scenarios import SCENARIOS
 from support.sample_incident import INCIDENT
 
-# The beginning of a script's name, and the title of its incident.
-TITLES = {
-    "GB10: available 29": "vllm filled System RAM in 9.0 s; the kernel killed gnome-shell",
-    "GB10: 34.0 to 12.7": "python3 filled System RAM in 2.5 s",
-    "18 GiB in 10 s": "VLLM::EngineCore filled System RAM in 9.5 s",
-    "61.5 GiB of locked": "sglang filled System RAM in 28 s",
-    "1 GiB machine": "hog filled System RAM in 2.8 s; the kernel killed it",
-    "collapse between": "python3 filled System RAM in 1.5 s; the kernel killed chromium",
-    "limit of a container: the trainer": (
-        "python reached the limit of docker-1f6b2c3d4e5f.scope; the kernel killed it"
-    ),
-    "limit of a container: its small": "ollama reached the limit of 1f6b2c3d4e5f; the kernel killed sh",
-    "unit at its limit": "immich reached the limit of immich.service; the kernel killed it",
-    "systemd-oomd kills": "rustc took 24.0 GiB of System RAM in 20 s; systemd-oomd killed it",
-    "earlyoom ends the process": "cluster took 23.0 GiB of System RAM in 19 s; earlyoom killed it",
-    "earlyoom ends the browser": "llama-server took 23.9 GiB of System RAM in 20 s; earlyoom killed chromium",
-    "nohang": "mysqld filled System RAM in 28 s; nohang killed it",
-    "kubelet": "java took 35.0 GiB of System RAM in 23 s; the kubelet killed default/nginx",
-    "docker stop": "vllm took 55.0 GiB of System RAM in 23 s; the container runtime killed it",
-    "containerd": "worker reached the limit of 1f6b2c3d4e5f; the kernel killed it",
-    "kill -9": "train.py filled System RAM in 23 s; an unknown sender killed it",
-    "kernel log not": "blender filled System RAM in 18 s; the kernel killed a process",
-    "PyTorch": "train.py took 18.0 GiB of gpu0 VRAM in 19 s; its own allocation failed",
-    "another process": "comfyui filled gpu0 VRAM in 19 s; an allocation of ollama failed",
-    "GPU falls": "NVIDIA RTX 4090 (gpu0) is lost (XID 79)",
-    "livelock": "vllm filled System RAM in 11 s; the machine did not respond",
-    "sixteen": "16 processes of 1f6b2c3d4e5f filled System RAM in 29 s; the kernel killed cc1plus",
-    "leak": "node filled System RAM in 1 h",
-    "the first container": "vllm filled System RAM in 14 s; the kernel killed comfyui",
-    "undecided: two": "System RAM is critical; undecided between job-a and job-b",
-    "undecided: the driver": "System RAM is critical; no process grew",
-    "undecided: full": "System RAM is critical; no process grew",
-}
 FULL = Incident(
     "20261127T101428Z",
     "kill",
@@ -78,31 +40,8 @@ FULL = Incident(
 )
 
 
-@cache
-def play(beginning: str) -> Incident:
-    return Player(next(one for one in SCENARIOS if one.name.startswith(beginning))).play(240.0)[0]
-
-
 def facts(one: Incident) -> dict[str, tuple[str, str]]:
     return {fact.name: (fact.value, fact.note) for fact in words.list_facts(one)}
-
-
-def test_every_script_has_its_title() -> None:
-    assert {name: words.write_title(play(name)) for name in TITLES} == TITLES
-    assert len(TITLES) == len(SCENARIOS)
-
-
-@pytest.mark.parametrize("name", TITLES)
-def test_title_names_only_what_the_record_has(name: str) -> None:
-    """Without a cause no process is the subject, and the title of the list is that of the whole record."""
-    one = play(name)
-    title = words.write_title(one)
-
-    assert title == words.write_title(head_of(one)) == incident_json(one)["title"]
-    assert one.id not in title
-    assert one.cause is None or title.startswith(one.cause.who)
-    if one.cause is None:
-        assert not title.startswith(tuple(each.who for each in one.candidates) or "\0")
 
 
 def test_kill_by_the_kernel_in_words() -> None:
