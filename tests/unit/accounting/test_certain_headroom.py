@@ -24,25 +24,25 @@ def bounds_of(device: Device) -> tuple[Bytes, Bytes]:
     return device.headroom_bytes, device.headroom_after_reclaim_bytes
 
 
-def test_gb10_can_allocate_free_memory_at_once_and_page_cache_after_reclaim() -> None:
-    """MemFree is certain. Allocations failed on one while MemAvailable was 22.5 GiB (vllm#54200)."""
-    host = replace(ram(SPARK - 22 * GIB, SPARK), free_bytes=2 * GIB)
+@pytest.mark.parametrize(
+    ("used", "fields", "certain", "most"),
+    [
+        # MemFree is certain. Allocations failed on one while MemAvailable was 22.5 GiB (vllm#54200).
+        (SPARK - 22 * GIB, {"free_bytes": 2 * GIB}, 2 * GIB, 22 * GIB),
+        # The kernel's reserves are part of MemFree and not of MemAvailable.
+        (SPARK - GIB, {"free_bytes": 2 * GIB}, GIB, GIB),
+        # Free huge pages hold no page cache.
+        (60 * GIB, {"set_aside_bytes": 40 * GIB, "set_aside_free_bytes": 16 * GIB}, 16 * GIB, 16 * GIB),
+        (30 * GIB, {"free_bytes": Absent.NOT_AVAILABLE}, Absent.NOT_AVAILABLE, SPARK - 30 * GIB),
+    ],
+    ids=["page cache", "reserves", "huge pages", "unknown"],
+)
+def test_gb10_can_allocate_free_memory_at_once_and_page_cache_after_reclaim(
+    used: int, fields: dict[str, Bytes], certain: Bytes, most: Bytes
+) -> None:
+    host = replace(ram(used, SPARK), **fields)
 
-    assert bounds_of(accounts(gb10(), host=host).devices[0]) == (2 * GIB, 22 * GIB)
-
-
-def test_certain_headroom_is_never_above_available_memory() -> None:
-    """The kernel's reserves are part of MemFree and not of MemAvailable."""
-    host = replace(ram(SPARK - GIB, SPARK), free_bytes=2 * GIB)
-
-    assert bounds_of(accounts(gb10(), host=host).devices[0]) == (GIB, GIB)
-
-
-def test_free_huge_pages_are_certain() -> None:
-    """They hold no page cache."""
-    host = replace(ram(60 * GIB, SPARK), set_aside_bytes=40 * GIB, set_aside_free_bytes=16 * GIB)
-
-    assert bounds_of(accounts(gb10(), host=host).devices[0]) == (16 * GIB, 16 * GIB)
+    assert bounds_of(accounts(gb10(), host=host).devices[0]) == (certain, most)
 
 
 def test_vram_is_certain() -> None:
@@ -77,13 +77,6 @@ def test_free_memory_of_an_instance_is_certain_where_its_gpu_is_hidden() -> None
     parent = gpu("NVIDIA H100", memory=Absent.NOT_PERMITTED, mig_enabled=True, instances=instances)
 
     assert bounds_of(accounts(parent).devices[0]) == (40000 * MIB, 40000 * MIB)
-
-
-def test_unknown_free_memory_leaves_only_the_upper_bound() -> None:
-    """The reason is that of MemFree."""
-    host = replace(ram(30 * GIB, SPARK), free_bytes=Absent.NOT_AVAILABLE)
-
-    assert bounds_of(accounts(gb10(), host=host).devices[0]) == (Absent.NOT_AVAILABLE, SPARK - 30 * GIB)
 
 
 def test_carve_out_without_a_headroom_has_the_same_reason() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from memwatch.core.accounting.compose import with_unique_labels
 from memwatch.core.model import Pool, PoolKind, Quality, Share, ShareKind
 
@@ -26,27 +28,18 @@ def test_unique_labels_are_unchanged() -> None:
     assert found.shares is shares
 
 
-def test_pools_of_three_makers_get_the_number_of_their_gpu() -> None:
-    """Each maker reports one GPU; one of them has its number already."""
-    pools = (RAM, pool("gpu0", "VRAM"), pool("gpu1", "VRAM 1"), pool("gpu2", "VRAM"))
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # Each maker reports one GPU; one of them has its number already.
+        (["VRAM", "VRAM 1", "VRAM"], ["VRAM 0", "VRAM 1", "VRAM 2"]),
+        (["VRAM", "VRAM 1", "GPU carve-out", "VRAM"], ["VRAM 0", "VRAM 1", "GPU carve-out", "VRAM 3"]),
+    ],
+)
+def test_pools_of_one_label_get_the_number_of_their_gpu(before: list[str], after: list[str]) -> None:
+    pools = (RAM, *(pool(f"gpu{number}", label) for number, label in enumerate(before)))
 
-    assert [one.label for one in with_unique_labels(pools, ()).pools] == [
-        "System RAM",
-        "VRAM 0",
-        "VRAM 1",
-        "VRAM 2",
-    ]
-
-
-def test_two_named_pools_are_numbered_beside_an_other_kind() -> None:
-    pools = (pool("gpu0", "VRAM"), pool("gpu1", "VRAM 1"), pool("gpu2", "GPU carve-out"))
-
-    assert [one.label for one in with_unique_labels((*pools, pool("gpu3", "VRAM")), ()).pools] == [
-        "VRAM 0",
-        "VRAM 1",
-        "GPU carve-out",
-        "VRAM 3",
-    ]
+    assert [one.label for one in with_unique_labels(pools, ()).pools] == ["System RAM", *after]
 
 
 def test_limits_of_one_container_name_their_gpu() -> None:

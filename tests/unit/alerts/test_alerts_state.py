@@ -100,23 +100,22 @@ def test_critical_for_five_seconds_fires_once_and_resolves_once() -> None:
     assert firing.id != resolved.id
 
 
-def test_short_peaks_send_no_notice() -> None:
-    """Four seconds of critical pressure, again and again, send no notice."""
-    assert notices_over(([Level.CRITICAL] * 4 + [Level.HIGH] * 4) * 50) == []
+@pytest.mark.parametrize(
+    ("levels", "count"),
+    [
+        # Four seconds of critical pressure, again and again.
+        (([Level.CRITICAL] * 4 + [Level.HIGH] * 4) * 50, 0),
+        # Ten minutes of ups and downs are one alert.
+        ([Level.CRITICAL] * 10 + ([Level.HIGH] * 30 + [Level.CRITICAL] * 30) * 10, 1),
+        # Unknown pressure never counts as recovery.
+        ([Level.CRITICAL] * 10 + [None] * 300 + [Level.CRITICAL] * 10, 1),
+    ],
+    ids=["short peaks", "flapping while firing", "missing readings"],
+)
+def test_alert_needs_its_time_and_is_resolved_by_readings_only(levels: list[Level | None], count: int) -> None:
+    sent = notices_over(levels)
 
-
-def test_flapping_while_firing_sends_one_notice() -> None:
-    """Ten minutes of ups and downs are one alert."""
-    sent = notices_over([Level.CRITICAL] * 10 + ([Level.HIGH] * 30 + [Level.CRITICAL] * 30) * 10)
-
-    assert [notification.event for _, notification in sent] == ["pressure.critical"]
-
-
-def test_missing_readings_do_not_resolve_an_alert() -> None:
-    """Unknown pressure never counts as recovery."""
-    sent = notices_over([Level.CRITICAL] * 10 + [None] * 300 + [Level.CRITICAL] * 10)
-
-    assert [notification.event for _, notification in sent] == ["pressure.critical"]
+    assert [notification.event for _, notification in sent] == ["pressure.critical"] * count
 
 
 def test_target_that_starts_critical_waits_as_long_as_others() -> None:

@@ -84,17 +84,16 @@ def test_kill_of_the_machine_is_no_groups(host: KillHost, scans: Scans) -> None:
     assert scans.state == CgroupKills(1, own="/own")
 
 
-def test_limit_of_an_outer_group_is_named(host: KillHost, scans: Scans) -> None:
-    host.kill("docker/two", limit="docker")
-
-    assert places(scans.scan()) == [("/docker", 1, False)]
-
-
-def test_one_limit_may_kill_many(host: KillHost, scans: Scans) -> None:
+@pytest.mark.parametrize(
+    ("group", "limit", "times"), [("docker/two", "docker", 1), ("docker/one", "docker/one", 7)]
+)
+def test_limit_is_named_with_all_its_kills(
+    host: KillHost, scans: Scans, group: str, limit: str, times: int
+) -> None:
     """With `memory.oom.group` the kernel counts one `oom`, and each process of the group."""
-    host.kill("docker/one", limit="docker/one", times=7)
+    host.kill(group, limit=limit, times=times)
 
-    assert places(scans.scan()) == [("/docker/one", 7, False)]
+    assert places(scans.scan()) == [(f"/{limit}", times, False)]
 
 
 def test_kills_of_the_machine_beside_those_at_a_limit_are_not_explained(host: KillHost, scans: Scans) -> None:

@@ -32,21 +32,22 @@ def accounts_of(chosen: list[ServerProcess]) -> dict[Account, int]:
     return dict(Counter(one.account for one in chosen))
 
 
-@pytest.mark.parametrize("evidence", [0, 1])
-def test_fakes_take_no_slot_of_a_server_with_more_evidence(evidence: int) -> None:
-    chosen = share_slots([*servers(EVE, 1, 40, evidence), *servers(ANA, 900, 12)], [])
-    assert accounts_of(chosen) == {ANA: 12, EVE: USERS - 12}
-
-
-def test_accounts_with_the_same_evidence_share_the_slots() -> None:
-    """Fakes may listen and hold memory as well."""
-    chosen = share_slots([*servers(EVE, 1, 40), *servers(ANA, 900, 3), *servers(BEN, 950, 10)], [])
-    assert accounts_of(chosen) == {ANA: 3, BEN: 7, EVE: 8}
-
-
-def test_slots_with_more_evidence_count_for_the_share_of_the_rest() -> None:
-    chosen = share_slots([*servers(ANA, 1, 9, 2), *servers(ANA, 20, 8, 0), *servers(BEN, 900, 9, 0)], [])
-    assert accounts_of(chosen) == {ANA: 9, BEN: 9}
+@pytest.mark.parametrize(
+    ("found", "shares"),
+    [
+        ([*servers(EVE, 1, 40, 0), *servers(ANA, 900, 12)], {ANA: 12, EVE: USERS - 12}),
+        ([*servers(EVE, 1, 40, 1), *servers(ANA, 900, 12)], {ANA: 12, EVE: USERS - 12}),
+        ([*servers(EVE, 1, 40), *servers(ANA, 900, 3), *servers(BEN, 950, 10)], {ANA: 3, BEN: 7, EVE: 8}),
+        ([*servers(ANA, 1, 9, 2), *servers(ANA, 20, 8, 0), *servers(BEN, 900, 9, 0)], {ANA: 9, BEN: 9}),
+        ([*servers(UNKNOWN, 1, 40), *servers(ANA, 900, 9)], {UNKNOWN: 9, ANA: 9}),
+    ],
+    ids=["fakes", "fakes that listen", "same evidence", "slots with evidence count", "unknown users are one"],
+)
+def test_servers_with_evidence_come_first_and_then_one_of_each_account(
+    found: list[ServerProcess], shares: dict[Account, int]
+) -> None:
+    """Fakes may listen and hold memory as well, as those with the same evidence do."""
+    assert accounts_of(share_slots(found, [])) == shares
 
 
 def test_server_that_is_followed_stays() -> None:
@@ -57,11 +58,6 @@ def test_server_that_is_followed_stays() -> None:
 
 def test_oldest_servers_of_an_account_are_first() -> None:
     assert [one.pid for one in share_slots(reversed(servers(ANA, 1, 30)), [])] == list(range(1, USERS + 1))
-
-
-def test_servers_of_unknown_users_are_one_account() -> None:
-    chosen = share_slots([*servers(UNKNOWN, 1, 40), *servers(ANA, 900, 9)], [])
-    assert accounts_of(chosen) == {UNKNOWN: 9, ANA: 9}
 
 
 def test_users_leave_a_quarter_to_services_and_take_none_from_root() -> None:

@@ -42,27 +42,24 @@ def test_wait_ends_with_the_first_check_that_finds_room() -> None:
     assert wait.checks == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_unknown_headroom_ends_the_wait_after_a_minute() -> None:
+@pytest.mark.parametrize(
+    ("room", "has_room", "last"),
+    [
+        (lambda _second: UNKNOWN, False, 61.0),
+        # The driver answers once, half a minute after the start.
+        (lambda second: GIB if second == 30 else UNKNOWN, False, 91.0),
+        (lambda second: 9 * GIB if second >= 60 else UNKNOWN, True, 60.0),
+    ],
+    ids=["never known", "known once", "known in time"],
+)
+def test_headroom_that_is_unknown_for_a_minute_ends_the_wait(
+    room: Callable[[float], Bytes], has_room: bool, last: float
+) -> None:
     """Without a timeout, in a training script, it would last for ever."""
-    wait = Wait(lambda _second: UNKNOWN)
+    wait = Wait(room)
 
-    assert not wait.run()
-    assert wait.checks[-1] == 61.0
-
-
-def test_minute_counts_from_the_last_known_headroom() -> None:
-    """The driver answers once, half a minute after the start."""
-    wait = Wait(lambda second: GIB if second == 30 else UNKNOWN)
-
-    assert not wait.run()
-    assert wait.checks[-1] == 91.0
-
-
-def test_headroom_that_becomes_known_in_time_is_used() -> None:
-    wait = Wait(lambda second: 9 * GIB if second >= 60 else UNKNOWN)
-
-    assert wait.run()
-    assert wait.checks[-1] == 60.0
+    assert wait.run() is has_room
+    assert wait.checks[-1] == last
 
 
 def test_known_headroom_is_waited_for_without_end() -> None:

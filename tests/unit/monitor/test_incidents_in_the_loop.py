@@ -101,22 +101,16 @@ def restart(folder: Path, kept: Sequence[Incident], words: UncleanShutdown | Non
     return found
 
 
-def test_start_after_an_unclean_end_closes_the_incident_that_lasted(tmp_path: Path) -> None:
-    """The one that had ended stays as it was."""
-    found = restart(tmp_path, [ENDED, CUT_OFF], WORDS)
+@pytest.mark.parametrize(("words", "kind", "ended"), [(WORDS, "unclean_end", 2000.0), (None, "kill", 1001.0)])
+def test_start_closes_the_incident_that_lasted(
+    words: UncleanShutdown | None, kind: str, ended: float, tmp_path: Path
+) -> None:
+    """After an unclean end, or a clean one whose last tick hung. The one that had ended stays as it was."""
+    found = restart(tmp_path, [ENDED, CUT_OFF], words)
 
     closed = found.pop(CUT_OFF.id)
     assert found == {ENDED.id: ENDED}
-    assert (closed.kind, closed.ended) == ("unclean_end", 2000.0)
-
-
-def test_start_after_a_clean_end_closes_the_incident_that_lasted(tmp_path: Path) -> None:
-    """A last tick that hung: the record was not finished."""
-    found = restart(tmp_path, [ENDED, CUT_OFF], None)
-
-    closed = found.pop(CUT_OFF.id)
-    assert found == {ENDED.id: ENDED}
-    assert (closed.kind, closed.ended) == ("kill", 1001.0)
+    assert (closed.kind, closed.ended) == (kind, ended)
 
 
 @pytest.mark.parametrize(("words", "count"), [(WORDS, 1), (None, 0)])

@@ -34,30 +34,28 @@ def new_kills(ticks: list[tuple[int, int | None]], every: float = 1.0) -> list[t
     return found
 
 
-def test_kills_before_the_start_are_not_new() -> None:
-    """Neither the count since boot nor the existing log entries are new."""
-    assert new_kills([(7, 3), (7, 3)]) == [(0, 0), (0, 0)]
-
-
-def test_kill_counted_first_waits_for_its_name() -> None:
-    """The kill is reported with its name one tick later."""
-    assert new_kills([(7, 0), (8, 0), (8, 1), (8, 1), (8, 1), (8, 1)]) == [(0, 0), (0, 0), (1, 0), *[(0, 0)] * 3]
-
-
-def test_kill_named_first_is_not_counted_again() -> None:
-    """The count that follows is the same kill."""
-    assert new_kills([(7, 0), (7, 1), (8, 1), (8, 1), (8, 1), (8, 1)]) == [(0, 0), (1, 0), *[(0, 0)] * 4]
+@pytest.mark.parametrize(
+    ("ticks", "new"),
+    [
+        # Neither the count since boot nor the log entries at the start are new.
+        ([(7, 3), (7, 3)], [(0, 0), (0, 0)]),
+        # Counted first: reported with its name one tick later.
+        ([(7, 0), (8, 0), *[(8, 1)] * 4], [(0, 0), (0, 0), (1, 0), *[(0, 0)] * 3]),
+        # Named first: the count that follows is the same kill.
+        ([(7, 0), (7, 1), *[(8, 1)] * 4], [(0, 0), (1, 0), *[(0, 0)] * 4]),
+        # Without a log no name can follow.
+        ([(7, None), (8, None)], [(0, 0), (0, 1)]),
+    ],
+    ids=["before the start", "counted first", "named first", "without a log"],
+)
+def test_kill_is_new_once(ticks: list[tuple[int, int | None]], new: list[tuple[int, int]]) -> None:
+    assert new_kills(ticks) == new
 
 
 def test_missing_name_ends_the_wait() -> None:
     """Its log entry was overwritten, so the kill is reported without a name."""
     assert sum(unnamed for _, unnamed in new_kills([(7, 0), (9, 0), *[(9, 0)] * 4])) == 2
     assert GRACE_SECONDS < 3
-
-
-def test_kill_without_a_log_is_reported_at_once() -> None:
-    """Without a log no name can follow."""
-    assert new_kills([(7, None), (8, None)]) == [(0, 0), (0, 1)]
 
 
 def test_named_kill_is_reported_without_a_counter() -> None:

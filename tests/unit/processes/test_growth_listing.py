@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from memwatch.core.model import Process
 from memwatch.core.processes.growth import GrowthTracker, LeakRules
 
@@ -58,18 +60,21 @@ def falling_after(*sizes: int, now: int) -> list[bool]:
     return [one.falling for one in growth.since(70.0, 0.0)]
 
 
-def test_process_falls_as_soon_as_a_list_has_less_of_it() -> None:
-    """Its GPU memory fell after its last reading: it is not growing for up to ten seconds more."""
-    assert falling_after(GIB, 9 * GIB, now=3 * GIB) == [True]
-    assert falling_after(GIB, 9 * GIB, now=10 * GIB) == [False]
-
-
-def test_process_falls_until_a_reading_rises_again() -> None:
-    """It still holds more than 30 s ago."""
-    assert falling_after(GIB, 9 * GIB, 5 * GIB, now=5 * GIB) == [True]
-    assert falling_after(GIB, 9 * GIB, 5 * GIB, 6 * GIB, now=6 * GIB) == [False]
-
-
-def test_process_that_returns_some_pages_still_grows() -> None:
-    assert falling_after(GIB, 9 * GIB, now=9 * GIB - 4096) == [False]
-    assert falling_after(GIB, 9 * GIB, now=9 * GIB - (1 << 20)) == [True]
+@pytest.mark.parametrize(
+    ("sizes", "now", "falls"),
+    [
+        # Its GPU memory fell after its last reading: it is not growing for up to ten seconds more.
+        ((GIB, 9 * GIB), 3 * GIB, True),
+        ((GIB, 9 * GIB), 10 * GIB, False),
+        # It still holds more than 30 s ago, and falls until a reading rises.
+        ((GIB, 9 * GIB, 5 * GIB), 5 * GIB, True),
+        ((GIB, 9 * GIB, 5 * GIB, 6 * GIB), 6 * GIB, False),
+        # Some returned pages are no fall.
+        ((GIB, 9 * GIB), 9 * GIB - 4096, False),
+        ((GIB, 9 * GIB), 9 * GIB - (1 << 20), True),
+    ],
+)
+def test_process_falls_from_a_smaller_size_until_a_reading_rises(
+    sizes: tuple[int, ...], now: int, falls: bool
+) -> None:
+    assert falling_after(*sizes, now=now) == [falls]

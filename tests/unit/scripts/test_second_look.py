@@ -51,16 +51,12 @@ def reason_for(*tests: str) -> str:
     return whole_run_reason(run(*tests), suspects_of(run(*tests)))
 
 
-def test_six_functions_of_three_files_are_within_the_budget() -> None:
-    assert reason_for(*(f"tests/{n % 3}.py::test_{n}" for n in range(6))) == ""
-
-
-def test_seven_functions_are_too_many_for_load() -> None:
-    assert reason_for(*(f"tests/0.py::test_{n}" for n in range(7))) == "too many for load"
-
-
-def test_four_files_are_too_many_for_load() -> None:
-    assert reason_for(*(f"tests/{n}.py::test_x" for n in range(4))) == "too many for load"
+@pytest.mark.parametrize(
+    ("files", "functions", "reason"),
+    [(1, 0, ""), (3, 6, ""), (1, 7, "too many for load"), (4, 4, "too many for load")],
+)
+def test_six_functions_of_three_files_are_within_the_budget(files: int, functions: int, reason: str) -> None:
+    assert reason_for(*(f"tests/{n % files}.py::test_{n}" for n in range(functions))) == reason
 
 
 def test_parameters_of_a_function_count_as_one() -> None:
@@ -87,10 +83,6 @@ def test_run_without_an_end_fails_as_a_whole() -> None:
 
 def test_failed_run_without_failed_tests_fails_as_a_whole() -> None:
     assert whole_run_reason(Run(1, is_complete=True), []) == "pytest failed without a failed test"
-
-
-def test_green_run_has_no_reason_to_fail() -> None:
-    assert reason_for() == ""
 
 
 @pytest.mark.parametrize("phase", ["crash", "collection"])

@@ -55,19 +55,11 @@ def test_client_is_notified_at_its_level_and_at_higher_ones() -> None:
     assert notifications.is_due(Level.CRITICAL, 3.0 + REPEAT_SECONDS)
 
 
-def test_level_that_returns_notifies_at_once() -> None:
-    """The pause is for a level that lasts."""
+@pytest.mark.parametrize(("level", "below"), [(Level.HIGH, Level.LOW), (Level.CRITICAL, Level.HIGH)])
+def test_level_that_returns_notifies_at_once(level: Level, below: Level) -> None:
+    """The pause is for a level that lasts. Critical, high and critical again is within it, too."""
     notifications = Notifications(Subscription("ram", Level.HIGH))
-    assert notifications.is_due(Level.HIGH, 1.0)
-    assert not notifications.is_due(Level.LOW, 2.0)
+    assert notifications.is_due(level, 1.0)
+    assert not notifications.is_due(below, 2.0)
 
-    assert notifications.is_due(Level.HIGH, 3.0)
-
-
-def test_second_rise_to_critical_notifies_at_once() -> None:
-    """After critical, high and critical again within the pause."""
-    notifications = Notifications(Subscription("ram", Level.HIGH))
-    assert notifications.is_due(Level.CRITICAL, 1.0)
-    assert not notifications.is_due(Level.HIGH, 2.0)
-
-    assert notifications.is_due(Level.CRITICAL, 3.0)
+    assert notifications.is_due(level, 3.0)
