@@ -17,9 +17,8 @@ from xdist.workermanage import WorkerController
 
 from support.budget import RESULTS, read_measures
 from support.budget import summarize as summarize_measures
-from support.exclusive_lock import taking_turns
 from support.fork_server import installed_programs
-from support.lanes import ALONE, Lane, assign_lane, count_workers, lane_of, running
+from support.lanes import ALONE, Lane, assign_lane, count_workers, lane_of, running, taking_turns
 from support.needed_programs import NOT_RUN, leave_out, path_of, summarize
 from support.purity import NotPureError, guarded
 from support.scheduling import Scheduling

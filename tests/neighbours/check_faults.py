@@ -20,9 +20,8 @@ import pytest
 
 from memwatch_monitor.neighbours.book import HOLD_SECONDS
 from memwatch_monitor.neighbours.neighbour import LATE_SECONDS, SILENT_SECONDS
-from support.cut_link import link_to
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
-from support.neighbour_faults import FAULTS, Victim
+from support.neighbour_faults import FAULTS, Victim, link_to
 from support.neighbours import HEAD, event, folder, machine, neighbours, serving, streams, tick_data, wait_for_state
 from support.packet_loss import losing
 from support.waiting import MAX_WAIT_SECONDS, wait_until

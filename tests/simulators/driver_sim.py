@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from simulators.nvml_machine import CACHE, FLAGS
+from support import http_site
 from support.paths import TESTS
 
 NEEDED_PROGRAMS = ("cc",)
@@ -163,17 +164,5 @@ def serving(facts: Mapping[str, str], free: Free, show: Show) -> Iterator[dict[s
     show({})
     with tempfile.TemporaryDirectory(prefix="gpu") as folder:
         path = Path(folder, "kernel")
-        with running(Kernel(path, facts, free, show)):
+        with http_site.serving(Kernel(path, facts, free, show)):
             yield {"GPU_SIM_SOCKET": str(path)}
-
-
-@contextmanager
-def running(kernel: Kernel) -> Iterator[None]:
-    thread = threading.Thread(target=kernel.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield
-    finally:
-        kernel.shutdown()
-        thread.join()
-        kernel.server_close()

@@ -6,12 +6,12 @@ import contextlib
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from support import engine_texts
+from support.http_site import serving
 
 Answer = bytes | Callable[["Handler"], None]
 
@@ -62,14 +62,8 @@ class Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def engine_site(answers: Mapping[str, Answer]) -> Iterator[EngineSite]:
     site = EngineSite(answers)
-    thread = threading.Thread(target=site.server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with serving(site.server):
         yield site
-    finally:
-        site.server.shutdown()
-        site.server.server_close()
-        thread.join(5)
 
 
 @contextlib.contextmanager

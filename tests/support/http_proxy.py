@@ -8,7 +8,6 @@ import http.client
 import select
 import socket
 import ssl
-import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct, field
 
 from memwatch_monitor.notify.http_post import Poster, PostResult, Proxy, parse_endpoint
+from support.http_site import serving
 from support.waiting import MAX_WAIT_SECONDS
 
 BODY = b'{"event": "test"}'
@@ -93,14 +93,8 @@ def proxying(ports: Mapping[str, int], needs_login: bool = False, port: int = 0)
 
     server = Quiet(("127.0.0.1", port), Handler)
     site.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with serving(server):
         yield site
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def relay(here: socket.socket, there: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""HTTP server that is not memwatchd, with a fixed answer."""
+"""HTTP servers that are not memwatchd: any of the standard library in a thread, and one with a fixed answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from socketserver import BaseServer
 
 # Bytes for every request, or by the request; None: no answer.
 Answer = bytes | Callable[[bytes], bytes] | None
@@ -14,6 +15,19 @@ Answer = bytes | Callable[[bytes], bytes] | None
 def http(body: bytes, kind: str = "application/json", status: str = "200 OK", *headers: str) -> bytes:
     lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
+
+
+@contextmanager
+def serving(server: BaseServer) -> Iterator[None]:
+    """Serve in a thread, and close the server at the end."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from memwatch.core.model import (
     Pool,
     PoolKind,
     Process,
-    Quality,
     Share,
     ShareKind,
     Vitals,
@@ -44,10 +43,8 @@ from memwatch.core.snapshot import (
     Swap,
 )
 from memwatch_monitor.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow, RuleRow
+from support.sample_parts import GIB, MEASURED, UNIX
 
-GIB = 1 << 30
-UNIX = 1_795_256_553.25  # 2026-11-21 10:22:33 UTC
-MEASURED = Quality.MEASURED
 COLLECTOR_ERRORS: dict[CollectorState, str | None] = {
     "ok": None,
     "failing": "/proc/buddyinfo line 2: found 'Node 0, zone', expected a zone name and numbers",

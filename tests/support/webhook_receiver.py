@@ -13,6 +13,8 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from support.http_site import serving
+
 
 class Delivery(Struct, frozen=True):
     """Request as it arrived."""
@@ -80,14 +82,8 @@ def receiving(
         context.load_cert_chain(certificate)
         server.socket = context.wrap_socket(server.socket, server_side=True)
     site.url = f"{'https' if certificate else 'http'}://localhost:{server.server_address[1]}/hook/token?key=value"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with serving(server):
         yield site
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @contextmanager
