@@ -39,7 +39,7 @@ AVAILABLE = ("free", "cache")
 
 
 def scene_of(maps: Sequence[MemoryMap], ink: Ink = INKS["colours"], growing: Growing | None = None) -> Scene:
-    return Scene(tuple(maps), ink, {}, {}, {}, {}, {}, growing)
+    return Scene(tuple(maps), ink, lambda *_: None, {}, {}, {}, {}, growing)
 
 
 def lengths(column: Sequence[Span]) -> dict[str, float]:

@@ -22,7 +22,7 @@ from memwatch.cli.terminal.past import RECENT_SECONDS, build_past
 from memwatch.cli.terminal.processes import add_table
 from memwatch.cli.terminal.stacks import Ink
 from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells
-from memwatch.cli.terminal.towers import MIN_TIMED, Scene, draw_scene
+from memwatch.cli.terminal.towers import Scene, draw_scene
 from memwatch.core.model import Absent, Bytes, Thresholds
 from memwatch.core.processes.growth import MIN_FALL_BYTES
 from memwatch.reporting.render import words as wording
@@ -109,7 +109,7 @@ def _build_scene(maps: Sequence[MemoryMap], view: View) -> Scene:
     return Scene(
         maps=choose_order(maps, view),
         ink=Ink(view.has_colour, view.is_ascii),
-        pasts=_pasts(maps, view),
+        build_past=lambda one, columns: _build_past(one, view, columns),
         levels={one.whole.id: worst_level(one.pool or one.share, view) for one in maps if one.pool or one.share},
         marks={
             one.whole.id: marks_of(place, snapshot.pressure) for one in maps if (place := one.pool or one.share)
@@ -120,28 +120,17 @@ def _build_scene(maps: Sequence[MemoryMap], view: View) -> Scene:
     )
 
 
-def _pasts(maps: Sequence[MemoryMap], view: View) -> dict[str, Past]:
-    """Return the last ten minutes of each pool, as far as there is room to draw them."""
-    if len(maps) > 1 and view.width // len(maps) < MIN_TIMED:
-        return {}
+def _build_past(one: MemoryMap, view: View, columns: int) -> Past | None:
+    """Return the last ten minutes of a pool, with the time at which it is full if it is judged by that now."""
     moment = view.moment
+    if one.pool is None:
+        return None
+    verdict = next((found for found in moment.snapshot.pressure if found.target == one.pool.id), None)
+    left = Absent.NOT_AVAILABLE if verdict is None else verdict.seconds_to_full
+    is_now = moment.is_current and view.state.paused_at is None
+    full_at = moment.unix + left if is_now and isinstance(left, float) else None
     span = moment.unix - RECENT_SECONDS, moment.unix
-    left = {one.target: one.seconds_to_full for one in moment.snapshot.pressure}
-    found = {}
-    for one in maps:
-        seconds = left.get(one.whole.id, Absent.NOT_AVAILABLE)
-        full_at = (
-            moment.unix + seconds
-            if isinstance(seconds, float) and moment.is_current and view.state.paused_at is None
-            else None
-        )
-        if one.pool is not None:
-            past = build_past(
-                one.pool, moment.snapshot, moment.trends, span, moment.events, full_at, view.width // 2
-            )
-            if past is not None:
-                found[one.whole.id] = past
-    return found
+    return build_past(one.pool, moment.snapshot, moment.trends, span, moment.events, full_at, columns)
 
 
 def _bar_line(one: MemoryMap, view: View) -> Line:

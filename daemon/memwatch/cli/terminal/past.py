@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 import zlib
 from array import array
@@ -18,10 +19,9 @@ from memwatch.cli.terminal.moment import Json
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Content, Device, Pool, PoolKind, Process, Share, Vitals
 from memwatch.core.snapshot import Level, MemoryPsi, Pressure, PsiLine, Snapshot
-from memwatch.core.snapshot_json import snapshot_from
 from memwatch.reporting.history.notable_ticks import Holder
 from memwatch.reporting.render.composition import LAYER_KINDS, build_layers, find_sources, split
-from memwatch.reporting.render.json import WIRE, snapshot_json, to_bytes
+from memwatch.reporting.render.json import WIRE
 from memwatch.reporting.render.landscape import Layer, Past
 from memwatch.reporting.render.memory_map import HELD_BY_DEVICES
 from memwatch.reporting.render.summary import by_footprint
@@ -50,7 +50,7 @@ class Recent:
         unix = snapshot.unix
         if self._kept and unix <= self._kept[-1][0]:
             return
-        self._kept.append((unix, zlib.compress(to_bytes(snapshot_json(snapshot)), 1)))
+        self._kept.append((unix, zlib.compress(pickle.dumps(snapshot, pickle.HIGHEST_PROTOCOL), 1)))
         self._add_sizes(snapshot)
         for name, value in figures_of(snapshot).items():
             times, values, lows = self._series(name)
@@ -112,7 +112,8 @@ class Recent:
         place = bisect_right([when for when, _ in self._kept], unix) - 1
         if place < 0:
             return None
-        return snapshot_from(zlib.decompress(self._kept[place][1]))
+        found: Snapshot = pickle.loads(zlib.decompress(self._kept[place][1]))  # noqa: S301  of this process
+        return found
 
 
 def figures_of(snapshot: Snapshot) -> dict[str, float | None]:

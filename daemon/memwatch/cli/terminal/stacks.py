@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from memwatch.cli.charset import to_ascii
 from memwatch.cli.terminal.style import Line, Span
 
 LOWER_BLOCKS = " ▁▂▃▄▅▆▇█"
+# Of a span.
+TEXT, STYLE_AND_GROUND = itemgetter(0), itemgetter(1, 2)
 
 
 class Look(NamedTuple):
@@ -141,13 +145,4 @@ def shade(stack: Sequence[tuple[Look, float]]) -> tuple[Bytes, ...]:
 
 def merge(row: Sequence[Span]) -> Line:
     """Join neighbours of one style."""
-    found: list[Span] = []
-    texts: list[str] = []
-    style = on = ""
-    for text, its_style, its_on in row:
-        if its_style != style or its_on != on:
-            if texts:
-                found.append(Span("".join(texts), style, on))
-            texts, style, on = [], its_style, its_on
-        texts.append(text)
-    return (*found, Span("".join(texts), style, on)) if texts else tuple(found)
+    return tuple(Span("".join(map(TEXT, run)), style, on) for (style, on), run in groupby(row, STYLE_AND_GROUND))

@@ -169,10 +169,11 @@ def clip_line(line: Iterable[Span], width: int) -> Line:
     kept: list[Span] = []
     left = width
     for span in line:
-        if left <= 0:
-            break
-        kept.append(span if cells(span.text) <= left else span._replace(text=clip(span.text, left)))
-        left -= cells(kept[-1].text)
+        length = cells(span.text)
+        if length > left:
+            return (*kept, span._replace(text=clip(span.text, left))) if left else tuple(kept)
+        kept.append(span)
+        left -= length
     return tuple(kept)
 
 

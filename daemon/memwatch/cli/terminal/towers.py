@@ -7,7 +7,7 @@ the bytes, the scale and the spreading of words. This module has the places of t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -49,14 +49,14 @@ MAX_PAINTED = 0.25
 
 
 class Scene(Struct, frozen=True):
-    """The contents of a picture. `pasts`, `levels`, `marks` and `notes` (words below a tower) are by pool.
+    """The contents of a picture. `levels`, `marks` and `notes` (words below a tower) are by pool.
 
-    `names`: short names of pools.
+    `build_past`: the past of a pool for a number of columns, None without one. `names`: short names of pools.
     """
 
     maps: tuple[MemoryMap, ...]
     ink: Ink
-    pasts: Mapping[str, Past]
+    build_past: Callable[[MemoryMap, int], Past | None]
     levels: Mapping[str, str]
     marks: Mapping[str, Sequence[Mark]]
     names: Mapping[str, str]
@@ -138,24 +138,30 @@ def _sliver_lines(maps: Sequence[MemoryMap], scene: Scene, width: int) -> list[L
 def _draw_named(maps: Sequence[MemoryMap], scene: Scene, width: int, rows: int, scale: float) -> list[Line]:
     """Draw few pools: each with its bytes, its past, its thresholds, and words beside it."""
     count = len(maps)
-    has_times = any(one.whole.id in scene.pasts for one in maps) and width // count >= MIN_TIMED
+    before = int((width // count - AXIS - _gutter_of(width // count) - MARKS_WIDTH) * PAST_PART)
+    has_room = width // count >= MIN_TIMED
+    pasts = [scene.build_past(one, before) if has_room else None for one in maps]
+    has_times = any(pasts)
     canvas = Canvas(width, rows if has_times else rows - 1)
-    for number, one in enumerate(maps):
+    for number, (one, past) in enumerate(zip(maps, pasts, strict=True)):
         left, right = width * number // count, width * (number + 1) // count
-        _draw_cell(canvas, one, scene, left, right - GAP * (number + 1 < count), scale, has_times)
+        cell = Area(left, right - GAP * (number + 1 < count), canvas.rows - has_times, one.whole.size_bytes * scale)
+        _draw_cell(canvas, one, scene, cell, past, before)
     return canvas.lines()
 
 
+def _gutter_of(width: int) -> int:
+    return min(MAX_GUTTER, int(width * 0.36))
+
+
 def _draw_cell(
-    canvas: Canvas, one: MemoryMap, scene: Scene, left: int, right: int, scale: float, has_times: bool
+    canvas: Canvas, one: MemoryMap, scene: Scene, cell: Area, past: Past | None, before: int
 ) -> None:
-    ground, height = canvas.rows - has_times, one.whole.size_bytes * scale
+    """Draw a pool, with `before` columns of its past."""
+    left, right, ground, height = cell
     top = ground - rows_of(height)
-    gutter = min(MAX_GUTTER, int((right - left) * 0.36))
-    x, end = left + AXIS, right - gutter
-    past = scene.pasts.get(one.whole.id) if has_times else None
+    x, end = left + AXIS, right - _gutter_of(right - left)
     if past is not None:
-        before = int((end - x - MARKS_WIDTH) * PAST_PART)
         draw_past(canvas, past, one.whole.size_bytes, scene.ink, Area(x, x + before, ground, height))
         _draw_marks(canvas, scene.marks.get(one.whole.id, ()), x + before, ground, height, scene)
         if past.full_at is not None and scene.levels.get(one.whole.id) == "critical":
