@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from msgspec import Struct
 
@@ -87,17 +88,15 @@ class Trend(Struct, frozen=True):
 
     def columns(self, start: float, end: float, count: int) -> list[float | None]:
         """Return the greatest value in each of `count` equal parts of a time range, None where there is none."""
-        found: list[float | None] = [None] * count
-        length = (end - start) / count if count else 1.0
-        first = bisect_right(self.unix, start)
-        for unix, value in zip(self.unix[first:], self.values[first:], strict=True):
-            if unix > end:
-                break
-            at = min(count - 1, int((unix - start) / length))
-            before = found[at]
-            if value is not None and (before is None or value > before):
-                found[at] = value
-        return _bridged(found, self, length)
+        parts = (self.values[first:last] for first, last in self.parts(start, end, count))
+        found = [max((one for one in part if one is not None), default=None) for part in parts]
+        return _bridged(found, self, (end - start) / count if count else 1.0)
+
+    def parts(self, start: float, end: float, count: int) -> Iterator[tuple[int, int]]:
+        """Return the first position in each of `count` equal parts of a time range, and the one after its last."""
+        between = (start + (end - start) * number / count for number in range(1, count))
+        edges = [bisect_right(self.unix, start), *(bisect_left(self.unix, edge) for edge in between)]
+        return pairwise([*edges, bisect_right(self.unix, end)] if count else edges)
 
 
 def _bridged(found: list[float | None], trend: Trend, length: float) -> list[float | None]:

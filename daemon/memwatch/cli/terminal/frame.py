@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -28,6 +29,10 @@ MIN_WIDTH, MIN_HEIGHT = 40, 10
 # From this width on there is room for events beside the picture.
 WIDE = 150
 SIGNS = {"left": "←", "right": "→", "esc": "Esc", "enter": "Enter"}
+
+
+# A key, its word and the style of both.
+Key = tuple[str, str, str]
 
 
 class View(Struct, frozen=True):
@@ -144,7 +149,7 @@ def _clock(view: View) -> Line:
     return (Span(f"  {words}"),)
 
 
-def footer_of(view: View) -> tuple[Line, list[Region]]:
+def footer_of(view: View) -> tuple[Line, Sequence[Region]]:
     """Return the last line: pages and keys, or the filter while it is typed."""
     state, line = view.state, view.height - 1
     if state.is_editing:
@@ -153,39 +158,45 @@ def footer_of(view: View) -> tuple[Line, list[Region]]:
             Span(state.filter),
             Span(" ", "reverse"),
             Span("  Enter keeps it, Esc clears it", "muted"),
-        ), []
-    pages, keys = _pages(view), _keys(view)
+        ), ()
+    return _fit_keys(tuple(_pages(view)), tuple(_keys(view)), view.width, line, view.is_ascii)
+
+
+@lru_cache(maxsize=16)
+def _fit_keys(
+    pages: Sequence[Key], keys: Sequence[Key], width: int, line: int, is_ascii: bool
+) -> tuple[Line, Sequence[Region]]:
+    """Return the pages and as many keys as fit. The line of a frame is nearly always that of the frame before it."""
     short = [(key, word if style else "", style) for key, word, style in pages]
     choices = [(names, keys[:number]) for names in (pages, short) for number in range(len(keys), -1, -1)]
     drawn = ([*names, ("", "", ""), *chosen, *_LAST_KEYS] for names, chosen in choices)
-    return next(
-        (found for one in drawn if line_cells((found := _key_line(one, view, line))[0]) <= view.width),
-        _key_line([*_LAST_KEYS], view, line),
-    )
+    lines = (_key_line(one, width, line, is_ascii) for one in (*drawn, _LAST_KEYS))
+    return next((one for one in lines if line_cells(one[0]) <= width), _key_line(_LAST_KEYS, width, line, is_ascii))
 
 
-def _key_line(keys: Sequence[tuple[str, str, str]], view: View, line: int) -> tuple[Line, list[Region]]:
-    gap = "  " if view.width >= 90 else " "
+def _key_line(keys: Sequence[Key], width: int, line: int, is_ascii: bool) -> tuple[Line, Sequence[Region]]:
+    gap = "  " if width >= 90 else " "
     found: list[Span] = [Span(" ")]
     regions = []
     for key, word, style in keys:
-        start, sign = line_cells(found), view.spell(SIGNS.get(key, key))
+        start, sign = line_cells(found), SIGNS.get(key, key)
+        sign = to_ascii(sign) if is_ascii else sign
         plain_style = style if style == "reverse" else "muted" if style else ""
         found += [Span(sign, f"{style} bold"), Span(f" {word}" if word else "", plain_style), Span(gap)]
         if key:
             regions.append(Region(line, start, start + len(sign) + len(word) + 1, key))
-    return tuple(found[:-1]), regions
+    return tuple(found[:-1]), tuple(regions)
 
 
 # What must be found at once is never left out.
 _LAST_KEYS = (("?", "help", "accent"), ("q", "quit", "accent"))
 
 
-def _pages(view: View) -> list[tuple[str, str, str]]:
+def _pages(view: View) -> list[Key]:
     return [(str(number), name, "reverse" * (number == view.state.page)) for number, name in enumerate(PAGES, 1)]
 
 
-def _keys(view: View) -> Sequence[tuple[str, str, str]]:
+def _keys(view: View) -> list[Key]:
     """Return the keys of the page, the most important first: a narrow terminal has the first of them only."""
     state = view.state
     if state.opened:

@@ -271,7 +271,7 @@ def build_past(
     start, end = span
     sources = find_sources(pool, snapshot.shares)
     used = trends.get(sources.used, Trend())
-    times = _choose_times(used, start, end, parts)
+    times = tuple(_choose_times(used, start, end, parts))
     if not times:
         return None
     available, free, rest, *devices = (
@@ -291,7 +291,7 @@ def build_past(
     ]
     layers = build_layers(pool, sources)
     return Past(
-        tuple(times),
+        times,
         start,
         end,
         tuple(
@@ -308,18 +308,13 @@ def build_past(
     )
 
 
-def _choose_times(used: Trend, start: float, end: float, parts: int) -> list[float]:
-    """Return for each part of a span the time at which most was used, and those without figures."""
-    found: dict[int, tuple[float, float]] = {}
-    first = bisect_right(used.unix, start)
-    for unix, value in zip(used.unix[first:], used.values[first:], strict=True):
-        if unix > end:
-            break
-        at = int((unix - start) / (end - start) * parts)
-        size = -1.0 if value is None else value
-        if at not in found or size > found[at][0]:
-            found[at] = size, unix
-    return [unix for _, unix in found.values()]
+def _choose_times(used: Trend, start: float, end: float, parts: int) -> Iterator[float]:
+    """Yield for each part of a span the time at which most was used, also of those without figures."""
+    for first, last in used.parts(start, end, parts):
+        values = used.values[first:last]
+        if values:
+            most = max((one for one in values if one is not None), default=None)
+            yield used.unix[first + values.index(most)]
 
 
 def _list_levels(levels: Trend, start: float, end: float, parts: int) -> Iterator[tuple[float, float, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from memwatch.cli.terminal.figures import short, signed
@@ -178,7 +179,8 @@ def _sum(unit: str, rows: Sequence[Row]) -> Row:
     )
 
 
-def columns_for(width: int, has_gpus: bool) -> list[Column]:
+@lru_cache(maxsize=8)
+def columns_for(width: int, has_gpus: bool) -> Sequence[Column]:
     """Return the columns that fit, from left to right. The name and the unit get the room that is left."""
     kept = [one for one in COLUMNS if has_gpus or one.key not in ("gpu", "gpus")]
     while _total(kept) > width and max(one.rank for one in kept):

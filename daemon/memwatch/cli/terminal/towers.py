@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
@@ -67,6 +68,12 @@ class Scene(Struct, frozen=True):
         return to_ascii(text) if self.ink.is_ascii else text
 
 
+@lru_cache(maxsize=2048)
+def _split(text: str, style: str, on: str) -> tuple[Span, ...]:
+    """Return the cells of an ASCII text. Most texts of a picture are those of the picture before it."""
+    return tuple(Span(char, style, on) for char in text)
+
+
 class Canvas:
     """Cells of a picture, by row from the top."""
 
@@ -81,7 +88,7 @@ class Canvas:
             return
         if text.isascii():
             text = text[: max(0, self.width - x)]
-            self._cells[row][x : x + len(text)] = [Span(char, style, on) for char in text]
+            self._cells[row][x : x + len(text)] = _split(text, style, on)
             return
         for char in text:
             wide = cells(char)
