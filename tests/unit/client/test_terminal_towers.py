@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from memwatch.cli.charset import to_ascii
 from memwatch.cli.terminal.figures import Trend
 from memwatch.cli.terminal.frame import View
-from memwatch.cli.terminal.moment import Moment
+from memwatch.cli.terminal.moment import MARKS, Moment
 from memwatch.cli.terminal.pages import render
 from memwatch.cli.terminal.past import build_past
 from memwatch.cli.terminal.stacks import LOWER_BLOCKS, Ink, look_of
@@ -188,6 +189,25 @@ def test_eight_gpus_are_readable_in_80_by_24() -> None:
     assert "RAM" in lines[heads - 1]
     small = View(Moment(snapshot), State(), 40, 10, snapshot.unix)
     assert "more pools, less full: press 2" in "\n".join(plain(line) for line in render(small).lines)
+
+
+@pytest.mark.parametrize("ink", INKS)
+def test_mig_slice_above_ok_has_the_mark_and_the_colour_of_its_level(ink: str) -> None:
+    """Slices at OK keep the colour of GPU memory, and the memory of no slice has none."""
+    snapshot = mig_server()
+    one = next(found for found in build_maps(snapshot, {}) if found.slices)
+    names = [found.share.label.rpartition(" ")[2] for found in one.slices]
+    levels = {found.share.id: level for found, level in zip(one.slices, ("critical", "low"), strict=False)}
+    scene = replace(scene_of([one], INKS[ink]), levels=levels)
+    lines = draw_scene(scene, 60, 40)
+    text, colours = "\n".join(map(plain, lines)), {found for line in lines for _, *two in line for found in two}
+
+    mark = to_ascii(MARKS["critical"]) if ink == "ASCII" else MARKS["critical"]
+    assert f"{mark}MIG {names[0]}" in text
+    assert f" MIG {names[1]}" in text
+    assert f"{MARKS['low']}MIG" not in text
+    assert any("critical" in colour for colour in colours)
+    assert any("gpu" in colour.split() for colour in colours)
 
 
 def trends_of(snapshot: Snapshot, used: Sequence[float | None]) -> dict[str, Trend]:

@@ -110,7 +110,10 @@ def _build_scene(maps: Sequence[MemoryMap], view: View) -> Scene:
         maps=choose_order(maps, view),
         ink=Ink(view.has_colour, view.is_ascii),
         build_past=lambda one, columns: _build_past(one, view, columns),
-        levels={one.whole.id: worst_level(one.pool or one.share, view) for one in maps if one.pool or one.share},
+        levels={
+            **view.moment.levels,
+            **{one.whole.id: worst_level(one.pool or one.share, view) for one in maps if one.pool or one.share},
+        },
         marks={
             one.whole.id: marks_of(place, snapshot.pressure) for one in maps if (place := one.pool or one.share)
         },

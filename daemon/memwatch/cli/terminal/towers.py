@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from memwatch.cli.charset import to_ascii
 from memwatch.cli.terminal.figures import pair, percent, short
-from memwatch.cli.terminal.moment import MARKS, STYLES
+from memwatch.cli.terminal.moment import LEVELS, MARKS, STYLES
 from memwatch.cli.terminal.stacks import UNKNOWN, Bytes, Ink, Look, draw_column, eighths_of, look_of, merge, shade
 from memwatch.cli.terminal.style import Line, Span, cells, clip, pad
 from memwatch.reporting.render import words as wording
@@ -34,6 +34,7 @@ from memwatch.reporting.render.landscape import (
 )
 from memwatch.reporting.render.memory_map import Mark, MemoryMap
 
+ABOVE_OK = LEVELS[1:]
 # A pool that is lower has words instead: it would be a sliver.
 MIN_ROWS = 1.0
 AXIS, MARKS_WIDTH, GAP = 7, 6, 1
@@ -50,7 +51,7 @@ MAX_PAINTED = 0.25
 
 
 class Scene(Struct, frozen=True):
-    """The contents of a picture. `levels`, `marks` and `notes` (words below a tower) are by pool.
+    """The contents of a picture. `levels` are by pool and by MIG instance, `marks` and `notes` (words below a tower) are by pool.
 
     `build_past`: the past of a pool for a number of columns, None without one. `names`: short names of pools.
     """
@@ -192,7 +193,7 @@ def _write_title(canvas: Canvas, one: MemoryMap, scene: Scene, x: int, row: int,
     used, size = one.whole.used_bytes, one.whole.size_bytes
     figures = pair(used, size) if isinstance(used, int) else f"{short(size)}, {wording.absent(used)}"
     ratio = percent(used, size) if isinstance(used, int) else ""
-    style = f"bold {STYLES[level]}" if level in ("medium", "high", "critical") else "bold"
+    style = f"bold {STYLES[level]}" if level in ABOVE_OK else "bold"
     tail = f" {figures} {ratio}".rstrip()
     label = clip(one.whole.label, max(3, right - x - cells(tail)))
     label = scene.spell(label)
@@ -205,7 +206,7 @@ def draw_tower(
 ) -> list[tuple[float, Node]]:
     """Draw what a pool holds. Return the nodes without words inside, each with its middle in rows below the top."""
     height = tower.height
-    nodes = build_nodes(one, scene.growing)
+    nodes = build_nodes(one, scene.growing, scene.levels)
     rows = rows_of(height)
     top = tower.ground - rows
     if not nodes:
@@ -253,6 +254,7 @@ def _list_looks(node: Node, number: int, height: float) -> Iterator[tuple[Look, 
     end = node.start + node.part
     if node.grown:
         yield look_of(kind), (end - node.part * node.grown) * height
+    if node.level in ABOVE_OK and node.kind != "slice":
         kind = f"level-{node.level}"
     yield look_of(kind), end * height
 
@@ -284,8 +286,9 @@ def _write_inside(
     first, last = rows - int(end + MAX_PAINTED), rows - ceil(start - MAX_PAINTED)
     count = last - first
     name, figure = scene.spell(node.name), short(node.size_bytes)
-    if node.kind == "slice" and len(name) + 4 <= room:
-        name = f"MIG {name}"
+    if node.kind == "slice":
+        mark = scene.spell(MARKS[node.level]) if node.level in ABOVE_OK else ""
+        name = f"{mark}MIG {name}" if len(mark) + len(name) + 4 <= room else f"{mark}{name}"
     if count < 1:
         return False
     if cells(name) > room and (count > 1 or not is_named):
@@ -469,7 +472,7 @@ def _write_head(
     name = scene.names.get(one.whole.id, one.whole.label)
     name = name if cells(name) < room else clip(name.removeprefix("GPU"), room - 1)
     mark = scene.spell(MARKS.get(level, ""))
-    style = f"bold {STYLES[level]}" if level in STYLES and level != "low" else "bold"
+    style = f"bold {STYLES[level]}" if level in ABOVE_OK else "bold"
     if has_two:
         canvas.put(left, row - 1, name, "bold")
         if cells(name) + 2 < room:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -123,7 +124,8 @@ class Growing(Struct, frozen=True):
 class Node(Struct, frozen=True):
     """Bytes of a pool with a name. `start` and `part`: where they stand and how high, as fractions of the pool.
 
-    `grown`: the part of these bytes, at their top, that is new at this `level`. `link`: their page.
+    `grown`: the part of these bytes, at their top, that is new at this `level`; without it, they are a MIG instance
+    of this level, or its used part. `link`: their page.
     """
 
     kind: str
@@ -142,10 +144,15 @@ class Node(Struct, frozen=True):
         return 1 + max((one.depth for one in self.inside), default=0)
 
 
-def build_nodes(one: MemoryMap, growing: Growing | None = None) -> tuple[Node, ...]:
-    """Return what a pool holds, from the ground up. In memory of a GPU that is its holders, without a family."""
+def build_nodes(
+    one: MemoryMap, growing: Growing | None = None, levels: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Node, ...]:
+    """Return what a pool holds, from the ground up. In memory of a GPU that is its holders, without a family.
+
+    `levels`: those of MIG instances by id.
+    """
     if one.slices:
-        return tuple(_build_slices(one))
+        return tuple(_build_slices(one, levels))
     holders = _lift_growing([_build_holder(found, one, growing) for found in one.segments if found.size_bytes])
     if one.pool is None or one.pool.kind in GPU_MEMORY:
         return tuple(holders)
@@ -282,22 +289,22 @@ def _at(start: float, part: float) -> Node:
     return Node("", start, part, 0, "")
 
 
-def _build_slices(one: MemoryMap) -> Iterator[Node]:
+def _build_slices(one: MemoryMap, levels: Mapping[str, str]) -> Iterator[Node]:
     """Yield the MIG instances, each filled as far as it is used, and the memory that none has."""
     size, end = one.whole.size_bytes, 0.0
     for found in one.slices:
         limit = found.share.limit_bytes
         if not isinstance(limit, int):
             continue
-        name = found.share.label.rpartition(" ")[2]
+        name, level = found.share.label.rpartition(" ")[2], levels.get(found.share.id, "")
         if isinstance(found.used, Absent):
             yield Node("unknown", found.start, found.width, limit, name, ("use not known",), link="devices")
         else:
             used = round(limit * found.used)
-            filled = Node("devices", found.start, found.width * found.used, used, "used")
+            filled = Node("devices", found.start, found.width * found.used, used, "used", level=level)
             free = Node("free", found.start + filled.part, found.width - filled.part, limit - used, "free")
             inside = tuple(node for node in (filled, free) if node.size_bytes)
-            yield Node("slice", found.start, found.width, limit, name, (), inside, link="devices")
+            yield Node("slice", found.start, found.width, limit, name, (), inside, level=level, link="devices")
         end = found.start + found.width
     left = size - round(end * size)
     if left > 0:
