@@ -24,7 +24,7 @@ from memwatch.core.printable import printable
 from memwatch.reporting.incidents.records import title_of
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.actions import describe_owner
-from memwatch.reporting.render.engine_view import describe_engine, list_parts
+from memwatch.reporting.render.engine_view import describe_engine, describe_load, list_parts
 from memwatch.reporting.render.summary import has_figures, until_utc
 from memwatch_monitor.alerts.rules import EVENTS
 from memwatch_web.pages import landscape_markup
@@ -190,7 +190,8 @@ def create_environment() -> Environment:
         auto_reload=False,
     )
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
-    environment.filters |= {"glue_units": glue_units, "describe_engine": describe_engine, "list_parts": list_parts}
+    environment.filters |= {"glue_units": glue_units, "list_parts": list_parts}
+    environment.filters |= {"describe_engine": describe_engine, "describe_load": describe_load}
     environment.filters["left_out_texts"] = left_out_texts
     environment.filters["title_of"] = title_of
     environment.filters["home"] = find_home
