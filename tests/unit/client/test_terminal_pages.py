@@ -172,6 +172,26 @@ def test_eight_gpus_of_seven_slices_have_unique_names() -> None:
     assert heads.split()[:2] == ["GPU0", "▲"]
 
 
+def test_name_of_a_slice_does_not_touch_its_bar() -> None:
+    lines = [plain(line) for line in draw(sent(mig_server()), 120, 40, State(page=2)).lines]
+    assert all(re.search(r"MIG \d+ ", line) for line in lines if "└" in line)
+
+
+def test_words_of_a_gpu_are_cut_only_where_they_do_not_fit() -> None:
+    words = " ".join(text_of(draw(sent(critical_gb10()), 60, 24, State(page=2))).split())
+    assert "…" not in words
+    assert "can allocate 2.0 GiB at once, up to 4.3 GiB after reclaim" in words
+
+
+def test_help_has_no_cut_line_and_describes_the_landscape() -> None:
+    for width, height in ((40, 10), (80, 24), (120, 40), (200, 60)):
+        text = text_of(draw(sent(critical_gb10()), width, height, State(has_help=True)))
+        assert "…" not in text.partition("\n")[2]
+        assert all(word in text for word in ("? help", "q quit", "close"))
+    whole = text_of(draw(sent(critical_gb10()), 120, 60, State(has_help=True)))
+    assert "to its right: CUDA Pool ⊂ System RAM" in " ".join(whole.split())
+
+
 def test_holders_of_a_gpu_have_their_memory_on_it_only() -> None:
     snapshot = sent(eight_by_seven())
     snapshot["processes"] = [{**snapshot["processes"][0], "device_bytes": {"gpu0.mig7": GIB, "gpu1.mig7": 3 * GIB}}]

@@ -17,7 +17,7 @@ from memwatch.cli.terminal.memory_map import (
 from memwatch.cli.terminal.moment import LEVELS, MARKS, STYLES, level_word, share_label
 from memwatch.cli.terminal.past import RECENT_SECONDS
 from memwatch.cli.terminal.stacks import merge
-from memwatch.cli.terminal.style import Line, Span, cells, clip, pad
+from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells, pad
 from memwatch.cli.terminal.towers import AXIS, MIN_NARROW
 from memwatch.core.model import Absent, Device, Pool, PoolKind, Share, ShareKind
 from memwatch.reporting.render import words as wording
@@ -139,7 +139,8 @@ def device_line(device: Device, view: View, name_width: int) -> Line:
         if isinstance(free, int):
             found.append(Span(f"   {wording.api(api)} free {short(free)}", "muted"))
     sensors = sensors_of(device)
-    return (*found, Span(f"   {sensors}" if sensors else "", "muted"), *_state(device))
+    found += [Span(f"   {sensors}" if sensors else "", "muted"), *_state(device)]
+    return tuple(one for number, one in enumerate(found) if number < 3 or line_cells(found[: number + 1]) <= view.width)
 
 
 def _range(device: Device) -> str:
@@ -170,7 +171,8 @@ def mig_line(share: Share, view: View, name_width: int) -> Line:
     """Return the line of a MIG instance below its GPU."""
     used, limit = share.used_bytes, share.limit_bytes
     level = level_of(share, view)
-    lead = Span(f" └ {pad(share_label(share), name_width + 4)}"[: name_width + 7])
+    label = share_label(share)
+    lead = Span(f" └ {pad(label, max(name_width + 3, cells(label)))} ")
     after: list[Span] = [Span(f" {pair(used, limit):>12}{percent(used, limit):>7} "), Span(" " * 9)]
     if view.width >= 100:
         after.append(Span(f" {trend_of(share, view, SPARK, 'share'):<{SPARK}}", "accent"))

@@ -17,8 +17,8 @@ from memwatch.core.model import Pool, PoolKind
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.landscape import Past
 
-# A chart's title, its strip of levels, and its times.
-CHART_ROWS = 3
+# A chart's title, its strip of levels, and its times. Rows of its bytes at most.
+CHART_ROWS, MAX_CHART = 3, 30
 BIG = frozenset({PoolKind.SYSTEM_RAM, PoolKind.HBM, PoolKind.VRAM})
 RANGE_WORDS = {600: "10 min", 3600: "1 h", 21_600: "6 h", 86_400: "24 h", 604_800: "7 d"}
 
@@ -31,7 +31,7 @@ def history_page(view: View) -> Frame:
     places = _places(view)
     room = view.height - len(body.lines) - 3
     big = [(name, one) for name, one in places if isinstance(one, Pool) and one.kind in BIG][:2]
-    rows = max(3, min(14, (room - (len(places) - len(big)) - 2) // max(1, len(big)) - CHART_ROWS))
+    rows = max(3, min(MAX_CHART, (room - (len(places) - len(big)) - 2) // max(1, len(big)) - CHART_ROWS))
     lines: list[Line] = []
     for name, place in big:
         lines += _chart_of(name, place, view, rows)

@@ -33,7 +33,7 @@ from memwatch.reporting.render.summary import find_worst
 # Lines that always remain for the table: its header and some rows.
 MIN_TABLE = 6
 # With fewer rows than these there is a bar for each pool.
-MIN_PICTURE, MAX_PICTURE, EVENT_ROWS, EVENTS_WIDTH = 6, 24, 5, 52
+MIN_PICTURE, MAX_PICTURE, EVENT_ROWS, EVENTS_WIDTH = 6, 36, 5, 52
 # Less growth in a minute is not named.
 MIN_GROWTH = 64 << 20
 GROWTH_SECONDS = 60.0

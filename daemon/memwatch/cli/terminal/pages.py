@@ -31,6 +31,8 @@ from memwatch.reporting.render.memory_map import held_in
 
 # A column that is narrower has no room for bars.
 MIN_COLUMN = 90
+# Lines of a detail that is not cut.
+WRAPPED = 9
 # Width of the names of keys on the page of help.
 HELP_KEYS = 15
 Block = list[Line]
@@ -51,21 +53,22 @@ def gpu_page(view: View) -> Frame:
 
 
 def fit_blocks(devices: Sequence[Device], view: View, room: int) -> list[Line]:
-    """Return all GPUs on one screen: below each other, else side by side, at last without details.
+    """Return all GPUs on one screen: below each other, else side by side, first with details cut, then without.
 
     A terminal that is too small for that scrolls over all of it.
     """
     count = max(1, view.width // MIN_COLUMN)
-    for columns, has_details in ((1, True), (count, True), (count, False)):
-        lines = _arranged(devices, view, columns, has_details)
+    for columns, rows in ((1, WRAPPED), (1, 1), (count, WRAPPED), (count, 1), (count, 0)):
+        lines = _arranged(devices, view, columns, rows)
         if len(lines) <= room:
             return lines
-    return _arranged(devices, view, 1, has_details=True)
+    return _arranged(devices, view, 1, WRAPPED)
 
 
-def _arranged(devices: Sequence[Device], view: View, columns: int, has_details: bool) -> list[Line]:
+def _arranged(devices: Sequence[Device], view: View, columns: int, rows: int) -> list[Line]:
+    """Return the GPUs in columns. `rows`: lines that each of their details may take."""
     width = view.width // columns
-    blocks = [_block(device, replace(view, width=width), has_details) for device in devices]
+    blocks = [_block(device, replace(view, width=width), rows) for device in devices]
     lines: list[Line] = []
     for first in range(0, len(blocks), columns):
         rows = zip_longest(*blocks[first : first + columns], fillvalue=())
@@ -80,13 +83,13 @@ def _side_by_side(row: Sequence[Line], width: int) -> Line:
     return tuple(span for line, space in zip(cut, spaces, strict=True) for span in (*line, space))
 
 
-def _block(device: Device, view: View, has_details: bool) -> Block:
+def _block(device: Device, view: View, rows: int) -> Block:
     width = name_width_of(view.moment.snapshot.devices, view)
     lines = [gpu_line(device, view, width)]
     lines += [mig_line(share, view, width) for share in mig_of(device, view)]
-    if has_details:
-        lines += [(Span(f"       {text}", "muted"),) for text in _details(device, view)]
-    return lines
+    texts = _details(device, view) if rows else []
+    found = (part for text in texts for part in (wrapped(text, view.width - 8) if rows > 1 else [text]))
+    return [*lines, *((Span(f"       {text}", "muted"),) for text in found)]
 
 
 def _details(device: Device, view: View) -> list[str]:
@@ -133,9 +136,10 @@ HELP = (
     ("q, Ctrl-C", "quit"),
 )
 LEGEND = (
-    "FOOTPRINT is RSS plus GPU memory. 10MIN is its growth in the last ten minutes, or since the process was first",
-    "seen. ON is the GPU, 7:2 for MIG instance 2 of GPU 7. Brackets below a bar name what is inside it: CUDA Pool",
-    "⊂ System RAM is one memory, not two. Lines through a bar are the levels medium, high and critical.",
+    "Bytes go up, time goes to the left, and what is inside a memory stands to its right: CUDA Pool ⊂ System RAM is",
+    "one memory, not two. Between the past and now are the thresholds of the levels medium, high and critical; the",
+    "strip above the past has the level of each time. FOOTPRINT is RSS plus GPU memory. 10MIN is its growth in the",
+    "last ten minutes, or since the process was first seen. ON is the GPU, 7:2 for MIG instance 2 of GPU 7.",
 )
 
 
@@ -178,9 +182,7 @@ def _help(view: View) -> Frame:
     offset = max(0, min(view.state.help_offset, len(lines) - rows))
     body.lines += lines[offset : offset + rows]
     body.lines += [()] * (view.height - 2 - len(body.lines))
-    more_words = view.spell(
-        " ↑ ↓ scroll, any other key closes this page." if len(lines) > rows else " Any key closes this page."
-    )
-    body.lines.append((Span(more_words, "bold"),))
+    more_words = " ↑ ↓ scroll, any other key closes." if len(lines) > rows else " Any key closes this page."
+    body.lines.append((Span(view.spell(more_words), "bold"),))
     body.rows, body.total = rows, len(lines)
     return finish(view, body)
