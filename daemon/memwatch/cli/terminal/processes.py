@@ -100,7 +100,8 @@ def places_of(snapshot: Snapshot) -> dict[str, str]:
 def _row(process: Process, unit: str, grown: Json, places: Mapping[str, str]) -> Row:
     held = process.device_bytes
     known = [count for count in held.values() if isinstance(count, int)]
-    on = ",".join(places.get(place, place) for place, count in held.items() if count != 0)
+    named = (places.get(place, place.partition(".")[0]) for place, count in held.items() if count != 0)
+    on = ",".join(dict.fromkeys(named))
     return Row(
         pid=process.pid,
         user=_text(process.user) or DASH,
