@@ -15,8 +15,9 @@ from starlette.types import ASGIApp, Scope
 
 from fuzz.oracle import as_file
 from memwatch_web.asgi.access import AccessControl, WebOptions
-from memwatch_web.asgi.auth import FailedLogins, Login, parse_token
+from memwatch_web.asgi.auth import FailedLogins
 from memwatch_web.asgi.caller import CallerLookup
+from memwatch_web.asgi.login import Login, parse_token
 from memwatch_web.asgi.routes import METRICS
 from memwatch_web.metrics.endpoint import MetricsEndpoint, MetricsFastPath
 from memwatchd.daemon import Daemon

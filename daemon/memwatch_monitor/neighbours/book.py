@@ -21,7 +21,6 @@ from memwatch_monitor.neighbours.neighbour import Failure, Neighbour
 from memwatch_monitor.neighbours.tick import LastWords, Tick
 from memwatch_monitor.neighbours.trend import HolderGrowth, TrendPoint
 
-MAX_NEIGHBOURS = 30
 # The word of another machine, true or not, delays the notification about a silent one by this time at most.
 HOLD_SECONDS = 30.0
 # Longer without a pass of the reading thread, and silence says nothing about the neighbours.

@@ -16,7 +16,6 @@ from memwatch.core.doc import Doc
 from memwatch.core.engines.records import Address, EngineName
 from memwatch.core.linux.key_owner import KeyUse
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
-from memwatch_monitor.neighbours.book import MAX_NEIGHBOURS
 from memwatch_monitor.notify.http_post import Endpoint, Password, parse_password
 from memwatchd.settings.certificates import client_context
 from memwatchd.settings.keys import (
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 STREAM = "/api/v1/stream?form=compact"
 KINDS = ", ".join(f'"{name}"' for name in get_args(EngineName))
 MAX_ENGINES = 32
+MAX_NEIGHBOURS = 30
 
 
 class Peer(Struct, frozen=True):

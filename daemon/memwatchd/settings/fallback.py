@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from memwatch.core.options import InvalidValueError, KeyPath
-from memwatch_web.asgi.auth import PasswordHash, Token
+from memwatch_web.asgi.login import PasswordHash, Token
 from memwatchd.settings.alerts import CHANNELS, HttpReceiver
 from memwatchd.settings.keys import TcpAddress, UnixAddress, parse_address
 from memwatchd.settings.load import (

@@ -30,6 +30,7 @@ from memwatch.core.options import (
 )
 from memwatch.core.runtime.own_files import remedy_to_read
 from memwatch_monitor.notify.http_post import Endpoint, parse_endpoint
+from memwatch_web.asgi.login import TOKEN_USER
 
 
 class ContextConverter(Struct, frozen=True):
@@ -273,8 +274,6 @@ KeyFile = Annotated[str | None, Converter(parse_file), Accepts("the path of a fi
 
 
 def parse_user(value: object) -> str:
-    from memwatch_web.asgi.auth import TOKEN_USER  # its dependencies take 50 ms
-
     if value == TOKEN_USER:
         raise InvalidValueError("is reserved: its password is the bearer token; choose another name")
     if isinstance(value, str) and USER.fullmatch(value):

@@ -84,10 +84,11 @@ def read_environment(
     environ: Mapping[str, str], not_ours: Collection[str] = ()
 ) -> tuple[list[EnvironmentValue], list[Problem]]:
     """Return the values that variables set, and the problems. An empty variable counts as not set."""
-    known = variables()
+    given = sorted(name for name in environ if name.startswith(PREFIX))
+    known = variables() if given else {}  # takes 5 ms, which a command without a daemon would wait for
     found: dict[tuple[str, ...], EnvironmentValue] = {}
     problems = []
-    for name in sorted(name for name in environ if name.startswith(PREFIX)):
+    for name in given:
         value = environ[name]
         if name == CONFIG or name in not_ours or is_service_link(name, value):
             continue
@@ -369,6 +370,8 @@ def validate(merged: MergedInput, context: SecretContext, problems: list[Problem
 
 def origins(sections: Sections, merged: MergedInput) -> dict[str, str]:
     """Return the origin of each setting that is not a default."""
+    if merged.file is None and not merged.places:
+        return {}
     found = ((path, merged.find(place)) for path, place, _ in located(sections))
     return {".".join(path): origin.origin for path, origin in found if origin is not None}
 

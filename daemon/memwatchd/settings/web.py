@@ -12,7 +12,7 @@ from msgspec import field
 from memwatch.core.doc import Doc
 from memwatch.core.options import Accepts, Bounds, Converter, InvalidValueError, Section
 from memwatch_monitor.notify.http_post import is_on_this_machine, parse_endpoint
-from memwatch_web.asgi.auth import Login, PasswordHash, Token, parse_token
+from memwatch_web.asgi.login import Login, PasswordHash, Token, parse_token
 from memwatchd.settings.certificates import refuse_bad_tls
 from memwatchd.settings.keys import (
     AT_START,

@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 from memwatch_web.api.openapi import define, names_in
 from memwatch_web.api_app import api_routes
 from memwatch_web.asgi.access import AccessControl, WebOptions
-from memwatch_web.asgi.auth import Login, parse_token
 from memwatch_web.asgi.caller import PEER, CallerLookup
+from memwatch_web.asgi.login import Login, parse_token
 from memwatch_web.asgi.routes import Route, is_for_programs
 from memwatch_web.pages_app import PAGES
 from memwatchd.sockets import Peer

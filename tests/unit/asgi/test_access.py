@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from starlette.types import Message, Receive, Scope, Send
 
 from memwatch_web.asgi.access import AccessControl, WebOptions, is_allowed, is_valid
-from memwatch_web.asgi.auth import Login, parse_token
 from memwatch_web.asgi.caller import PEER
+from memwatch_web.asgi.login import Login, parse_token
 
 TOKEN = b"sixteen-letters-of-tests"
 WITH_LOGIN = WebOptions(hosts=(".example.com",), login=Login(parse_token(TOKEN.decode())))

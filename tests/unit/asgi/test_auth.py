@@ -12,18 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch_web.asgi.auth import (
-    Basic,
-    Bearer,
-    Login,
-    PasswordHash,
-    Passwords,
-    compare,
-    dummy_hash,
-    is_token,
-    parse_authorization,
-    parse_token,
-)
+from memwatch_web.asgi.auth import Basic, Bearer, Passwords, compare, dummy_hash, is_token, parse_authorization
+from memwatch_web.asgi.login import Login, PasswordHash, parse_token
 from memwatch_web.asgi.threads import MAX_WAITING, QueueFullError
 
 USERS = {"ada": PasswordHash("$2b$10$hash of ada"), "bob": PasswordHash("$2b$10$hash of bob")}

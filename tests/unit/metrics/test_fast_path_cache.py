@@ -9,7 +9,7 @@ from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch_monitor.feature import MonitorRules
 from memwatch_web.asgi.access import AccessControl, WebOptions
-from memwatch_web.asgi.auth import Login, Token, parse_token
+from memwatch_web.asgi.login import Login, Token, parse_token
 from memwatch_web.asgi.problems import problem_response
 from memwatch_web.metrics.endpoint import MetricsEndpoint, MetricsFastPath
 from memwatch_web.metrics.families import Exporter

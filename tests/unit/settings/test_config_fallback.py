@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch_web.asgi.auth import parse_token
+from memwatch_web.asgi.login import parse_token
 from memwatchd.settings.fallback import NAME, LastGood, keep_last_good, load_for_start, read_last_good
 from memwatchd.settings.load import SettingsError, load
 from memwatchd.settings.schema import Settings

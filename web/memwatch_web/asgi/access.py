@@ -16,8 +16,9 @@ from msgspec import Struct
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.host_names import OwnNames
 from memwatch.core.options import HOST_NAME
-from memwatch_web.asgi.auth import TOKEN_HOLDER, FailedLogins, Login, LoginCheck, LoginRefusal, has_right_token
+from memwatch_web.asgi.auth import TOKEN_HOLDER, FailedLogins, LoginCheck, LoginRefusal, has_right_token
 from memwatch_web.asgi.caller import CALLER, HEAD_ONLY, PEER, USER, CallerLookup, has_forwarding_header
+from memwatch_web.asgi.login import Login
 from memwatch_web.asgi.problems import problem_response
 from memwatch_web.asgi.routes import OPEN_PATHS, QUESTIONS, is_for_programs
 from memwatch_web.asgi.threads import QueueFullError
