@@ -152,8 +152,6 @@ def list_models() -> Iterator[tuple[str, Callable[[], tuple[Any, Any]]]]:
     for name, row in read_table("models", dict).items():
         if row["model_type"] in classes:
             own = {key: value for key, value in row.items() if key not in OURS}
-            if row["model_type"] == "mistral":  # files have null, the class's default is a window of 4,096 tokens
-                own.setdefault("sliding_window", None)
             yield name, partial(build, row["model_type"], own)
 
 

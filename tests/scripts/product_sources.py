@@ -18,6 +18,7 @@ SOURCES = {
     "arca770": "svethardware.cz: Intel's specification of Arc A770, September 2022",
     "b200": "citsjtu2020/LLM-Prof, hardware_spec.md",
     "gb10": "ai-infrastructure.net, NVIDIA DGX Spark, June 2026",
+    "m3ultra": "techpowerup.com, Mac Studio with M3 Ultra, March 2025; its GPU: logs of llama.cpp",
     "orinnano": "NVIDIA, Jetson Orin Nano Super data sheet, December 2024 (brojogopalsapui.com)",
     "rtx5060": "hi-tech.ua, GeForce RTX 5060, 8 May 2025",
     "rtx6000ada": "fpsbench.com, RTX 6000 Ada Generation",

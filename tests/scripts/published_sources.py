@@ -40,8 +40,8 @@ SOURCES = {
         (
             "Gemma 4 31B", "Qwen3.5 35B-A3B", "Kimi Linear 48B-A3B", "MiniMax-M2", "Nemotron 3 Nano 30B-A3B",
             "LFM2 8B-A1B", "LFM2 1.2B", "ERNIE 4.5 21B-A3B", "A.X K1 519B-A33B", "Qwen3 1.7B", "Qwen2.5 1.5B",
-            "Qwen2.5 3B", "Qwen2.5 14B", "Qwen3-Coder 480B-A35B", "Mistral 7B v0.3", "SmolLM2 135M",
-            "SmolLM2 360M", "OLMo 2 13B", "OLMo 2 32B", "StarCoder2 3B", "StarCoder2 7B", "EXAONE 4.0 32B",
+            "Qwen2.5 3B", "Qwen2.5 14B", "Qwen3-Coder 480B-A35B", "Mistral 7B v0.2", "Mistral 7B v0.3",
+            "SmolLM2 135M", "SmolLM2 360M", "OLMo 2 13B", "OLMo 2 32B", "StarCoder2 3B", "StarCoder2 7B", "EXAONE 4.0 32B",
             "Ling-mini 2.0 16B-A1B", "dots.llm1 142B-A14B", "Apertus 8B", "DeepSeek R1 Distill Qwen 7B",
             "Yi 6B", "Granite 3.3 8B", "InternLM2.5 7B", "DeepSeek V4 Flash", "GLM-4.5-Air", "GLM-4.5",
             "Qwen3.5 0.8B", "Qwen3.5 2B", "Qwen3.5 4B", "Qwen3.5 9B", "Qwen3.5 27B", "Qwen3.5 122B-A10B",

@@ -10,7 +10,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.backends.devices import compute_capacity
-from memwatch.core.model import Absent, Architecture, Device, Pool, PoolKind, Quality, find_system_ram
+from memwatch.core.model import (
+    Absent,
+    Architecture,
+    Device,
+    Pool,
+    PoolKind,
+    Quality,
+    Share,
+    ShareKind,
+    find_system_ram,
+)
 from memwatch.core.snapshot import Machine, SelfUsage, Snapshot
 from memwatch.core.snapshot_json import SnapshotDecodeError, snapshot_from
 from memwatch.planning.model_file import read_small
@@ -33,7 +43,8 @@ IDLE_BYTES = 4 << 30
 class Product(Struct, frozen=True):
     """A row of products.json. `names`: as drivers report them. `size_bytes`: the total that the driver reports, or
     MemTotal if `unified`. `bandwidth`: of its memory, bytes a second, by a document; None without one. `aliases`:
-    other names by which it is sold or known."""
+    other names by which it is sold or known. `limit_bytes`: the part of a unified memory that the GPU gets without
+    a setting of the operator, None for all of it."""
 
     names: tuple[str, ...]
     vendor: str
@@ -41,6 +52,7 @@ class Product(Struct, frozen=True):
     bandwidth: int | None = None
     unified: bool = False
     aliases: tuple[str, ...] = ()
+    limit_bytes: int | None = None
 
 
 def shorten_name(name: str) -> str:
@@ -115,14 +127,18 @@ def _suggest(word: str, rows: Mapping[str, Product]) -> str:
 def _build(text: str, row: Product, count: int, ram: int) -> Snapshot:
     """Return a machine. Several unified ones are nodes, each with its memory, of which its system takes part."""
     alone = row.unified and count == 1
-    room = row.size_bytes - IDLE_BYTES * row.unified
+    room = min(row.size_bytes - IDLE_BYTES * row.unified, row.limit_bytes or row.size_bytes)
     label = "System RAM" if alone or ram else "System RAM, of which none is named"
     pools = [_pool("ram", PoolKind.SYSTEM_RAM, label, row.size_bytes if alone else ram)]
-    devices = []
+    devices: list[Device] = []
+    shares: list[Share] = []
     for at in range(count):
         place = "ram" if alone else f"gpu{at}"
         if not alone:
             pools.append(_pool(place, PoolKind.VRAM, f"memory of {place}", row.size_bytes))
+        if row.limit_bytes:
+            shares.append(_limit(f"gpu{at}", place, row.limit_bytes))
+            place = shares[-1].id
         kind = Architecture.UNIFIED if row.unified else Architecture.DISCRETE
         devices.append(
             Device(
@@ -132,7 +148,13 @@ def _build(text: str, row: Product, count: int, ram: int) -> Snapshot:
         )  # fmt: skip
     machine = Machine(text, "unified" if row.unified else "discrete")
     own = SelfUsage(Absent.NOT_AVAILABLE, 0.0, 0.0, 0.0, memory_locked=False)
-    return Snapshot(0, 0.0, 0.0, "", text, 1.0, True, machine, own, tuple(pools), devices=tuple(devices))
+    return Snapshot(0, 0.0, 0.0, "", text, 1.0, True, machine, own, tuple(pools), tuple(shares), devices=tuple(devices))
+
+
+def _limit(gpu: str, place: str, size: int) -> Share:
+    """Return the working set of a GPU of Apple."""
+    kind, label = ShareKind.METAL_WORKING_SET, "Metal working set"
+    return Share(f"{gpu}.metal", kind, label, place, 0, "products", Quality.ESTIMATED, size, gpu)
 
 
 def _pool(name: str, kind: PoolKind, label: str, size: int) -> Pool:

@@ -77,7 +77,7 @@ MAX_MODULES = 255
 
 
 def test_fit_without_a_daemon_imports_nothing_of_it(tmp_path: Path) -> None:
-    """It reads the machine with the settings of memwatchd, of which it took 0.6 s to import the web server as well."""
+    """It reads the machine with the settings of memwatchd. It took 0.6 s with the monitor and the web server."""
     (tmp_path / "config.json").write_text(json.dumps(MODELS[0].config))
     code = (
         f"import sys; sys.argv = ['memwatch', 'fit', {str(tmp_path)!r}]\n"

@@ -80,7 +80,7 @@ MACHINES = """
 ## Machines
 
 Names for `--on`: any of the first three columns, in any case, with or without spaces. Memory: what the driver
-reports, or MemTotal where GPU and CPU share one memory. Bandwidth: of the product, not measured here, as in the
+reports, or MemTotal where GPU and CPU share one memory, with the GPU's part where that is less by default. Bandwidth: of the product, not measured here, as in the
 document named; – where none was read. The rate of decoding is 40 to 80 % of it by the bytes that a token reads, and
 is told for GPUs with a name of this table only.
 
@@ -153,6 +153,7 @@ def _family(facts: dict[str, Any]) -> str:
 def _machines() -> Iterator[str]:
     for name, row in read_table("products", Product).items():
         memory = size(row.size_bytes) + (" of System RAM" if row.unified else "")
+        memory += f", {size(row.limit_bytes)} for the GPU" if row.limit_bytes else ""
         width = f"{row.bandwidth / 1e9:g} GB/s" if row.bandwidth else "–"
         also = ", ".join(row.aliases)
         yield f"| {name} | {row.names[0]} | {also} | {memory} | {width} | {SOURCES.get(name, '–')} |"

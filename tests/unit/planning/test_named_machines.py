@@ -67,7 +67,17 @@ def test_each_product_is_a_machine(word: str) -> None:
 
     assert [one.name for one in machine.devices] == [row.names[0]]
     room = machine.devices[0].headroom_after_reclaim_bytes
-    assert room == row.size_bytes - IDLE_BYTES * row.unified
+    assert room == min(row.size_bytes - IDLE_BYTES * row.unified, row.limit_bytes or row.size_bytes)
+
+
+@pytest.mark.parametrize(("text", "gpus"), [("Mac Studio", 1), ("2x Mac Studio", 2)])
+def test_gpu_of_a_mac_takes_its_working_set(text: str, gpus: int) -> None:
+    """Metal's recommendedMaxWorkingSetSize of an M3 Ultra with 512 GiB: 498216.21 MB in logs of llama.cpp."""
+    machine = read_machine(text)
+    verdicts = compute_fit(480 * GIB, machine).verdicts[:gpus]
+
+    assert [one.limit_bytes for one in machine.shares] == [464 * GIB] * gpus
+    assert all(one.spare_bytes == -16 * GIB for one in verdicts)
 
 
 def test_products_have_names_of_one_row() -> None:
