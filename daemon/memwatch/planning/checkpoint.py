@@ -22,7 +22,7 @@ from memwatch.planning.diffusion import Pipeline
 from memwatch.planning.huggingface import Config, parse_config
 from memwatch.planning.inference import compute_weights
 from memwatch.planning.model_file import ModelPath, list_files, read_small
-from memwatch.planning.number_formats import Scope, parse_format
+from memwatch.planning.number_formats import FILE_TYPES, OTHER_FILE, Scope, parse_format
 from memwatch.planning.sizes import InvalidInputError, UnknownModelError
 from memwatch.planning.transformer import Transformer
 
@@ -54,7 +54,8 @@ class Checkpoint(Struct, frozen=True):
     what the shape and the files lack, sentences: caches that are not known, files that are missing.
     `pipeline`: the components of a diffusion model, in place of a transformer. `origin`: a sentence about files
     that are not on this machine, empty if all are. `alias`: its name in the store of Ollama.
-    `projector`: the file of its vision tower, if that is one beside a GGUF file.
+    `projector`: the file of its vision tower, if that is one beside a GGUF file. `file_format`: of a GGUF file, in
+    the words of FILE_TYPES, or OTHER_FILE; empty for no such file.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Checkpoint(Struct, frozen=True):
     origin: str = ""
     alias: str = ""
     projector: str = ""
+    file_format: str = ""
 
     @property
     def why_shapeless(self) -> str:
@@ -281,7 +283,9 @@ def build_gguf(name: str, keys: Mapping[str, gguf.Value], weights: int, numbers:
         note = str(error)
     numbers = numbers or (shape.parameters if shape else 0)
     bytes_each = min(16.0, max(0.125, weights / numbers)) if numbers else 2.0
-    return Checkpoint(name, "GGUF", shape, weights, known, bytes_each, note, unknown=unknown)
+    written = keys.get("general.file_type")
+    form = FILE_TYPES.get(written, OTHER_FILE) if isinstance(written, int) else OTHER_FILE
+    return Checkpoint(name, "GGUF", shape, weights, known, bytes_each, note, unknown=unknown, file_format=form)
 
 
 def with_projectors(found: Checkpoint, files: Sequence[ModelPath]) -> Checkpoint:
@@ -293,7 +297,10 @@ def with_projectors(found: Checkpoint, files: Sequence[ModelPath]) -> Checkpoint
 
 def add_weights(found: Checkpoint, added: int) -> Checkpoint:
     """Return a model with further weights. If its own are not known, neither is the sum."""
-    return found if found.weights_bytes is None else replace(found, weights_bytes=found.weights_bytes + added)
+    if found.weights_bytes is None or not added:
+        return found
+    other = OTHER_FILE if found.file_format else ""
+    return replace(found, weights_bytes=found.weights_bytes + added, file_format=other)
 
 
 def choose_gguf(names: Sequence[str], variant: str, subject: str) -> list[str]:

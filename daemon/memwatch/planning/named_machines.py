@@ -148,7 +148,8 @@ def _build(text: str, row: Product, count: int, ram: int) -> Snapshot:
         )  # fmt: skip
     machine = Machine(text, "unified" if row.unified else "discrete")
     own = SelfUsage(Absent.NOT_AVAILABLE, 0.0, 0.0, 0.0, memory_locked=False)
-    return Snapshot(0, 0.0, 0.0, "", text, 1.0, True, machine, own, tuple(pools), tuple(shares), devices=tuple(devices))
+    parts = tuple(pools), tuple(shares)
+    return Snapshot(0, 0.0, 0.0, "", text, 1.0, True, machine, own, *parts, devices=tuple(devices))
 
 
 def _limit(gpu: str, place: str, size: int) -> Share:

@@ -18,7 +18,14 @@ from memwatch.planning.diffusion import Pipeline, PipelineNeed, plan_images, pla
 from memwatch.planning.fit import Demand, has_context
 from memwatch.planning.host_memory import HostMemory, find_host_memory
 from memwatch.planning.inference import choose_cache_bytes, compute_kv_cache, compute_weights, estimate_inference
-from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
+from memwatch.planning.number_formats import (
+    OFFERED_FILES,
+    NumberFormat,
+    bits_per_cached_number,
+    bits_per_weight,
+    list_narrower_files,
+    parse_format,
+)
 from memwatch.planning.request import RUNTIME_BYTES, Use, choose_context
 from memwatch.planning.sizes import SIZE, InvalidInputError, UnknownModelError, parse_bytes, quote
 from memwatch.planning.training import TrainingEstimate, estimate_training_memory
@@ -341,16 +348,28 @@ def _inference_reductions(checkpoint: Checkpoint, use: Use) -> Iterator[tuple[st
     while context > MIN_CONTEXT:
         context //= 2
         yield f"a context of {context:,} tokens", f"--context {context}", replace(use, context=context)
-    for dtype, words in (("int8", "8-bit"), ("int4", "4-bit")):
-        if checkpoint.dtype_bytes > bits_per_weight(dtype) / 8:
-            yield f"{words} weights", f"--dtype {dtype}", replace(use, dtype=dtype)
-            yield (
-                f"{words} weights, a context of {MIN_CONTEXT:,} tokens",
-                f"--dtype {dtype} --context {MIN_CONTEXT}",
-                replace(use, dtype=dtype, context=MIN_CONTEXT),
-            )
+    narrower = _list_narrower(checkpoint)
+    for dtype, words in narrower.items():
+        yield words, f"--dtype {dtype}", replace(use, dtype=dtype)
+        yield (
+            f"{words}, a context of {MIN_CONTEXT:,} tokens",
+            f"--dtype {dtype} --context {MIN_CONTEXT}",
+            replace(use, dtype=dtype, context=MIN_CONTEXT),
+        )
     yield "the KV cache in System RAM", "--offload-kv", replace(use, offload_kv=True)
     half = checkpoint.transformer.n_layers // 2 if checkpoint.transformer else 0
     yield "half of the layers on the CPU", f"--cpu-layers {half}", replace(use, cpu_layers=half)
-    changed = replace(use, dtype="int4", cpu_layers=half)
-    yield "4-bit weights, half of the layers on the CPU", f"--dtype int4 --cpu-layers {half}", changed
+    for dtype in [*narrower][-1:]:
+        changed = replace(use, dtype=dtype, cpu_layers=half)
+        flags = f"--dtype {dtype} --cpu-layers {half}"
+        yield f"{narrower[dtype]}, half of the layers on the CPU", flags, changed
+
+
+def _list_narrower(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return narrower formats of the weights with their words, the widest first: those to which engines convert
+    them at load, or of a GGUF file other files, whose sizes are averages."""
+    if checkpoint.file_format:
+        files = list_narrower_files(checkpoint.file_format)
+        return {one: f"a {OFFERED_FILES[one]} file (its size is estimated)" for one in files}
+    words = {"int8": "8-bit weights", "int4": "4-bit weights"}
+    return {one: word for one, word in words.items() if checkpoint.dtype_bytes > bits_per_weight(one) / 8}

@@ -49,6 +49,17 @@ FILE_BITS = {
     "q2_k": 3.1593,
     "iq2_m": 2.9294,
 }
+# `general.file_type` of GGUF files (llama.h): with small and large mixes as the medium one, and without formats of
+# which FILE_BITS has no average.
+FILE_TYPES = {
+    0: "float32", 1: "float16", 2: "q4_0", 7: "q8_0", 8: "q5_0", 10: "q2_k", 11: "q3_k", 12: "q3_k", 13: "q3_k",
+    14: "q4_k", 15: "q4_k", 16: "q5_k", 17: "q5_k", 18: "q6_k", 27: "iq3_m", 29: "iq2_m", 30: "iq4_xs",
+    32: "bfloat16",
+}  # fmt: skip
+# A file of another format, or with files beside it that have formats of their own.
+OTHER_FILE = "other"
+# Formats in which most publishers offer files, the widest first.
+OFFERED_FILES = {"q8_0": "Q8_0", "q6_k": "Q6_K", "q5_k": "Q5_K_M", "q4_k": "Q4_K_M"}
 # Blocks of a quantized cache (ggml.h).
 CACHE_BITS = {"q8_0": 8.5, "q5_1": 6.0, "q5_0": 5.5, "q4_1": 5.0, "q4_0": 4.5, "iq4_nl": 4.5}
 NAMES = (*BITS, *FILE_BITS)
@@ -109,6 +120,12 @@ def parse_format(dtype: object) -> NumberFormat:
 def bits_per_weight(dtype: object) -> float:
     """Return the bits per weight of a number format, scales included. Raises InvalidInputError."""
     return parse_format(dtype).bits
+
+
+def list_narrower_files(file_format: str) -> list[str]:
+    """Return the formats of OFFERED_FILES that take less than a file of a format, the widest first."""
+    bits = {**BITS, **FILE_BITS}.get(file_format, 0.0)
+    return [name for name in OFFERED_FILES if FILE_BITS[name] < bits]
 
 
 def bits_per_cached_number(dtype: object) -> float:

@@ -110,6 +110,11 @@ class FitRequest(Struct, frozen=True, kw_only=True):
         Doc("With launch: file of the vision tower beside a GGUF file."),
         Meta(max_length=MAX_NAME),
     ] = ""
+    file_format: Annotated[
+        str,
+        Doc("Format of a GGUF file, such as q8_0, or other: a change that makes it fit is then a narrower file."),
+        FORMAT,
+    ] = ""
     source: Annotated[
         Literal["shape", "config.json", "safetensors", "GGUF"],
         Doc("With launch: the model's files; shape: not known."),
@@ -136,6 +141,7 @@ class FitRequest(Struct, frozen=True, kw_only=True):
         return Checkpoint(
             self.model, self.source, self.shape, self.weights_bytes, self.max_context, bits / 8,
             scope=scope, unknown=self.unknown, alias=self.alias, projector=self.projector,
+            file_format=self.file_format,
         )  # fmt: skip
 
 
@@ -241,6 +247,8 @@ def write_request(checkpoint: Checkpoint, use: Use, launch: str = "") -> dict[st
         found["weights_bytes"] = checkpoint.weights_bytes
     if not use.dtype or launch:
         found |= {"weight_bits": checkpoint.dtype_bytes * 8, "weight_scope": checkpoint.scope}
+    if checkpoint.file_format:
+        found["file_format"] = checkpoint.file_format
     if checkpoint.transformer:
         found |= {"context": choose_context(checkpoint, use), "max_context": checkpoint.context}
     if launch:

@@ -80,9 +80,9 @@ MACHINES = """
 ## Machines
 
 Names for `--on`: any of the first three columns, in any case, with or without spaces. Memory: what the driver
-reports, or MemTotal where GPU and CPU share one memory, with the GPU's part where that is less by default. Bandwidth: of the product, not measured here, as in the
-document named; – where none was read. The rate of decoding is 40 to 80 % of it by the bytes that a token reads, and
-is told for GPUs with a name of this table only.
+reports, or MemTotal where GPU and CPU share one memory, with the GPU's part where that is less by default.
+Bandwidth: of the product, not measured here, as in the document named; – where none was read. The rate of decoding
+is 40 to 80 % of it by the bytes that a token reads, and is told for GPUs with a name of this table only.
 
 | name | GPU | also known as | memory | bandwidth | source |
 |---|---|---|---:|---:|---|

@@ -10,14 +10,16 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
-from memwatch.planning.answer import FitAnswer, answer_model, answer_size
-from memwatch.planning.checkpoint import describe_config
+from memwatch.planning.answer import FitAnswer, answer_model, answer_request, answer_size
+from memwatch.planning.checkpoint import add_weights, build_gguf, describe_config
 from memwatch.planning.fit import Demand, compute_fit
 from memwatch.planning.huggingface import parse_config
+from memwatch.planning.named_machines import read_machine
 from memwatch.planning.need import compute_checkpoint_need, list_reductions
-from memwatch.planning.request import Use
+from memwatch.planning.request import Use, write_request
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
+from memwatch_web.api.fit_query import parse_query
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames
 from scripts.published_models import MODELS
@@ -288,6 +290,48 @@ def test_options_of_a_reduction_give_its_need(use: Use) -> None:
     for change in list_reductions(checkpoint, use):
         assert compute_checkpoint_need(checkpoint, with_options(use, change.flags)) == change.need, change.words
         assert change.use.batch_size == use.batch_size or "batch" in change.words
+
+
+@pytest.mark.parametrize(
+    ("file_format", "offered"),
+    [
+        ("float16", ["q8_0", "q6_k", "q5_k", "q4_k"]),
+        ("q8_0", ["q6_k", "q5_k", "q4_k"]),
+        ("q4_k", []),
+        ("other", []),
+        ("", ["int8", "int4"]),
+    ],
+)
+def test_narrower_weights_of_a_gguf_file_are_other_files(file_format: str, offered: list[str]) -> None:
+    """llama.cpp and Ollama convert no weights at load."""
+    found = replace(model("Llama 3 8B"), file_format=file_format)
+    changes = [one for one in list_reductions(found, Use()) if one.use.dtype]
+
+    assert list(dict.fromkeys(one.use.dtype for one in changes)) == offered
+    assert all(("estimated" in one.words) is bool(file_format) for one in changes)
+
+
+@pytest.mark.parametrize(("file_type", "file_format"), [(7, "q8_0"), (15, "q4_k"), (38, "other"), ("7", "other")])
+def test_file_type_of_a_gguf_file_is_its_format(file_type: int | str, file_format: str) -> None:
+    """A vision tower or an adapter beside it would not be in the estimate of another file."""
+    found = build_gguf("model.gguf", {"general.file_type": file_type}, 1 << 30, 0)
+
+    assert found.file_format == file_format
+    assert add_weights(found, 0).file_format == file_format
+    assert add_weights(found, 1 << 20).file_format == "other"
+
+
+def test_answer_of_the_daemon_offers_the_same_files() -> None:
+    """By the query that the command sends."""
+    file = replace(model("Llama 3 8B"), weights_bytes=8_540_000_000, dtype_bytes=1.0625, file_format="q8_0")
+    snapshot = read_machine("rtx4060")
+    here = answer_model(file, Use(), snapshot).change
+    sent = answer_request(parse_query(write_request(file, Use())), snapshot).change
+
+    assert here is not None
+    assert sent is not None
+    assert here.words == sent.words == "a Q6_K file (its size is estimated)"
+    assert here.need.parts == sent.need.parts
 
 
 def with_options(use: Use, flags: str) -> Use:
