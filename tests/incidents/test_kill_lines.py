@@ -53,6 +53,11 @@ def read(unit: str, *lines: str) -> tuple[ServiceKill, ...]:
             f"Marked /system.slice/x.service for killing {PRESSURE}",
             ("systemd_oomd", None, "", "/system.slice/x.service"),
         ),
+        (  # systemd 248
+            "systemd-oomd",
+            "Killed /a.scope due to swap used (2000000) / total (2097148) being more than 90.00%",
+            ("systemd_oomd", None, "", "/a.scope"),
+        ),
         (
             "systemd-oomd",
             "Killed /a.scope due to memory used (30000000000) / total (32000000000) and swap used (1) / total (1) "

@@ -245,6 +245,23 @@ def test_report_is_read_from_the_log(log: Path) -> None:
     assert [kill.limit_bytes for kill in found_by(collector).kills] == [64 << 20]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Killed process 310, UID 1000, (train) total-vm:9kB, anon-rss:65312kB, file-rss:3kB",
+        "Killed process 310 (train) vsz:9kB, anon-rss:65312kB, file-rss:3kB",
+    ],
+)
+def test_victim_of_an_early_kernel_is_read_from_the_log(log: Path, line: str) -> None:
+    """Linux 2.6.32 as in RHEL 6, and as it was released."""
+    collector = collector_of(log)
+
+    log_to(log, (line,))
+
+    (kill,) = found_by(collector).kills
+    assert (kill.pid, kill.name, kill.anonymous_bytes) == (310, "train", 65312 << 10)
+
+
 def test_causes_without_victims_are_kills_in_order() -> None:
     tracker = KernelLogTracker()
     for line in (MEMCG_KILL[0], NODES_KILL[0], GLOBAL_KILL[0], GLOBAL_KILL[1]):
@@ -271,12 +288,16 @@ def test_cause_of_another_process_is_not_used() -> None:
     assert (kill.pid, kill.scope, kill.cgroup) == (991, "machine", "")
 
 
+AMD_ENOMEM = ("amdgpu", "", "no_memory")
+
+
 @pytest.mark.parametrize(
     ("line", "driver", "pci", "kind"),
     [
         (NO_MEMORY, "nvidia", "", "nv_err_no_memory"),
         (XID_79, "nvidia", "0000:65:00", "xid_79"),
         (XID_31, "nvidia", "0000:65:00", "xid_31"),
+        ("NVRM: Xid (0000:03:00): 31, Ch 00000010, engmask 00000101", "nvidia", "0000:03:00", "xid_31"),
         # Without an XID: NVIDIA/NVSentinel#155, leptonai/gpud#1209, dcgm-exporter#348, Bumblebee#554.
         (OFF_THE_BUS, "nvidia", "0000:b3:00", "off_the_bus"),
         ("NVRM: GPU at 0000:01:00.0 has fallen off the bus.", "nvidia", "0000:01:00", "off_the_bus"),
@@ -306,6 +327,9 @@ def test_cause_of_another_process_is_not_used() -> None:
         ),
         (AMD_EVICT, "amdgpu", "0000:03:00.0", "evict_failed"),
         ("amdgpu: Failed to evict process queues", "amdgpu", "", "evict_failed"),
+        ("[TTM] Buffer eviction failed", "amdgpu", "", "evict_failed"),
+        ("[drm:amdgpu_gem_object_create] *ERROR* Failed to allocate GEM object (81, 2, 4096, -12)", *AMD_ENOMEM),
+        ("amdgpu 0000:03:00.0: (-12) failed to allocate kernel bo", "amdgpu", "0000:03:00.0", "no_memory"),
         ("amdgpu 0000:03:00.0: evicting device resources failed", "amdgpu", "0000:03:00.0", "evict_failed"),
         ("amdgpu: SVM mapping failed, exceeds resident system memory limit", "amdgpu", "", "svm_limit"),
         ("amdgpu: Freeing queue vital buffer 0x7f00, queue evicted", "amdgpu", "", "queue_buffer_freed"),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from memwatch.core.collectors.engines import PORT_UNKNOWN, Collector
-from memwatch.core.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm
+from memwatch.core.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, vllm
 from memwatch.core.engines.command import FURTHER_NODE, UNIX_SOCKET
 from memwatch.core.engines.records import Cache, Engine
 from memwatch.core.engines.requests import Answers
@@ -82,6 +82,13 @@ KIMI = to_json(served_model_name="Kimi-K2", version="0.5.5", tp_size=2, internal
 KT = ("--model", "Kimi-K2/", "--kt-weight-path", "Kimi-K2-CPU/", "--kt-method", "AMXINT4", "--kt-cpuinfer", "56")
 FIGURES = {"kv_cache_ratio": 0.97, "requests_running": 3, "requests_waiting": 1, "generation_tokens_total": 9000}
 APHRODITE = {"/metrics": texts.in_form_of_vllm("aphrodite:", "m"), "/v1/models": texts.listed("m")}
+OLLAMA_RUNNER = (
+    "/tmp/ollama12/runners/cuda_v12/ollama_llama_server",
+    "--model",
+    "/m/sha256-1",
+    "--ctx-size",
+    "8192",
+)
 GGUF, QWEN, R1 = "/models/7B/ggml-model-q4_0.gguf", "qwen/qwen2.5-0.5b-instruct", "nvidia/DeepSeek-R1-FP4"
 DISTILL = (
     *(
@@ -264,6 +271,42 @@ FASTDEPLOY = {"/metrics": texts.in_form_of_vllm("fastdeploy:", "m"), "/v1/models
             {"model": DISTILL[-1], "context_tokens": 1024, "pids": (500, 501, 502), **FIGURES},
             id="apocas/dockerode#811",
         ),
+        pytest.param(
+            started_by("python", "-m", "huggingfaceserver", "--model_name=llama3", "--http_port={port}"),
+            texts.kserve(),
+            {"model": "llama3", **FIGURES, "notes": (openai.NO_SIZES,)},
+            id="KServe with vLLM",
+        ),
+        pytest.param(
+            started_by("python", "-m", "huggingfaceserver", "--model_name=llama3", "--backend=huggingface"),
+            texts.kserve(metrics=False),
+            {"model": "llama3", "requests_running": NO, "notes": (openai.NOTHING_MORE,)},
+            id="KServe with transformers",
+        ),
+        pytest.param(
+            started_by("/bin/ollama", "start", then=(OLLAMA_RUNNER,)),
+            texts.ollama(("llama3", 6 << 30, 6 << 30)),
+            {"model": "llama3", "pids": (500, 501)},
+            id="Ollama 0.3: ollama start",
+        ),
+        pytest.param(
+            started_by("/venv/bin/python", "/venv/bin/exo"),
+            {"/v1/models": texts.listed("llama-3.2-1b", "qwen3-8b")},
+            {"model": Absent.NOT_AVAILABLE, "notes": (openai.NOT_LOADED.format(count=2), openai.NOTHING_MORE)},
+            id="exo",
+        ),
+        pytest.param(
+            started_by("python", "/venv/bin/transformers", "serve", "--port", "{port}"),
+            {"/v1/models": texts.listed("Qwen/Qwen3-8B")},
+            {"model": Absent.NOT_AVAILABLE, "notes": (openai.MAYBE_LOADED, openai.NOTHING_MORE)},
+            id="transformers serve",
+        ),
+        pytest.param(
+            started_by("infinity_emb", "--model-name-or-path", "bge-small", "--port", "{port}"),
+            {"/v1/models": texts.listed("bge-small")},
+            {"model": "bge-small"},
+            id="Infinity of 2023",
+        ),
     ],
 )
 def test_server_of_a_public_report_is_read(
@@ -352,6 +395,29 @@ def test_server_of_a_further_report_is_read(
             ("python3", "-m", "dynamo.trtllm", "--model-path", "Qwen/Qwen3-0.6B"),
             tensorrt_llm.UNASKED_DYNAMO,
             id="ai-dynamo/dynamo#6469",
+        ),
+        pytest.param(
+            ("python3", "-m", "sglang_router.launch_server", "--model-path", "m", "--dp-size", "4"),
+            sglang.UNASKED_ROUTER,
+            id="SGLang: its page on the router",
+        ),
+        pytest.param(
+            ("python3", "-m", vllm.GRPC, "--model", "m"), vllm.UNASKED[vllm.GRPC], id="vLLM with gRPC only"
+        ),
+        pytest.param(
+            ("python3", "-m", vllm.DEMONSTRATION, "--model", "m"),
+            vllm.UNASKED[vllm.DEMONSTRATION],
+            id="vLLM for demonstrations",
+        ),
+        pytest.param(
+            ("trtllm-serve", "disaggregated_mpi_worker", "-c", "x.yaml"),
+            tensorrt_llm.UNASKED_RANK,
+            id="trtllm-serve",
+        ),
+        pytest.param(
+            ("python3", "-m", "fastchat.serve.model_worker", "--model-path", "m"),
+            openai.WORKER.format(name="FastChat"),
+            id="FastChat",
         ),
         pytest.param(
             ("vllm", "serve", "m", "--uds", "/tmp/vllm.sock"),

@@ -151,6 +151,10 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
             "nv_trt_llm_kv_cache_block_metrics": figures("cache", "model", *USE),
             "nv_trt_llm_request_metrics": figures("requests_running", "requests_waiting"),
             "nv_inference_request_success": figures("model"),
+            "vllm:prompt_tokens_total": figures("counters.prompt_tokens"),
+            "vllm:generation_tokens_total": figures("counters.generation_tokens"),
+            "vllm:time_to_first_token_seconds_sum": figures("counters.first_token_seconds"),
+            "vllm:time_to_first_token_seconds_count": figures("counters.first_tokens"),
         },
     },
     "openvino": {
@@ -168,6 +172,11 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
             "lmdeploy:prompt_tokens_total": figures("counters.prompt_tokens"),
             "lmdeploy:generation_tokens_total": figures("counters.generation_tokens"),
             "te_queue_size": figures("requests_waiting"),
+            "vllm:gpu_cache_usage_perc": USE,
+            "vllm:num_requests_running": figures("requests_running"),
+            "vllm:num_requests_waiting": figures("requests_waiting"),
+            "vllm:prompt_tokens_total": figures("counters.prompt_tokens"),
+            "vllm:generation_tokens_total": figures("counters.generation_tokens"),
         },
         "/v1/metrics": {
             "gpu_cache_usage_perc": USE,
@@ -181,6 +190,7 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
         "/api/extra/version": {"version": figures("version")},
         "/v1/models": {"data.id": figures("model")},
         "/models": {"data.id": figures("model")},
+        "/openai/v1/models": {"data.id": figures("model")},
         "/system": {"loaded_models.id": figures("model")},
         "/info": {
             "model_id": figures("model", "model_path"),
@@ -190,10 +200,11 @@ DEPENDENT: Mapping[str, Mapping[str, Fields]] = {
     },
 }
 VLLM = Command(("vllm", "serve", "Qwen/Qwen3-32B", "-tp", "2"))
-LMDEPLOY = Command(("lmdeploy", "serve", "api_server", "Qwen/Qwen3-8B"))
+LMDEPLOY = Command(("lmdeploy", "serve", "api_server", "m"))
 NIM = Command(("python3", "-m", "nim_llm_sdk.entrypoints.launch"))
 TEI = Command(("text-embeddings-router", "--model-id", "BAAI/bge-large-en-v1.5"))
 KOBOLD = Command(("/bin/python3", "./koboldcpp.py", "--config", "chat.kcpps"))
+KSERVE = Command(("python", "-m", "huggingfaceserver", "--backend=vllm"))
 INFINITY = Command(("infinity_emb", "v2", "--model-id", "m"))
 LOCAL_AI = Command(("/usr/bin/local-ai", "run"))
 LLAMA = Command(("llama-server", "-np", "4"))
@@ -270,10 +281,12 @@ TEXTS: Mapping[str, tuple[str, Mapping[str, bytes], Command, Command]] = {
     "tensorrt-llm": ("tensorrt-llm", texts.trtllm_serve(), Command(), Command()),
     "triton": ("triton", texts.triton(), Command(), Command()),
     "triton without TensorRT-LLM": ("triton", texts.triton_of_2019(), Command(), Command()),
+    "triton with vLLM": ("triton", texts.triton_of_vllm(), Command(), Command()),
     "openvino": ("openvino", texts.openvino(), Command(), Command()),
     "openai": ("openai", texts.openai(), Command(), Command()),
     "lmdeploy": ("openai", texts.lmdeploy(), LMDEPLOY, Command()),
     "nim": ("openai", texts.nim(), NIM, Command()),
+    "kserve": ("openai", texts.kserve(), KSERVE, Command()),
     "local-ai": ("openai", texts.local_ai("gpt-4"), LOCAL_AI, Command()),
     "tei": ("openai", texts.tei(), TEI, Command()),
     "infinity": ("openai", {"/models": texts.listed("m")}, INFINITY, Command()),

@@ -227,6 +227,17 @@ def triton_of_2019() -> dict[str, bytes]:
     return {"/metrics": ("".join(lines) + 'nv_gpu_memory_used_bytes{gpu_uuid="GPU-0"} 100\n').encode()}
 
 
+def triton_of_vllm() -> dict[str, bytes]:
+    """Triton 25.08 with the vLLM backend: names of its src/utils/metrics.py, beside those of every backend."""
+    labels = '{model="vllm_model",version="1"}'
+    text = (
+        f"nv_inference_request_success{labels} 3\n"
+        f"vllm:prompt_tokens_total{labels} 10\nvllm:generation_tokens_total{labels} 16\n"
+        f"vllm:time_to_first_token_seconds_count{labels} 1\nvllm:time_to_first_token_seconds_sum{labels} 0.03\n"
+    )
+    return {"/metrics": text.encode()}
+
+
 def lm_studio(*loaded: str, size: int = 5 * GIB) -> dict[str, bytes]:
     """LM Studio 0.4: two downloaded models, and the loaded ones of them."""
 
@@ -291,6 +302,15 @@ def nim() -> dict[str, bytes]:
     return {
         "/v1/metrics": in_form_of_vllm("", "google/gemma-3-1b-it"),
         "/v1/models": listed("google/gemma-3-1b-it"),
+    }
+
+
+def kserve(metrics: bool = True) -> dict[str, bytes]:
+    """KServe's server for models of Hugging Face, with vLLM or with transformers."""
+    name = "llama3"
+    return {
+        "/metrics": in_form_of_vllm("vllm:", name) if metrics else b"request_preprocess_seconds_count 0.0\n",
+        "/openai/v1/models": listed(name),
     }
 
 

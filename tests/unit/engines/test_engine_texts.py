@@ -241,6 +241,7 @@ def test_ollama_lists_its_model_and_the_cache_of_its_runner() -> None:
 
 OWN = ("/usr/bin/ollama", "runner", "--model", "/m/sha256-1")
 LLAMA = ("/usr/lib/ollama/llama-server", "--model", "/m/sha256-1")
+EARLY = ("/tmp/ollama1234/runners/cuda_v12/ollama_llama_server", "--model", "/m/sha256-1")
 OF_OLLAMA = ("OLLAMA_KV_CACHE_TYPE=q8_0", "OLLAMA_NUM_PARALLEL=4", "PATH=/bin")
 INHERITED = ("LLAMA_ARG_CACHE_TYPE_K=q8_0", "LLAMA_ARG_SWA_FULL=1", "OLLAMA_KV_CACHE_TYPE=q4_0")
 
@@ -252,6 +253,7 @@ INHERITED = ("LLAMA_ARG_CACHE_TYPE_K=q8_0", "LLAMA_ARG_SWA_FULL=1", "OLLAMA_KV_C
         ((*OWN, "--ollama-engine", "--port", "1"), None, (8192, 1, "f16", "f16", False), ollama.ASSUMED_CELLS),
         ((*OWN, "--ctx-size", "16384", "--parallel", "2"), OF_OLLAMA, (8192, 2, "f16", "f16", False), ""),
         ((*OWN, "--ctx-size", "8192", "--kv-cache-type", "q8_0"), None, (8192, 1, "q8_0", "q8_0", False), ""),
+        ((*EARLY, "--ctx-size", "8192", "--parallel", "4"), None, (2048, 4, "f16", "f16", False), ""),
         ((*LLAMA, "-c", "8192", "-np", "1"), INHERITED, (8192, 1, "q8_0", "f16", True), ""),
         ((*LLAMA, "-c", "8192", "-np", "1"), None, (8192, 1, "f16", "f16", False), ollama.ASSUMED_CELLS),
         ((*LLAMA, "-c", "8192", "-ctk", "q8_0", "-ctv", "q8_0"), None, (8192, 1, "q8_0", "q8_0", False), ""),
@@ -279,6 +281,28 @@ def test_variables_of_ollama_decide_on_the_cache_of_its_runner(
         ignores_windows=is_full,
     )
     assert found.notes[1:] == ((note,) if note else ())
+
+
+def test_triton_with_vllm_reports_tokens() -> None:
+    """Its labels are those of Triton. It has neither the requests nor the KV cache of vLLM."""
+    found = tensorrt_llm.parse_triton(Answers(texts.triton_of_vllm()))
+    assert (found.model, found.rate) == ("vllm_model", UNKNOWN)
+    assert found.counters == Counters(10, 16, 0.03, 1)
+    assert found.notes == (tensorrt_llm.VLLM_BACKEND,)
+
+
+@pytest.mark.parametrize(
+    ("argv", "model"),
+    [
+        (("llama-server", "-hf", "ggml-org/gemma-3-1b-it-GGUF:Q4_K_M"), "gemma-3-1b-it-GGUF:Q4_K_M"),
+        (("llama-server", "-hf", "a/b-GGUF", "-hff", "c/b-Q4_0.gguf"), "b-Q4_0.gguf"),
+        (("llama-server", "-mu", "https://example.org/m/a.gguf"), "a.gguf"),
+        (("llama-server", "-m", "/m/c.gguf", "-hf", "a/b-GGUF"), "c.gguf"),
+    ],
+)
+def test_model_of_the_hub_is_named_while_llama_cpp_loads_it(argv: tuple[str, ...], model: str) -> None:
+    found = llama_cpp.parse(Answers({}, Command(argv)))
+    assert (found.model, found.model_path) == (model, "/m/c.gguf" if "-m" in argv else "")
 
 
 def test_ollama_without_a_model_holds_nothing() -> None:
@@ -486,6 +510,49 @@ def test_helpers_of_a_desktop_are_no_servers() -> None:
         (("trtserver", "--strict-model-config", "false", "--model-store", "/models"), "triton"),
         (("/ovms/bin/ovms", "--rest_port", "8000", "--model_name", "m"), "openvino"),
         (("/app/bin/com.docker.llama-server", "--model", "x.gguf", "--host", "inference-0.sock"), "llama.cpp"),
+        # Forms of earlier and later versions, and further servers, by their documentation.
+        (("python", "-m", "vllm.entrypoints.api_server", "--model", "m"), "vllm"),
+        (("python", "vllm/entrypoints/openai/api_server.py", "--model", "m"), "vllm"),
+        (("python", "-m", "vllm.scripts", "serve", "m"), "vllm"),
+        (("python", "-m", "vllm", "serve", "m"), "vllm"),
+        (("python", "-m", "vllm_tgis_adapter", "--model", "m"), "vllm"),
+        (("python", "-m", "vllm.entrypoints.grpc_server", "--model", "m"), "vllm"),
+        (("python", "-m", "ipex_llm.vllm.xpu.entrypoints.openai.api_server", "--model", "m"), "vllm"),
+        (("python", "-OO", "-u", "-W", "ignore", "-X", "x", "-m", vllm.API_SERVER, "--model", "m"), "vllm"),
+        (("python", "-m", "sglang_router.launch_server", "--model-path", "m", "--dp-size", "4"), "sglang"),
+        (("python", "-m", "sglang.srt.entrypoints.http_server", "--model-path", "m"), "sglang"),
+        (("./server", "--hf-repo", "ggml-org/models", "--hf-file", "tinyllamas/a.gguf"), "llama.cpp"),
+        (("/app/server", "-mu", "https://example.org/a.gguf"), "llama.cpp"),
+        (("llama-server-cuda", "-m", "a.gguf"), "llama.cpp"),
+        (("ollama", "start"), "ollama"),
+        (("./ollama-linux-amd64", "serve"), "ollama"),
+        (("text-generation-router-llamacpp", "m"), "tgi"),
+        (("text-generation-backends-trtllm", "--port", "80"), "tgi"),
+        (("trtllm-serve", "mm_embedding_serve", "m"), "tensorrt-llm"),
+        (("trtllm-serve", "disaggregated_mpi_worker", "-c", "x.yaml"), "tensorrt-llm"),
+        (("python", "-m", "huggingfaceserver", "--model_id=m"), "openai"),
+        (("./local-ai-v3.5.0-linux-amd64", "run"), "openai"),
+        (("./koboldcpp_cu12", "--model", "x.gguf"), "openai"),
+        (("llamafiler", "-m", "x.gguf"), "openai"),
+        (("python", "-m", "lmdeploy.serve.openai.api_server", "m"), "openai"),
+        (("python", "-m", "mlc_llm.serve.server", "--model", "m"), "openai"),
+        (("python", "-m", "mlc_chat.rest", "--model", "m"), "openai"),
+        (("python", "server_vllm.py", "--model", "meetkai/functionary-small-v2.4"), "openai"),
+        (("/venv/bin/python", "/venv/bin/exo", "--verbose"), "openai"),
+        (("/venv/bin/python", "/venv/bin/transformers", "serve"), "openai"),
+        (("openllm", "serve", "llama3.2:1b"), "openai"),
+        (("openllm", "start", "facebook/opt-1.3b"), "openai"),
+        (("xinference-worker", "-e", "http://127.0.0.1:9997"), "openai"),
+        (("python", "-m", "fastchat.serve.vllm_worker", "--model-path", "m"), "openai"),
+        (("ktransformers", "--model_path", "m", "--port", "10002"), "openai"),
+        (("python", "ktransformers/server/main.py", "--model_path", "m"), "openai"),
+        (("dynamo-run", "in=http", "out=vllm", "m"), "openai"),
+        (("dynamo", "run", "in=http", "out=sglang", "m"), "openai"),
+        (("infinity_emb", "--model-name-or-path", "m", "--port", "7997"), "openai"),
+        (("flm", "serve", "llama3.2:1b"), "openai"),
+        (("nexa", "serve"), "openai"),
+        (("python", "-m", "max.entrypoints.pipelines", "serve", "--model-path=m"), "openai"),
+        (("python", "-m", "mii.entrypoints.openai_api_server", "--model", "m"), "openai"),
     ],
 )
 def test_command_line_names_the_engine(argv: tuple[str, ...], kind: str) -> None:
@@ -525,6 +592,14 @@ def test_other_command_lines_are_not_looked_at() -> None:
         ("fastdeploy", "bench", "serve"),
         ("max", "generate", "--model", "m"),
         ("infinity_emb", "help"),
+        ("vllm-router", "--port", "8001"),
+        ("python", "-m", "sglang_router.launch_router", "--worker-urls", "http://127.0.0.1:30001"),
+        ("trtllm-serve", "disaggregated", "-c", "x.yaml"),
+        ("lmdeploy", "serve", "proxy"),
+        ("dynamo-run", "in=text", "out=vllm", "m"),
+        ("local-ai", "federated"),
+        ("transformers", "env"),
+        ("./server", "--data", "x.gguf"),
     ],
 )
 def test_other_programs_are_no_engine(argv: tuple[str, ...]) -> None:

@@ -25,6 +25,7 @@ SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
 OTHER_ID = "07fd3be6a9c21845" * 4
 GUEST = "0::/lxc/101/ns"
 KIND = f"0::/docker/{OTHER_ID}/kubelet.slice"
+OAR = "/oar.slice/oar-u1000.slice/oar-u1000-j45670.slice"
 YARN = "container_e17_1410901177871_0001_01_000005"
 MESOS = "9a18ffb8-8513-11e7-b26e-7e29fbe2a5a3"
 NSPAWN = "0::/machine.slice/systemd-nspawn@web.service"
@@ -81,6 +82,12 @@ DEVICE = Device("gpu0", "NVIDIA", "GPU", Architecture.UNIFIED)
             "/system.slice/htcondor/condor_var_lib_condor_execute_slot1_23@node7",
         ),
         ("0::/system.slice/condor.service", "job", None, None),
+        (f"0::{OAR}/oar-u1000-j45670-s1.scope", "job", "45670", OAR),
+        (f"0::{OAR.rpartition('/')[0]}/init.scope", "job", None, None),
+        # Nomad with version 1, its hierarchies of memory and of CPUs.
+        ("4:memory:/nomad/0a1b2c3d.web", "container", "0a1b2c3d.web", "/nomad/0a1b2c3d.web"),
+        ("4:cpuset:/nomad/share/0a1b2c3d.web/x", "container", "0a1b2c3d.web", None),
+        ("4:cpuset:/nomad/share", "container", None, None),
         (f"{GUEST}/pbs_jobs.service/jobs/81", "job", "81 in lxc/101", f"{GUEST[3:]}/pbs_jobs.service/jobs/81"),
         (f"4:memory:{ECS}/{ID}", "container", ID[:12], None),
         (f"0::{ECS}/{ECS_ID}", "container", ECS_ID, f"{ECS}/{ECS_ID}"),  # google/cadvisor#3923

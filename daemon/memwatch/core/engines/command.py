@@ -9,6 +9,8 @@ from msgspec import Struct
 
 from memwatch.core.engines.text import number_in
 
+# Arguments of an interpreter before that of its module.
+MAX_BEFORE_MODULE = 12
 TRUE, FALSE = ("1", "true", "on", "yes", "enabled"), ("0", "false", "off", "no", "disabled")
 FULL_WINDOWS, NO_FULL_WINDOWS = "--swa-full", "--no-swa-full"
 # Also the loader of llamafiles, `ape` or `.ape-1.10`, which has the file as its first argument.
@@ -34,14 +36,19 @@ class Command(Struct, frozen=True):
         return base_name(self.argv[0]) if self.argv else ""
 
     @property
+    def path(self) -> str:
+        """Return the program, or the script that an interpreter runs, as it is named."""
+        return self._words[0] if self._words else ""
+
+    @property
     def script(self) -> str:
         """Return the base name of the program, or of the script that an interpreter runs."""
-        return base_name(self._words[0]) if self._words else ""
+        return base_name(self.path)
 
     @property
     def folder(self) -> str:
         """Return the base name of the folder of the program or script, empty if it is named without one."""
-        return base_name(self._words[0].rpartition("/")[0]) if self._words else ""
+        return base_name(self.path.rpartition("/")[0])
 
     @property
     def subcommand(self) -> str:
@@ -58,7 +65,7 @@ class Command(Struct, frozen=True):
     @property
     def module(self) -> str:
         """Return the module after `-m` of an interpreter."""
-        return self._after("-m", self.argv[:6]) if INTERPRETER.fullmatch(self.program) else ""
+        return self._after("-m", self.argv[:MAX_BEFORE_MODULE]) if INTERPRETER.fullmatch(self.program) else ""
 
     def has(self, *names: str) -> bool:
         return any(_with_dashes(one) in names for one in self._options)
@@ -166,7 +173,9 @@ def base_name(path: str) -> str:
 MENTION = re.compile(
     rb"vllm|sglang|\bovms\b|llama|ollama|text-generation|trtllm|tensorrt_llm|triton|mlx_v?lm|mlc_llm|lmdeploy|koboldcpp|aphrodite|mistralrs"
     rb"|llmster|lm-studio|atom\.entrypoints|nim_llm_sdk|local-ai|[Tt]abby(?:API|api)|xinference|fastdeploy|rtp[-_]llm|maga_transformer|lightllm"
-    rb"|\.gguf\b|trtserver|text-embeddings|infinity_emb|\bmax\x00serve"
+    rb"|\.gguf\b|trtserver|text-embeddings|infinity_emb|\bmax(?:-pipelines|\.entrypoints\.pipelines)?\x00serve"
+    rb"|huggingfaceserver|fastchat\.serve|ktransformers|dynamo-run|dynamo\x00run|openllm|mlc_chat|mii\.entrypoints"
+    rb"|\b(?:transformers|flm|nexa)\x00serve|(?:^|[/\x00])exo(?:\x00|$)"
 )
 
 

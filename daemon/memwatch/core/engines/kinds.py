@@ -155,6 +155,7 @@ KINDS = (
         openai.parse,
         openai.PORT_OPTIONS,
         has_own_port=openai.has_http_port,
+        why_unasked=openai.why_unasked,
     ),
 )
 KIND_BY_NAME: Mapping[str, EngineKind] = {kind.name: kind for kind in KINDS}

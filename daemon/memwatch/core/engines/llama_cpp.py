@@ -35,6 +35,10 @@ IDLE = "--sleep-idle-seconds"
 NO_METRICS = "Start it with --metrics for requests and tokens."
 NO_SLOTS = "It is a version of early 2024 or before: it reports neither requests nor the size of its KV cache."
 MODEL_FILE = ("--model", "-m")
+# Where the server gets a model that it has not on disk.
+FROM_HUB, HUB_FILE, FROM_URL = ("--hf-repo", "-hf", "-hfr"), ("--hf-file", "-hff"), ("--model-url", "-mu")
+# Builds are named after what they run on: llama-server-cuda. Docker Model Runner has its own, on a Unix socket.
+SERVER = re.compile(r"(?:com\.docker\.)?llama-server(?:[-_.][\w.-]+)?|llama-cpp-server")
 KEPT_AWAKE = (
     f"Requests and tokens are not asked for: in this version /metrics counts as activity, and {IDLE} is set."
 )
@@ -62,6 +66,9 @@ ADAPTERS, SCALE = ("--lora", "--lora-scaled"), re.compile(r":-?[0-9.]+$")
 UNKNOWN_PROJECTOR = "The size of its multimodal projector is not known: the command line does not name its file."
 # The command line comes before them. LLAMA_ARG_KV_SPLIT is the name of the middle of 2025. There are none for IDLE.
 VARIABLES: Mapping[str, Variable] = {
+    "LLAMA_ARG_MODEL": Variable("--model"),
+    "LLAMA_ARG_HF_REPO": Variable("--hf-repo"),
+    "LLAMA_ARG_HF_FILE": Variable("--hf-file"),
     "LLAMA_ARG_CTX_SIZE": Variable("--ctx-size"),
     "LLAMA_ARG_N_PARALLEL": Variable("--parallel"),
     "LLAMA_ARG_KV_SPLIT": Variable("--kv-unified", "--no-kv-unified"),
@@ -236,13 +243,11 @@ def why_unasked(command: Command) -> str:
 
 
 def matches(command: Command) -> bool:
-    """`llama serve` is the same server, in the one program of all tools (b9230 and later).
-
-    Docker Model Runner has its own build, which listens on a Unix socket.
-    """
+    """`llama serve` is the same server, in the one program of all tools (b9230 and later)."""
     is_part = command.script == "llama" and command.subcommand in ("serve", "server")
-    is_part = is_part or (command.script == "server" and command.option(*MODEL_FILE).endswith(".gguf"))
-    return is_part or command.script in ("llama-server", "com.docker.llama-server")
+    named = command.option(*MODEL_FILE, *HUB_FILE, *FROM_URL)
+    is_part = is_part or (command.script == "server" and named.endswith(".gguf"))
+    return is_part or SERVER.fullmatch(command.script) is not None
 
 
 def parse(answers: Answers) -> EngineReading:
@@ -253,12 +258,13 @@ def parse(answers: Answers) -> EngineReading:
     path = props.model_path or answers.command.option(*MODEL_FILE)
     if is_router(props):
         return describe_router(props, every)
+    named = path or next(filter(None, map(answers.command.option, (*HUB_FILE, *FROM_HUB, *FROM_URL))), "")
     listed = next(iter(every), Listed())
     running = metrics.one("llamacpp:requests_processing")
     cells, used = find_cells(props, answers.command), ratio_of(metrics.one("llamacpp:kv_cache_usage_ratio"))
     found = EngineReading(
         version=name_of(props.build_info),
-        model=name_of(props.model_alias or listed.id.rpartition("/")[2] or path.rpartition("/")[2]),
+        model=name_of(props.model_alias or listed.id.rpartition("/")[2] or named.rpartition("/")[2]),
         model_path=path,
         draft_path=answers.command.option(*DRAFT_FILE),
         beside_paths=find_beside(answers.command),

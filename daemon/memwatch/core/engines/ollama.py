@@ -25,6 +25,10 @@ from memwatch.core.printable import printable
 from memwatch.core.units import size
 
 PORT = 11434
+# The binary of a release has its platform in its name. `ollama start` is `ollama serve`.
+PROGRAM, COMMANDS = re.compile(r"ollama(?:-linux-[a-z0-9]+)?"), ("serve", "start")
+# Its runner, which 0.1.32 to 0.5 had as a program of its own.
+RUNNER, EARLY_RUNNER = "runner", "ollama_llama_server"
 NO = Absent.NOT_SUPPORTED
 MAX_MODELS, MAX_TOKENS = 16, 10**9
 # The first version that reads the sizes in the log of its runner.
@@ -71,7 +75,13 @@ REQUESTS = (
 
 
 def matches(command: Command) -> bool:
-    return command.script == "ollama" and command.subcommand == "serve"
+    return PROGRAM.fullmatch(command.script) is not None and command.subcommand in COMMANDS
+
+
+def is_own_runner(command: Command) -> bool:
+    """Return True for its own runner. Since 0.30 it starts a llama-server."""
+    is_part = PROGRAM.fullmatch(command.script) is not None and command.subcommand == RUNNER
+    return is_part or command.script == EARLY_RUNNER
 
 
 def parse(answers: Answers) -> EngineReading:
@@ -123,7 +133,7 @@ def find_cells(model: Loaded, runner: Command, server: Command) -> Cache | None:
     tokens = given or model.context_length
     if not tokens or not 0 < tokens < MAX_TOKENS or not runner.argv:
         return None
-    is_own, with_variables = runner.script == "ollama", replace(runner, from_environment=server.from_environment)
+    is_own, with_variables = is_own_runner(runner), replace(runner, from_environment=server.from_environment)
     told, inherited = runner if given else with_variables, runner if is_own else with_variables
     sequences = told.number("-np", "--parallel") or 1
     both = told.option(BOTH)

@@ -27,7 +27,7 @@ from memwatch.core.listing import some_of
 from memwatch.core.model import Absent
 
 PORT, MAX_NAMES = 8000, 8
-PORT_OPTIONS = ("--port", "-p", "--server-port", "--start-port")
+PORT_OPTIONS = ("--port", "-p", "--server-port", "--start-port", "--http-port")
 LMDEPLOY, APHRODITE, FASTDEPLOY = "lmdeploy", "aphrodite", "fastdeploy"
 # Programs of NVIDIA NIM for language models, 1.0 to 1.15; its metrics have names without a prefix.
 NIM_MODULES = frozenset({
@@ -36,8 +36,16 @@ NIM_MODULES = frozenset({
 })  # fmt: skip
 # LocalAI and TabbyAPI list the models that they could load; Xinference only those that it has loaded.
 LOCAL_AI, TABBY_API, XINFERENCE = "local-ai", "tabbyapi", ("xinference-local", "xinference-supervisor")
-# Its programs are named after a release: koboldcpp.py, koboldcpp-linux-x64.
+# Its programs are named after a release: koboldcpp.py, koboldcpp-linux-x64, koboldcpp_cu12.
 KOBOLD = "koboldcpp"
+# KServe's server for models of Hugging Face: vLLM with other paths, or transformers without metrics.
+KSERVE = "huggingfaceserver"
+# Workers that answer a controller of their own program only, by the protocol of that.
+WORKERS: Mapping[str, str] = {
+    "xinference-worker": "Xinference",
+    **{f"fastchat.serve.{one}_worker": "FastChat" for one in ("model", "multi_model", "vllm", "sglang", "mlx")},
+}
+WORKER = "It is a worker of {name}, whose controller has the API: it reports no figures itself."
 # Servers of embeddings: Hugging Face TEI has no list of models, Infinity one below its --url-prefix.
 TEI, INFINITY = "text-embeddings-router", "infinity_emb"
 
@@ -48,7 +56,8 @@ def is_nim(command: Command) -> bool:
 
 def is_local_ai(command: Command) -> bool:
     """Match its server, and none of its other commands such as `local-ai models install`."""
-    return command.script == LOCAL_AI and (command.subcommand in ("", "run") or command.subcommand.startswith("-"))
+    is_named = command.script == LOCAL_AI or command.script.startswith(f"{LOCAL_AI}-")  # with release and platform
+    return is_named and (command.subcommand in ("", "run") or command.subcommand.startswith("-"))
 
 
 def is_tabby_api(command: Command) -> bool:
@@ -63,6 +72,8 @@ def prefix_of(command: Command) -> str | None:
     """Return what comes before the names of a server's metrics, None for one without metrics of vLLM's form."""
     if is_nim(command):
         return ""
+    if is_program(KSERVE, command):
+        return "vllm:"
     return next((f"{one}:" for one in (LMDEPLOY, APHRODITE, FASTDEPLOY) if is_program(one, command)), None)
 
 
@@ -76,15 +87,27 @@ def is_tei(command: Command) -> bool:
 
 
 def is_infinity(command: Command) -> bool:
-    return command.script == INFINITY and command.subcommand == "v2"
+    """Match its server: `infinity_emb v2`, and without a command until 2024."""
+    return command.script == INFINITY and (command.subcommand == "v2" or command.subcommand.startswith("-"))
 
 
 def has_bare_list(command: Command) -> bool:
-    return is_infinity(command) and not command.option("--url-prefix").strip("/")
+    is_prefixed = command.subcommand != "v2" or command.option("--url-prefix").strip("/")
+    return is_infinity(command) and not is_prefixed
 
 
 def is_kobold(command: Command) -> bool:
-    return command.script.removesuffix(".py") == KOBOLD or command.script.startswith(f"{KOBOLD}-")
+    return command.script.startswith(KOBOLD)
+
+
+def worker_of(command: Command) -> str:
+    """Return the program of which this is a worker, empty for a server."""
+    return WORKERS.get(command.script) or WORKERS.get(command.module, "")
+
+
+def why_unasked(command: Command) -> str:
+    name = worker_of(command)
+    return WORKER.format(name=name) if name else ""
 
 
 class KoboldContext(Struct, frozen=True):
@@ -117,13 +140,14 @@ class TeiInfo(Struct, frozen=True):
 
 
 SYSTEM, NIM_METRICS, BARE_LIST, INFO = "/system", "/v1/metrics", "/models", "/info"
+LIST, KSERVE_LIST = "/v1/models", "/openai/v1/models"
 KOBOLD_PERF, KOBOLD_VERSION = "/api/extra/perf", "/api/extra/version"
 KOBOLD_CONTEXT = "/api/extra/true_max_context_length"
 REQUESTS = (
     Request(
         "/metrics",
         "every 5 s",
-        "None: the HTTP server answers. Asked of LMDeploy, Aphrodite, FastDeploy and TEI only.",
+        "None: the HTTP server answers. Asked of LMDeploy, Aphrodite, FastDeploy, KServe and TEI only.",
         has_metrics,
     ),
     Request(
@@ -154,10 +178,17 @@ REQUESTS = (
         VersionAnswer,
     ),
     Request(
-        "/v1/models",
+        LIST,
         "once a minute",
         "None: a list of names, also from servers that load a model with its first request.",
-        lambda answers: not (is_tei(answers.command) or has_bare_list(answers.command)),
+        lambda answers: not is_tei(answers.command) and list_path(answers.command) == LIST,
+        Models,
+    ),
+    Request(
+        KSERVE_LIST,
+        "once a minute",
+        "None: a list of names. Asked of KServe only.",
+        lambda answers: list_path(answers.command) == KSERVE_LIST,
         Models,
     ),
     Request(
@@ -187,15 +218,30 @@ LIST_CACHE = frozenset({"mlx_lm.server", "mlx_vlm.server"})
 MODULES = LIST_CACHE | {
     "llama_cpp.server", "mlc_llm.serve", "aphrodite.endpoints.openai.api_server", "atom.entrypoints.openai_server",
     "fastdeploy.entrypoints.openai.api_server", "fastdeploy.entrypoints.openai.multi_api_server",
-    "rtp_llm.start_server", "maga_transformer.start_server", "lightllm.server.api_server",
+    "rtp_llm.start_server", "maga_transformer.start_server", "lightllm.server.api_server", KSERVE, "mlc_llm.rest",
+    "mlc_llm.serve.server", "mlc_chat.rest", "lmdeploy.serve.openai.api_server", "ktransformers.server.main",
+    "mii.entrypoints.openai_api_server",
 }  # fmt: skip
+# server_vllm.py and server_sglang.py are those of MeetKai's functionary.
 SCRIPTS = LIST_CACHE | {
-    KOBOLD, "mlc_llm", APHRODITE, "llamafile", "mistralrs-server", "llama-box", TEI, *XINFERENCE,
+    KOBOLD, "mlc_llm", APHRODITE, "llamafile", "llamafiler", "mistralrs-server", "llama-box", TEI, *XINFERENCE,
+    "exo", "ktransformers", "server_vllm", "server_sglang",
 }  # fmt: skip
 # Programs of which one command is the server.
-SERVE = frozenset({"mistralrs", "sglang-omni", FASTDEPLOY, "rtp-llm", "max"})
+SERVE = frozenset({
+    "mistralrs", "sglang-omni", FASTDEPLOY, "rtp-llm", "max", "max-pipelines", "max.entrypoints.pipelines",
+    "openllm", "transformers", "flm", "nexa",
+})  # fmt: skip
+# Servers that list models which they could load.
+LIST_EVERY = frozenset({"exo", "transformers", "flm", "nexa", "mlx_lm", "mlx_vlm"}) | LIST_CACHE
 # Programs of a release and of a model: llamafile-0.9.3, Qwen3-8B.llamafile.
-PREFIXES, SUFFIX = (f"{KOBOLD}-", "llamafile-"), ".llamafile"
+PREFIXES, SUFFIX = (KOBOLD, "llamafile-"), ".llamafile"
+# Options that name the model, and the word before it where it is an argument.
+NAMED = ("--model", "--model-name", "--model-id", "--model-path", "--model-dir", "--model-name-or-path")
+NAMED_AFTER: Mapping[str, str] = {
+    APHRODITE: "run", LMDEPLOY: "api_server", "flm": "serve", "mlc_llm": "serve", "openllm": "serve",
+    "rtp-llm": "serve",
+}  # fmt: skip
 NO = Absent.NOT_SUPPORTED
 NOT_LOADED = "It lists {count} models, and not which of them are loaded."
 MAYBE_LOADED = "It lists a model of its cache, and not whether that is loaded."
@@ -213,11 +259,19 @@ NOTHING_MORE = "It reports its model only: the API has no figures of memory and 
 def matches(command: Command) -> bool:
     is_part = command.script in ("mlx_lm", "mlx_vlm") and command.subcommand == "server"
     is_part = is_part or (command.script in SERVE and command.subcommand == "serve")
-    is_part = is_part or (is_program(LMDEPLOY, command) and "serve" in command.argv)
+    is_part = is_part or (is_program(LMDEPLOY, command) and "serve" in command.argv and "proxy" not in command.argv)
+    is_part = is_part or (command.script == "openllm" and command.subcommand == "start") or is_dynamo_run(command)
+    is_part = is_part or command.path.endswith("ktransformers/server/main.py") or bool(worker_of(command))
     is_part = is_part or is_nim(command) or is_local_ai(command) or is_tabby_api(command) or is_infinity(command)
     name = command.script.removesuffix(".py")
     is_named = name in SCRIPTS or name.startswith(PREFIXES) or name.endswith(SUFFIX)
     return is_part or command.module in MODULES or is_named
+
+
+def is_dynamo_run(command: Command) -> bool:
+    """Match NVIDIA Dynamo of 2025, with API and engine in one program: `dynamo-run in=http out=vllm MODEL`."""
+    is_named = command.script == "dynamo-run" or (command.script == "dynamo" and command.subcommand == "run")
+    return is_named and "in=http" in command.argv
 
 
 def has_http_port(command: Command) -> bool:
@@ -229,7 +283,7 @@ def parse(answers: Answers) -> EngineReading:
     if is_tei(answers.command):
         return parse_tei(answers)
     command, prefix = answers.command, prefix_of(answers.command)
-    started = command.option("--model", "--model-name")
+    started = command.option(*NAMED) or command.word_after(NAMED_AFTER.get(command.script, "?"))
     model, note = find_model(list_models(answers), started, lists_cache(command))
     is_apart = is_program(FASTDEPLOY, command) and "/metrics" not in answers.bodies
     found = EngineReading(
@@ -315,7 +369,7 @@ def with_metrics(found: EngineReading, metrics: Exposition, prefix: str, note: s
 
 def list_models(answers: Answers) -> list[Model]:
     """Return the listed models, each with whether it is loaded, where the server reports that."""
-    listed = answers.models(BARE_LIST if has_bare_list(answers.command) else "/v1/models")
+    listed = answers.models(list_path(answers.command))
     if answers.command.script in XINFERENCE or is_infinity(answers.command):
         return [replace(one, loaded=True) for one in listed]
     system = answers.json(SYSTEM, System) if is_local_ai(answers.command) else None
@@ -325,9 +379,16 @@ def list_models(answers: Answers) -> list[Model]:
     return loaded or [replace(one, loaded=False) for one in listed]
 
 
+def list_path(command: Command) -> str:
+    """Return the path of a server's list of models."""
+    if is_program(KSERVE, command):
+        return KSERVE_LIST
+    return BARE_LIST if has_bare_list(command) else LIST
+
+
 def lists_cache(command: Command) -> bool:
-    is_mlx = command.script in (*LIST_CACHE, "mlx_lm", "mlx_vlm") or command.module in LIST_CACHE
-    return is_mlx or is_local_ai(command) or is_tabby_api(command)
+    lists_every = command.script in LIST_EVERY or command.module in LIST_CACHE
+    return lists_every or is_local_ai(command) or is_tabby_api(command)
 
 
 def find_model(listed: list[Model], started: str, is_cache: bool) -> tuple[Model, str]:
@@ -349,6 +410,11 @@ def find_model(listed: list[Model], started: str, is_cache: bool) -> tuple[Model
 # TGI: names of backends/v3 and router, 2.0 to 3.3. It reports the tokens that its cache has room for, at its start,
 # and not how many of them are used.
 TGI_PORT = 3000
+# The last two are its routers with llama.cpp and TensorRT-LLM in them.
+TGI_PROGRAMS = frozenset({
+    "text-generation-launcher", "text-generation-router", "text-generation-router-v2",
+    "text-generation-router-llamacpp", "text-generation-backends-trtllm",
+})  # fmt: skip
 
 
 class TgiInfo(Struct, frozen=True):
@@ -368,7 +434,7 @@ TGI_REQUESTS = (
 
 
 def matches_tgi(command: Command) -> bool:
-    return command.script in ("text-generation-launcher", "text-generation-router", "text-generation-router-v2")
+    return command.script in TGI_PROGRAMS
 
 
 def parse_tgi(answers: Answers) -> EngineReading:

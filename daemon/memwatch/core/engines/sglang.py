@@ -29,6 +29,13 @@ PORT = 30000
 OPTIONS_FILES = ("--config",)
 # A worker of NVIDIA Dynamo, see `vllm.DYNAMO`.
 DYNAMO = "dynamo.sglang"
+# The router of SGLang that starts its servers, each at a port that it chooses.
+WITH_ROUTER = "sglang_router.launch_server"
+MODULES = frozenset({"sglang.launch_server", "sglang.srt.entrypoints.http_server", WITH_ROUTER, DYNAMO})
+UNASKED_ROUTER = (
+    "It is a router and the servers that it started, whose ports it chooses. Name the address of each under "
+    "[[engines]] to ask it."
+)
 QUEUES = ("queue", "prefill_prealloc_queue", "decode_prealloc_queue")
 INFO = "/server_info|/get_server_info"
 GIB, MAX_GPUS = 1 << 30, 4096
@@ -80,11 +87,13 @@ REQUESTS = (
 
 def matches(command: Command) -> bool:
     served = command.script == "sglang" and command.subcommand == "serve"
-    return served or command.module in ("sglang.launch_server", DYNAMO)
+    return served or command.module in MODULES
 
 
 def why_unasked(command: Command) -> str:
     """Return why a server has no API, empty if it has. At a further node it only answers checks of its health."""
+    if command.module == WITH_ROUTER:
+        return UNASKED_ROUTER
     return FURTHER_NODE.format(option="--node-rank") if command.number("--node-rank") else ""
 
 

@@ -52,7 +52,11 @@ DYNAMO = "dynamo.trtllm"
 # first one has the same shell, the others the same program that started all shells (mpirun, slurmstepd).
 RANKS = {"tensorrt_llm.llmapi.mgmn_leader_node": 1, "tensorrt_llm.llmapi.mgmn_worker_node": 2}
 UNASKED_DYNAMO = "It is a worker of NVIDIA Dynamo, whose figures are at a port that its environment names."
+# Commands of `trtllm-serve`: the first is the one without a name until 1.0. The router holds no model.
+COMMANDS, ROUTER, RANK = ("serve", "mm_embedding_serve"), "disaggregated", "disaggregated_mpi_worker"
+UNASKED_RANK = "It is a part of several servers that trtllm-serve starts at once: their addresses are in its file."
 NO_TOKENS = "It reports no count of tokens."
+VLLM_BACKEND = "Its models of vLLM report tokens, and neither a KV cache nor requests that run."
 NOT_TRTLLM = "None of its models is one of TensorRT-LLM: it reports neither a KV cache nor requests that run."
 # openai_server.py serves metrics with return_perf_metrics only, and fills those of the cache with the other option.
 NO_METRICS = (
@@ -74,7 +78,8 @@ OPTIONS_FILES = ("--extra-llm-api-options", "--extra-options", "--config")
 
 
 def matches_serve(command: Command) -> bool:
-    return command.script == "trtllm-serve" or command.module in ("tensorrt_llm.commands.serve", DYNAMO)
+    is_part = command.script == "trtllm-serve" or command.module == "tensorrt_llm.commands.serve"
+    return command.module == DYNAMO or (is_part and command.subcommand != ROUTER)
 
 
 def rank_depth(command: Command) -> int | None:
@@ -83,8 +88,10 @@ def rank_depth(command: Command) -> int | None:
 
 
 def why_unasked(command: Command) -> str:
-    """Return why a worker of Dynamo is not asked: its path is the one never asked of `trtllm-serve`."""
-    return UNASKED_DYNAMO if command.module == DYNAMO else ""
+    """Return why a server is not asked. The path of a worker of Dynamo is the one never asked of `trtllm-serve`."""
+    if command.module == DYNAMO:
+        return UNASKED_DYNAMO
+    return UNASKED_RANK if command.subcommand == RANK else ""
 
 
 def matches_triton(command: Command) -> bool:
@@ -141,8 +148,10 @@ def parse_serve(answers: Answers) -> EngineReading:
 def find_started(command: Command) -> str:
     """Return the model of the command line: `trtllm-serve MODEL` and, since 1.0, `trtllm-serve serve MODEL`."""
     first = command.subcommand
-    named = command.word_after("serve") if first == "serve" else "" if first.startswith("-") else first
-    return named or command.option("--model-path")
+    named = (
+        command.word_after(first) if first in COMMANDS else "" if first.startswith("-") or first == RANK else first
+    )
+    return named or command.option("--model-path", "--model")
 
 
 def count_ranks(metrics: Exposition, command: Command) -> int:
@@ -163,6 +172,7 @@ def has_cache_per_rank(command: Command) -> bool | None:
 def parse_triton(answers: Answers) -> EngineReading:
     metrics = answers.metrics()
     models = [label(one, "model") or "" for one in metrics.infos(BLOCKS, TRITON_MODEL)]
+    of_vllm = metrics.has("vllm:")
     others = [label(one, "model") or "" for one in metrics.infos(SERVED, TRITON_MODEL)]
     worst, mean = worst_and_mean(metrics.by(BLOCKS, TRITON_MODEL, kv_cache_block_type="fraction"))
     return EngineReading(
@@ -172,9 +182,15 @@ def parse_triton(answers: Answers) -> EngineReading:
         cache=_cache(_block(metrics, "max"), _block(metrics, "tokens_per"), 1) if len(models) == 1 else None,
         requests_running=count_of(metrics.total(REQUESTS, TRITON_MODEL, request_type="active")),
         requests_waiting=count_of(metrics.total(REQUESTS, TRITON_MODEL, request_type="waiting")),
-        rate=Absent.NOT_SUPPORTED,
+        counters=Counters(
+            metrics.total("vllm:prompt_tokens_total", EVERY_LABEL),
+            metrics.total("vllm:generation_tokens_total", EVERY_LABEL),
+            metrics.total("vllm:time_to_first_token_seconds_sum", EVERY_LABEL),
+            metrics.total("vllm:time_to_first_token_seconds_count", EVERY_LABEL),
+        ),
+        rate=Absent.NOT_AVAILABLE if of_vllm else Absent.NOT_SUPPORTED,
         sleeping=Absent.NOT_SUPPORTED,
-        notes=(NO_TOKENS,) if models else (NOT_TRTLLM,),
+        notes=() if models and of_vllm else (NO_TOKENS if models else VLLM_BACKEND if of_vllm else NOT_TRTLLM,),
     )
 
 

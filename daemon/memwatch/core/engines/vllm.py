@@ -5,7 +5,7 @@ It reports blocks of its cache and not their bytes, and nothing of its weights: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -32,6 +32,20 @@ PORT = 8000
 OPTIONS_FILES = ("--config",)
 # A worker of NVIDIA Dynamo. Its figures are at the port that a variable names (ai-dynamo/dynamo#4441).
 DYNAMO = "dynamo.vllm"
+# Further forms of its server: of IBM with gRPC beside HTTP, of Intel, and a file of vLLM that is run by itself.
+# With a gateway of another program it listens for gRPC only. Its first server answers /generate only.
+API_SERVER, API_FILE = "vllm.entrypoints.openai.api_server", "vllm/entrypoints/openai/api_server.py"
+GRPC, DEMONSTRATION = "vllm.entrypoints.grpc_server", "vllm.entrypoints.api_server"
+MODULES = frozenset({
+    API_SERVER, GRPC, DEMONSTRATION, DYNAMO, "vllm_tgis_adapter", f"ipex_llm.vllm.xpu.{API_SERVER[5:]}",
+    f"ipex_llm.vllm.cpu.{API_SERVER[5:]}",
+})  # fmt: skip
+# Modules of the program `vllm`; the second one until 0.8.
+PROGRAMS = ("vllm.entrypoints.cli.main", "vllm.scripts")
+UNASKED: Mapping[str, str] = {
+    GRPC: "It listens for gRPC only, which is not asked.",
+    DEMONSTRATION: "It is vLLM's server for demonstrations (vllm.entrypoints.api_server): it has no figures.",
+}
 NO_CORE = "None, at any level of sleep: the API server answers, without its engine."
 REQUESTS = (
     Request("/metrics", "every 5 s", NO_CORE),
@@ -53,9 +67,8 @@ DISCARDED = "It sleeps: its weights and its KV cache are released."
 
 def matches(command: Command) -> bool:
     served = command.script in ("vllm", "vllm-omni") and command.subcommand == "serve"
-    served = served or command.module == DYNAMO
-    by_module = command.module == "vllm.entrypoints.cli.main" and command.word_after(command.module) == "serve"
-    return served or by_module or command.module == "vllm.entrypoints.openai.api_server"
+    by_module = command.module in PROGRAMS and command.word_after(command.module) == "serve"
+    return served or by_module or command.module in MODULES or command.path.endswith(API_FILE)
 
 
 def has_own_port(command: Command) -> bool:
@@ -66,6 +79,8 @@ def why_unasked(command: Command) -> str:
     """Return why a server has no HTTP API, empty if it has. The engine of a further node has sockets for others."""
     if command.has("--headless"):
         return FURTHER_NODE.format(option="--headless")
+    if command.module in UNASKED:
+        return UNASKED[command.module]
     path = command.option("--uds")
     return UNIX_SOCKET.format(path=printable(path)) if path else ""
 

@@ -33,7 +33,9 @@ _LXC = re.compile(r"^lxc\.payload\.(.+)$")
 _LXC_PARENTS = ("lxc", "lxc.payload")
 # Containers whose cgroup is in one with the name of the manager: Mesos names it by a UUID (apache/mesos#551), BPM
 # of Cloud Foundry by the job (cloudfoundry/bpm-release#109).
-_MANAGERS = ("mesos", "bpm")
+# Nomad with version 1: by the allocation and the task, below the kind of its CPUs.
+_MANAGERS = ("mesos", "bpm", "nomad")
+_PARTS_OF_NOMAD = ("share", "reserve")
 # systemd-nspawn and libvirt's LXC driver. machine-qemu-… is a virtual machine, whose processes are the host's.
 _MACHINE = re.compile(r"^(?:machine-(?!qemu\\x2d)(.+)\.scope|systemd-nspawn@(.+)\.service)$")
 # A service of any name that runs systemd-nspawn with --keep-unit, as NixOS does with container@<name>.service
@@ -107,7 +109,8 @@ def _find_scope(parts: Sequence[str], at: int) -> Scope | None:
     if part in _LXC_PARENTS and inner:
         return Scope(at + 2, "lxc", inner)
     if part in _MANAGERS and inner and not any(parts[:at]):
-        return Scope(at + 2, part, inner)
+        end = at + 3 if part == "nomad" and inner in _PARTS_OF_NOMAD else at + 2
+        return Scope(end, part, parts[end - 1]) if len(parts) >= end else None
     if found := _USER_MANAGER.match(part):
         return Scope(at + 1, "user", found[1])
     found = _MACHINE.match(part)
@@ -144,6 +147,8 @@ JOB_PATHS = {
     "Torque": rf"/torque/{_PBS_ID}",
     # /lsf/CLUSTER/job.ID.PID.TIME, for both versions.
     "LSF": r"/lsf/[^/]+/job\.(?P<job>\d{1,20}(?:\[\d{1,20}\])?)(?:\.[^/]*)?",
+    # Its units by systemd (OAR 2.5 and 3): the user, and the job.
+    "OAR": r"/oar\.slice/oar-u\d{1,10}\.slice/oar-u\d{1,10}-j(?P<job>\d{1,20})\.slice",
     # BASE_CGROUP, the folder EXECUTE with _ for /, and the slot: the number of the job is not in the path.
     "HTCondor": r"/condor_[^/]*?_(?P<job>slot\d{1,9}(?:_\d{1,9})?)(?:@[^/]*)?",
     # The number of the application, as in application_1410901177871_0001.

@@ -160,7 +160,7 @@ class EngineProcesses:
         command = read_command(self._folder, pid)
         kind, parent = find_kind(command), self._server_of.get(stat.parent)
         if parent is not None and (kind is None or kind is not parent.kind or kind.name != "llama.cpp"):
-            self._join(stat, parent, command if kind or _is_runner(command) else Command())
+            self._join(stat, parent, command if kind or is_runner(command) else Command())
             return True
         if kind is None:
             return self._keep_rank(pid, command)
@@ -291,8 +291,13 @@ def read_command(folder: int, pid: int) -> Command:
     return Command(tuple(part.decode("utf-8", "replace") for part in data.rstrip(b"\0").split(b"\0")))
 
 
-def _is_runner(command: Command) -> bool:
-    return command.script == "ollama" and command.subcommand == "runner"
+def is_runner(command: Command) -> bool:
+    """Return True for a process that holds the model of the server that started it. Like `find_kind`."""
+    if not command.argv:
+        return False
+    from memwatch.core.engines import ollama
+
+    return ollama.is_own_runner(command)
 
 
 # Where there are too many servers, they are compared again this often.

@@ -26,8 +26,10 @@ DRY_RUN = "dryrun, not actually sending any signal"
 # nohang 0.2.0: the candidate, and some lines later the action without a name.
 _NOHANG_VICTIM = re.compile(r"^ *PID: +(\d{1,10}), [Nn]ame: (.*), badness: ")
 _NOHANG_ACTION = re.compile(r"^ *Send(?:ing)? SIG(?:TERM|KILL) to the victim")
-# systemd-oomd, oomd-manager.c: 248 to 257 `Killed`, later `Marked … for killing`.
-_OOMD = re.compile(r"^(?:Killed (.*)|Marked (.*) for killing) due to memory (?:pressure for|used \()")
+# systemd-oomd, oomd-manager.c: 248 to 257 `Killed`, later `Marked … for killing`. 248 named the swap only.
+_OOMD = re.compile(
+    r"^(?:Killed (.*)|Marked (.*) for killing) due to (?:memory pressure for|memory used \(|swap used \()"
+)
 # systemd, core/unit.c and core/service.c.
 _OOM_REPORT = re.compile(r"^(\S+): A process of this unit has been killed by the OOM killer")
 _OOMD_REPORT = re.compile(r"^(\S+): systemd-oomd killed (?:\d{1,6}|some) process")

@@ -39,8 +39,9 @@ _WORTH = re.compile(
 # Start and end are matched separately: a single pattern took 30 s for a line of 8 kB full of `,oom_memcg=`.
 _CAUSE = re.compile(rb"oom-kill:constraint=CONSTRAINT_(\w{1,20}),")
 _CAUSE_END = re.compile(rb",pid=(\d{1,10}),uid=\d{1,10}$")
-_VICTIM = re.compile(rb"Killed process (\d{1,10}),? \(")
-_VICTIM_END = re.compile(rb"\),? (?:UID \d{1,10},? )?total-vm:\d{1,15}kB, anon-rss:(\d{1,15})kB")
+# Kernels of RHEL 6 have the user before the name, and `vsz` for `total-vm`.
+_VICTIM = re.compile(rb"Killed process (\d{1,10}),? (?:UID \d{1,10}, )?\(")
+_VICTIM_END = re.compile(rb"\),? (?:UID \d{1,10},? )?(?:total-vm|vsz):\d{1,15}kB, anon-rss:(\d{1,15})kB")
 _BY_LIMIT = b"Memory cgroup out of memory: "
 _OLD_CAUSE = re.compile(rb"(Memory cgroup o|O)ut of memory(?: \([^)]{1,40}\))?: Kill process (\d{1,10}) \(")
 # Before Linux 5.0 an earlier line names the cgroup at its limit, with its task or alone. It may be left out.
@@ -60,7 +61,8 @@ MAX_NODE = 1023
 _TABLE = b"Tasks state (memory values in pages)"
 _TASK = re.compile(rb"^\[ *(\d{1,10})\] +\d{1,10} +(\d{1,10}) +\d{1,12} +(\d{1,12})(?: +-?\d{1,15}){3,7} +(\S.*)$")
 
-_XID = re.compile(rb"NVRM: Xid \(PCI:([0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})[^)]*\): (\d{1,4}),")
+# Drivers before 319 have no "PCI:".
+_XID = re.compile(rb"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})[^)]*\): (\d{1,4}),")
 _NO_MEMORY = re.compile(rb"\bNV_ERR_NO_MEMORY\b")
 # The part of NVIDIA's driver for displays: VRAM is full for a window or a game. It names a GPU by its domain in 16
 # bits, its bus and its device (NVIDIA/open-gpu-kernel-modules#1078). Domains above 0 have another form on some.
@@ -91,6 +93,8 @@ _AMD = tuple(
     (re.compile(pattern), kind)
     for pattern, kind in (
         (rb"Not enough memory for command submission", "no_memory"),
+        # ENOMEM of any of its functions: buffers of a program, of the driver itself, or pages of System RAM.
+        (rb"(?:[Ff]ailed|ERROR).*[ (]-12\b|\(-12\) failed", "no_memory"),
         (rb"amdgpu_vm_validate(?:_pt_bos)?\(\) failed", "vm_validate_failed"),
         (rb"\[(?:gfxhub|mmhub)\d*\].*page fault \(src_id", "page_fault"),
         # GPUs before Vega, such as an RX 580 (Lucretia/vulkan-overlay#31).
@@ -98,7 +102,10 @@ _AMD = tuple(
         (rb"ring \S+ timeout", "ring_timeout"),
         (rb"GPU reset begin", "gpu_reset"),
         (rb"VRAM is lost due to GPU reset", "vram_lost"),
-        (rb"Failed to evict (?:process )?queue|evicting device resources failed", "evict_failed"),
+        (
+            rb"Failed to evict (?:process )?queue|evicting device resources failed|Buffer eviction failed",
+            "evict_failed",
+        ),
         # kfd_svm.c; seen as large models are loaded (ROCm/legacy-rocm-build#6582, #5952).
         (rb"SVM mapping failed, exceeds resident system memory limit", "svm_limit"),
         (rb"Freeing queue vital buffer", "queue_buffer_freed"),
