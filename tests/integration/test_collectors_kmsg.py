@@ -288,6 +288,8 @@ def test_cause_of_another_process_is_not_used() -> None:
     assert (kill.pid, kill.scope, kill.cgroup) == (991, "machine", "")
 
 
+VC4_FULL = ("vc4", "", "no_contiguous_memory")
+RADEON_FULL = ("radeon", "", "no_memory")
 AMD_ENOMEM = ("amdgpu", "", "no_memory")
 
 
@@ -358,6 +360,14 @@ AMD_ENOMEM = ("amdgpu", "", "no_memory")
             "no_contiguous_memory",
         ),
         ("xe 0000:03:00.0: [drm] VM worker error: -12", "xe", "0000:03:00.0", "no_memory"),
+        # anholt/linux#23
+        ("vc4-drm soc:gpu@7e4c0000: failed to allocate buffer with size 5595136", *VC4_FULL),
+        ("[drm:vc4_bo_create [vc4]] *ERROR* Failed to allocate from CMA:", *VC4_FULL),
+        ("cma: cma_alloc: linux,cma: alloc failed, req-size: 2048 pages, ret: -12", "cma", *VC4_FULL[1:]),
+        ("cma: cma_alloc: alloc failed, req-size: 62 pages, ret: -16", "cma", *VC4_FULL[1:]),
+        ("[drm:radeon_gem_object_create] *ERROR* Failed to allocate GEM object (8192, 2, 4096, -12)", *RADEON_FULL),
+        ("i915 0000:00:02.0: [drm] *ERROR* failed to pin the ring (-12)", "i915", "0000:00:02.0", "no_memory"),
+        ("panfrost ff9a0000.gpu: mapping failed: -12", "panfrost", "", "no_memory"),
     ],
 )
 def test_driver_errors_are_classified(line: str, driver: str, pci: str, kind: str) -> None:

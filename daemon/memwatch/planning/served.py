@@ -83,6 +83,7 @@ class ServedModel(Struct, frozen=True):
     note: str = ""
     failure: str = ""
     options: tuple[str, ...] = ()
+    number_bytes: float = 0.0
 
 
 class ServedModels:
@@ -240,7 +241,9 @@ def read_served(path: ModelPath) -> ServedModel:
     """Read a model's files."""
     try:
         checkpoint = read_gguf([path]) if path.name.startswith(BLOB) else read_checkpoint(path)
-        return ServedModel(size_weights(checkpoint), checkpoint.transformer, checkpoint.note)
+        number_bytes = 0.0 if checkpoint.problem else checkpoint.dtype_bytes
+        weights = size_weights(checkpoint)
+        return ServedModel(weights, checkpoint.transformer, checkpoint.note, number_bytes=number_bytes)
     except (InvalidInputError, OSError) as error:
         return ServedModel(failure=str(error))
 
@@ -280,7 +283,7 @@ def size_served(model: ServedModel, cache: Cache | None) -> ModelSizes:
         found = ModelSizes(model.weights_bytes, note=str(error))
     if any(isinstance(one, int) and one > MAX_BYTES for one in (found.weights_bytes, found.kv_cache_bytes)):
         return ModelSizes(Absent.INCONSISTENT, Absent.INCONSISTENT, note=TOO_LARGE)
-    return found
+    return replace(found, number_bytes=model.number_bytes)
 
 
 def size_weights(checkpoint: Checkpoint) -> Bytes:

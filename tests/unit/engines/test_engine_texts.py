@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
 
 from memwatch.core.engines import llama_cpp, lm_studio, ollama, openai, sglang, tensorrt_llm, vllm
-from memwatch.core.engines.command import Command, may_start_engine, options_of
+from memwatch.core.engines.command import DRAFT_CACHE, Command, may_start_engine, options_of
 from memwatch.core.engines.kinds import KINDS, EngineKind, find_kind
-from memwatch.core.engines.records import Cache, Counters
+from memwatch.core.engines.records import Cache, Counters, Engine, EngineReading, ModelSizes
 from memwatch.core.engines.requests import Answers
-from memwatch.core.engines.server import Rates, compute_rates
-from memwatch.core.engines.text import Exposition, bytes_of, count_of, label, ratio_of
+from memwatch.core.engines.server import CONVERTED, Rates, build_engine, compute_rates
+from memwatch.core.engines.text import Exposition, bytes_of, count_of, label, name_of, ratio_of
 from memwatch.core.model import Absent, Quality
 from memwatch.planning.served import parse_options
 from support import engine_texts as texts
+from support.engine_fields import asked
 
 GIB = 1 << 30
 SERVE = Command(("/venv/bin/python3", "/venv/bin/vllm", "serve", "Qwen/Qwen3-32B", "-tp", "2"))
@@ -38,17 +40,17 @@ NO_DRAFT, UNKNOWN = Absent.NOT_SUPPORTED, Absent.NOT_AVAILABLE
 @pytest.mark.parametrize(
     ("options", "environment", "path", "weights", "note"),
     [
-        (("-md", "/m/draft.gguf"), (), "/m/draft.gguf", UNKNOWN, llama_cpp.DRAFT_CACHE),
-        (("--model-draft=/m/draft.gguf",), (), "/m/draft.gguf", UNKNOWN, llama_cpp.DRAFT_CACHE),
+        (("-md", "/m/draft.gguf"), (), "/m/draft.gguf", UNKNOWN, DRAFT_CACHE),
+        (("--model-draft=/m/draft.gguf",), (), "/m/draft.gguf", UNKNOWN, DRAFT_CACHE),
         (
             ("--spec-draft-model", "d.gguf", "--spec-type", "draft-simple"),
             (),
             "d.gguf",
             UNKNOWN,
-            llama_cpp.DRAFT_CACHE,
+            DRAFT_CACHE,
         ),
-        ((), ("LLAMA_ARG_MODEL_DRAFT=/m/a.gguf",), "/m/a.gguf", UNKNOWN, llama_cpp.DRAFT_CACHE),
-        (("-md", "b.gguf"), ("LLAMA_ARG_SPEC_DRAFT_MODEL=a.gguf",), "b.gguf", UNKNOWN, llama_cpp.DRAFT_CACHE),
+        ((), ("LLAMA_ARG_MODEL_DRAFT=/m/a.gguf",), "/m/a.gguf", UNKNOWN, DRAFT_CACHE),
+        (("-md", "b.gguf"), ("LLAMA_ARG_SPEC_DRAFT_MODEL=a.gguf",), "b.gguf", UNKNOWN, DRAFT_CACHE),
         (("-hfd", "ggml-org/Qwen3-0.6B-GGUF"), (), "", UNKNOWN, llama_cpp.UNKNOWN_DRAFT),
         ((), ("LLAMA_ARG_SPEC_DRAFT_HF_REPO=a/b",), "", UNKNOWN, llama_cpp.UNKNOWN_DRAFT),
         (("--spec-type", "draft-mtp"), (), "", NO_DRAFT, None),
@@ -281,6 +283,101 @@ def test_variables_of_ollama_decide_on_the_cache_of_its_runner(
         ignores_windows=is_full,
     )
     assert found.notes[1:] == ((note,) if note else ())
+
+
+def test_names_of_many_models_of_triton_are_counted() -> None:
+    """triton-inference-server/server#5392: 27 models."""
+    lines = [f'nv_inference_request_success{{model="classifier_{at:02}",version="1"}} 3\n' for at in range(27)]
+    found = tensorrt_llm.parse_triton(Answers({"/metrics": "".join(lines).encode()}))
+    assert str(found.model).endswith("classifier_07 and 19 more")
+
+
+@pytest.mark.parametrize(
+    ("options", "number_bytes", "is_known"),
+    [
+        (("--quantization", "bitsandbytes", "--load-format", "bitsandbytes"), 2.0, False),  # vllm#15042
+        (("-q", "fp8"), 1.0, True),  # the files have this format already
+        (("--dtype", "bfloat16"), 2.0, True),
+        ((), 4.0, False),
+        (("--dtype", "float32"), 4.0, True),
+        ((), 0.0, True),
+    ],
+)
+def test_weights_that_are_converted_as_they_are_loaded_are_not_those_of_the_files(
+    options: tuple[str, ...], number_bytes: float, is_known: bool
+) -> None:
+    reading = vllm.parse(Answers(texts.vllm(), Command(("vllm", "serve", "google/gemma-3-4b-it", *options))))
+    blank = Engine("vllm-8000", "vllm", "vLLM", "http://127.0.0.1:8000", 1)
+    found = build_engine(blank, reading, Rates(), ModelSizes(8 * GIB, GIB, number_bytes=number_bytes))
+    assert found.weights_bytes == (8 * GIB if is_known else UNKNOWN)
+    assert (CONVERTED in found.notes) is not is_known
+
+
+@pytest.mark.parametrize(
+    ("kind", "argv", "converts_from"),
+    [
+        (openai.parse_tgi, ("text-generation-launcher", "--model-id", "m", "--quantize", "eetq"), 2.0),
+        (openai.parse_tgi, ("text-generation-launcher", "--model-id", "m"), 4.0),
+        (openai.parse, ("text-embeddings-router", "--model-id", "m"), 4.0),
+        (openai.parse, ("text-embeddings-router", "--model-id", "m", "--dtype", "float32"), math.inf),
+        (openai.parse, ("mistralrs", "serve", "-m", "m", "--isq", "4"), 2.0),
+        (openai.parse, ("mistralrs", "serve", "-m", "m"), math.inf),
+    ],
+)
+def test_options_of_other_engines_convert_weights(
+    kind: Callable[[Answers], EngineReading], argv: tuple[str, ...], converts_from: float
+) -> None:
+    assert kind(Answers({}, Command(argv))).converts_from == converts_from
+
+
+def test_name_that_is_too_long_says_so() -> None:
+    assert (name_of("x" * 200), name_of("x" * 201)) == ("x" * 200, "x" * 199 + "…")
+
+
+@pytest.mark.parametrize(
+    ("options", "draft"),
+    [
+        (("--speculative-config", '{"model": "a/eagle3", "method": "eagle3"}'), "a/eagle3"),
+        (('--speculative-config={"method": "ngram", "num_speculative_tokens": 5}',), ""),
+        (('--speculative-config={"method": "mtp", "model": "m"}',), ""),
+        (("--speculative-config.model", "a/draft"), "a/draft"),
+        (("--speculative_model", "a/draft"), "a/draft"),
+        (("--speculative-model", "[ngram]"), ""),
+        (("--speculative-config", "{"), ""),
+        ((), ""),
+    ],
+)
+def test_draft_model_of_vllm_is_named_by_its_options(options: tuple[str, ...], draft: str) -> None:
+    found = vllm.parse(Answers(texts.vllm(), Command(("vllm", "serve", "m", *options))))
+    assert (found.draft_path, found.draft_weights_bytes) == (draft, UNKNOWN if draft else NO_DRAFT)
+    assert (DRAFT_CACHE in found.notes) == bool(draft)
+
+
+@pytest.mark.parametrize(
+    ("told", "options", "draft", "note"),
+    [
+        ({"speculative_algorithm": "EAGLE3", "speculative_draft_model_path": "a/e"}, (), "a/e", DRAFT_CACHE),
+        ({"speculative_algorithm": "EAGLE", "speculative_draft_model_path": None}, (), "", sglang.SAME_FILES),
+        ({"speculative_algorithm": "NGRAM"}, (), "", None),
+        ({"speculative_algorithm": None}, (), "", None),
+        ({}, ("--speculative-algorithm", "EAGLE"), "", sglang.SAME_FILES),
+        ({}, ("--speculative-algorithm", "eagle3", "--speculative-draft-model-path", "a/e"), "a/e", DRAFT_CACHE),
+    ],
+)
+def test_draft_model_of_sglang_is_no_part_of_its_weights(
+    told: dict[str, object], options: tuple[str, ...], draft: str, note: str | None
+) -> None:
+    """zai-org/GLM-4.5#3: without a path it loads the same files twice."""
+    command = Command(("python", "-m", "sglang.launch_server", *options))
+    found = sglang.parse(Answers(asked(texts.sglang(**told)), command))
+    assert (found.draft_path, found.draft_weights_bytes) == (draft, UNKNOWN if draft else NO_DRAFT)
+    assert [one for one in found.notes if "draft" in one] == ([note] if note else [])
+
+
+def test_draft_model_of_a_sleeping_vllm_is_as_unknown_as_its_model() -> None:
+    command = Command(("vllm", "serve", "m", "--speculative-model", "a/draft"))
+    found = vllm.parse(Answers(texts.vllm(awake=0, offloaded=1), command))
+    assert (found.weights_bytes, found.draft_weights_bytes, found.draft_path) == (UNKNOWN, UNKNOWN, "")
 
 
 def test_triton_with_vllm_reports_tokens() -> None:

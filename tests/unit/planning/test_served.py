@@ -95,6 +95,12 @@ def test_full_size_windows_keep_all_tokens(tmp_path: Path) -> None:
     assert (full.kv_cache_bytes, full.quality) == (4096 * 24 * 2 * 8 * 64 * 2, Quality.DERIVED)
 
 
+@pytest.mark.parametrize(("dtype", "number_bytes"), [("bfloat16", 2.0), ("float32", 4.0)])
+def test_bytes_of_a_number_are_those_of_the_files(tmp_path: Path, dtype: str, number_bytes: float) -> None:
+    found = size_model(Path(model(tmp_path / "q", {**QWEN3_32B, "torch_dtype": dtype})), blocks())
+    assert found.number_bytes == number_bytes
+
+
 def test_assumed_options_of_a_cache_make_it_an_estimate(tmp_path: Path) -> None:
     cells = Cache("cells", tokens=4096, is_assumed=True)
     found = size_model(Path(model(tmp_path / "q", QWEN3_32B)), cells)

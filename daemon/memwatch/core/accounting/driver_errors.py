@@ -15,7 +15,9 @@ from memwatch.core.kernel_log import DriverError, KernelLog
 from memwatch.core.model import Device
 
 # That of WSL is for all makers.
-VENDORS = {"nvidia": "NVIDIA", "amdgpu": "AMD", "xe": "Intel"}
+VENDORS = {
+    "nvidia": "NVIDIA", "nouveau": "NVIDIA", "amdgpu": "AMD", "radeon": "AMD", "xe": "Intel", "i915": "Intel",
+}  # fmt: skip
 
 
 def with_logged(devices: Sequence[Device], log: KernelLog) -> tuple[Device, ...]:

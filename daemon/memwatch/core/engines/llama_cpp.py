@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.engines.command import CACHE_VARIABLES, UNIX_SOCKET, Command, Variable
+from memwatch.core.engines.command import CACHE_VARIABLES, DRAFT_CACHE, UNIX_SOCKET, Command, Variable
 from memwatch.core.engines.records import Cache, Counters, EngineReading
 from memwatch.core.engines.requests import Answers, Request
 from memwatch.core.engines.text import bytes_of, count_of, name_of, ratio_of
@@ -57,7 +57,6 @@ UNIFIED, DIVIDED = ("--kv-unified", "-kvu"), ("--no-kv-unified", "-no-kvu")
 # known from outside (tools/server/server-context.cpp, b4000 to b10700). Both are unloaded while the server sleeps.
 DRAFT_FILE = ("--model-draft", "--spec-draft-model", "-md")
 DRAFT_REPOSITORY = ("--hf-repo-draft", "--spec-draft-hf", "-hfd", "-hfrd")
-DRAFT_CACHE = "The KV cache of its draft model is counted in the rest."
 UNKNOWN_DRAFT = "The size of its draft model is not known: the command line names a repository, and not its file."
 # Files beside the model, which are not in the size that /models reports: the projector of images and sound, and
 # LoRA adapters, each loaded even if unused (llama.cpp#19153). Some versions take a list of them, with scales.

@@ -5,13 +5,14 @@ LMDeploy, Aphrodite, FastDeploy and NVIDIA NIM have metrics of vLLM's form with 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.engines.command import Command
-from memwatch.core.engines.records import Cache, Counters, EngineReading
+from memwatch.core.engines.records import FULL, HALF, Cache, Counters, EngineReading
 from memwatch.core.engines.requests import Answers, Model, Models, Request, VersionAnswer
 from memwatch.core.engines.text import (
     EVERY_LABEL,
@@ -298,6 +299,7 @@ def parse(answers: Answers) -> EngineReading:
         requests_waiting=NO,
         rate=NO,
         sleeping=NO,
+        converts_from=HALF if command.option("--quantization", "--isq") else math.inf,
         notes=tuple(filter(None, (note, OWN_PORT if is_apart else NOTHING_MORE))),
     )
     if is_kobold(command):
@@ -333,6 +335,7 @@ def parse_tei(answers: Answers) -> EngineReading:
         version=name_of(info.version),
         model=name_of(started),
         model_path=started,
+        converts_from=math.inf if command.option("--dtype") == "float32" else FULL,
         context_tokens=count_of(info.max_input_length),
         kv_cache_bytes=NO,
         kv_cache_ratio=NO,
@@ -445,6 +448,7 @@ def parse_tgi(answers: Answers) -> EngineReading:
         version=name_of(info.version),
         model=name_of(info.model_id or started),
         model_path=info.model_id or started,
+        converts_from=HALF if answers.command.option("--quantize") else FULL,
         context_tokens=count_of(info.max_total_tokens),
         kv_cache_ratio=NO,
         kv_cache_mean_ratio=NO,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Literal, get_args
 
@@ -14,6 +15,8 @@ from memwatch.core.model import Absent, Bytes, Quality, Words, refuse_negative
 # An engine reports more than this only if it is broken: 1 PiB, and 10^15 tokens.
 MAX_BYTES = 1 << 50
 MAX_COUNT = 10**15
+# Bytes of a number in half and in full precision.
+HALF, FULL = 2.0, 4.0
 # Layout of a KV cache: whole blocks of all layers (vLLM), or the cells of each sequence (llama.cpp).
 Layout = Literal["blocks", "cells"]
 EngineName = Literal[
@@ -42,7 +45,11 @@ class Engine(Struct, frozen=True):
     context_tokens: int | Absent = Absent.NOT_AVAILABLE
     weights_bytes: Bytes = Absent.NOT_AVAILABLE
     draft_weights_bytes: Annotated[
-        Bytes, Doc("Weights of a llama-server's draft model (speculative decoding). Absent without one.")
+        Bytes,
+        Doc(
+            "Weights of the draft model of a llama-server, vLLM or SGLang (speculative decoding). Absent without "
+            "one."
+        ),
     ] = NO
     kv_cache_bytes: Annotated[Bytes, Doc("Reserved for the KV cache.")] = Absent.NOT_AVAILABLE
     kv_cache_used_bytes: Annotated[Bytes, Doc("Part of it that holds tokens.")] = Absent.NOT_AVAILABLE
@@ -154,7 +161,8 @@ class ModelQuery(Struct, frozen=True):
 class ModelSizes(Struct, frozen=True):
     """Sizes that follow from a model's files. `quality` is that of the cache. `note`: why one is missing.
 
-    `options`: arguments in a file of options, or variables as NAME=VALUE, if these were asked for.
+    `options`: arguments in a file of options, or variables as NAME=VALUE, if these were asked for. `number_bytes`:
+    bytes of a number of the weights, 0 where these are not known.
     """
 
     weights_bytes: Bytes = Absent.NOT_AVAILABLE
@@ -162,6 +170,7 @@ class ModelSizes(Struct, frozen=True):
     quality: Quality = Quality.DERIVED
     note: str = ""
     options: tuple[str, ...] = ()
+    number_bytes: float = 0.0
 
 
 class Counters(Struct, frozen=True):
@@ -179,6 +188,8 @@ class EngineReading(Struct, frozen=True):
     their weights are added.
 
     `cache` is the capacity where the engine reports tokens and not bytes. `rate`: tokens per second as reported.
+    `converts_from`: weights with at least that many bytes a number are converted to a smaller format as they are
+    loaded.
     """
 
     version: Words = Absent.NOT_AVAILABLE
@@ -201,6 +212,7 @@ class EngineReading(Struct, frozen=True):
     sleeping: bool | Absent = Absent.NOT_AVAILABLE
     gpu_fraction: float | Absent = NO
     quality: Quality = Quality.MEASURED
+    converts_from: float = math.inf
     notes: tuple[str, ...] = ()
 
 

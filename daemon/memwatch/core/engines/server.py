@@ -79,6 +79,7 @@ WANTS_KEY = "It wants an API key: name it under [[engines]] with its token."
 TOO_OFTEN = "The files of its model are read once a minute."
 NOT_YET = "The files of its model are not read yet."
 
+CONVERTED = "The size of its weights is not known: it converts those of its files to a smaller format."
 BESIDE = "The weights of {count} of {total} projectors and adapters beside its model are counted in the rest."
 # Files of a server beside its model that are read; the others are counted in the note.
 MAX_BESIDE = 16
@@ -316,7 +317,7 @@ def build_engine(
     """
     weights, cache = reading.weights_bytes, reading.kv_cache_bytes
     quality = reading.quality
-    if isinstance(weights, Absent) and not isinstance(sizes.weights_bytes, Absent):
+    if isinstance(weights, Absent) and not isinstance(sizes.weights_bytes, Absent) and not converts(reading, sizes):
         weights, quality = sizes.weights_bytes, Quality.DERIVED
     more = [one.weights_bytes for one in beside]
     known = [one for one in more if isinstance(one, int)]
@@ -352,9 +353,16 @@ def build_engine(
     )
 
 
+def converts(reading: EngineReading, sizes: ModelSizes) -> bool:
+    """Return True if the weights in memory are smaller than those of the files (vllm-project/vllm#15042)."""
+    return sizes.number_bytes >= reading.converts_from
+
+
 def _notes(engine: Engine, reading: EngineReading, *sizes: ModelSizes) -> Iterator[str]:
     yield from engine.notes
     yield from reading.notes
+    if isinstance(reading.weights_bytes, Absent) and converts(reading, sizes[0]):
+        yield CONVERTED
     yield from (one.note for one in sizes if one.note)
     if unread := sum(1 for one in sizes[2:] if isinstance(one.weights_bytes, Absent)):
         yield BESIDE.format(count=unread, total=len(sizes) - 2)

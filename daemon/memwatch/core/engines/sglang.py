@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from memwatch.core.engines.command import FURTHER_NODE, Command
+from memwatch.core.engines.command import DRAFT_CACHE, FURTHER_NODE, Command
 from memwatch.core.engines.records import Counters, EngineReading
 from memwatch.core.engines.requests import Answers, Request
 from memwatch.core.engines.text import (
@@ -36,6 +36,9 @@ UNASKED_ROUTER = (
     "It is a router and the servers that it started, whose ports it chooses. Name the address of each under "
     "[[engines]] to ask it."
 )
+# Speculative decoding without a model: the prompt proposes tokens.
+NO_DRAFT = frozenset({"", "NGRAM", "LOOKAHEAD"})
+SAME_FILES = "Its draft model is loaded from the same files: its weights and its KV cache are counted in the rest."
 QUEUES = ("queue", "prefill_prealloc_queue", "decode_prealloc_queue")
 INFO = "/server_info|/get_server_info"
 GIB, MAX_GPUS = 1 << 30, 4096
@@ -69,6 +72,8 @@ class Info(Struct, frozen=True):
     nnodes: int | None = 1
     enable_dp_attention: bool | None = False
     mem_fraction_static: float | None = None
+    speculative_algorithm: str | None = ""
+    speculative_draft_model_path: str | None = ""
     internal_states: list[State] = []
 
 
@@ -108,10 +113,13 @@ def parse(answers: Answers) -> EngineReading:
     pools, impossible = find_cache_use(metrics), metrics.count_impossible("sglang:token_usage")
     worst, mean = worst_and_mean(pools, impossible)
     missing = note_missing(metrics, info)
+    draft, is_same = find_draft(info, command)
     return EngineReading(
         version=name_of(info.version),
         model=name_of(info.served_model_name or info.model_path or command.option("--model-path", "--model")),
         model_path=info.model_path,
+        draft_path=draft,
+        draft_weights_bytes=Absent.NOT_AVAILABLE if draft else Absent.NOT_SUPPORTED,
         quantization=name_of(info.quantization),
         context_tokens=count_of(info.context_length or metrics.one("sglang:context_len")),
         weights_bytes=find_bytes([one.weight for one in usage], gpus),
@@ -129,10 +137,25 @@ def parse(answers: Answers) -> EngineReading:
         gpu_fraction=ratio_of(info.mem_fraction_static),
         quality=Quality.MEASURED if gpus == 1 else Quality.DERIVED,
         notes=(
+            *((DRAFT_CACHE,) if draft else (SAME_FILES,) if is_same else ()),
             *(OFFLOADED.format(option=one) for one in OFFLOADING if command.option(one) not in ("", "0")),
             *((*note_impossible(pools, impossible), *missing) if "/metrics" in answers.bodies else (NO_METRICS,)),
         ),
     )
+
+
+def find_draft(info: Info, command: Command) -> tuple[str, bool]:
+    """Return the draft model, and whether it is that of the same files (zai-org/GLM-4.5#3).
+
+    The server reports the weights and the KV cache of the model alone.
+    """
+    algorithm = info.speculative_algorithm or command.option("--speculative-algorithm")
+    if algorithm.upper() in NO_DRAFT:
+        return "", False
+    draft = info.speculative_draft_model_path or command.option(
+        "--speculative-draft-model-path", "--speculative-draft-model"
+    )
+    return ("", True) if draft in ("", info.model_path) else (draft, False)
 
 
 def note_missing(metrics: Exposition, info: Info) -> tuple[str, ...]:

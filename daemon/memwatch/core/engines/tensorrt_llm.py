@@ -26,9 +26,10 @@ from memwatch.core.engines.text import (
     number_in,
     worst_and_mean,
 )
+from memwatch.core.listing import some_of
 from memwatch.core.model import Absent
 
-SERVE_PORT, TRITON_PORT = 8000, 8002
+SERVE_PORT, TRITON_PORT, MAX_NAMES = 8000, 8002, 8
 SERVE_METRICS = "/prometheus/metrics"
 SERVE_REQUESTS = (
     Request(SERVE_METRICS, "every 5 s", "None: the HTTP server answers."),
@@ -176,7 +177,7 @@ def parse_triton(answers: Answers) -> EngineReading:
     others = [label(one, "model") or "" for one in metrics.infos(SERVED, TRITON_MODEL)]
     worst, mean = worst_and_mean(metrics.by(BLOCKS, TRITON_MODEL, kv_cache_block_type="fraction"))
     return EngineReading(
-        model=name_of(", ".join(models or dict.fromkeys(others))),
+        model=name_of(some_of(list(dict.fromkeys(models or others)), MAX_NAMES)),
         kv_cache_ratio=worst,
         kv_cache_mean_ratio=mean,
         cache=_cache(_block(metrics, "max"), _block(metrics, "tokens_per"), 1) if len(models) == 1 else None,

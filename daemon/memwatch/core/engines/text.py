@@ -193,7 +193,11 @@ def label(labels: bytes, name: str) -> str | None:
 
 
 def name_of(value: str | None) -> Words:
-    return redact_text(printable(value[:MAX_NAME_CHARACTERS])) if value else Absent.NOT_AVAILABLE
+    """Return a name for display. One that is too long ends with `…`."""
+    if not value:
+        return Absent.NOT_AVAILABLE
+    shown = value if len(value) <= MAX_NAME_CHARACTERS else f"{value[: MAX_NAME_CHARACTERS - 1]}…"
+    return redact_text(printable(shown))
 
 
 def count_of(value: float | None) -> int | Absent:

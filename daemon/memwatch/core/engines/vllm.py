@@ -5,13 +5,15 @@ It reports blocks of its cache and not their bytes, and nothing of its weights: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.engines.command import FURTHER_NODE, UNIX_SOCKET, Command
-from memwatch.core.engines.records import Cache, Counters, EngineReading
-from memwatch.core.engines.requests import Answers, Models, Request, VersionAnswer
+from memwatch.core.engines.command import DRAFT_CACHE, FURTHER_NODE, UNIX_SOCKET, Command
+from memwatch.core.engines.records import FULL, HALF, Cache, Counters, EngineReading
+from memwatch.core.engines.requests import Answers, Models, Request, VersionAnswer, decode
 from memwatch.core.engines.text import (
     EVERY_LABEL,
     VLLM_CORE,
@@ -58,11 +60,19 @@ RUNNING = "vllm:num_requests_running"
 CONFIG = "vllm:cache_config_info"
 PREFIX = "vllm:"
 FRACTION = "--gpu-memory-utilization"
+# Speculative decoding: a JSON, its fields as options, or the option of versions before 0.9.
+SPECULATIVE, DRAFT_FILE = "--speculative-config", ("--speculative-config.model", "--speculative-model")
 SLEEP = "vllm:engine_sleep_state"
 OFFLOADED = "It sleeps: its weights are in System RAM, and its KV cache is released."
 RELEASED = "It sleeps: its KV cache is released."
 NO_FIGURES = "Its /metrics has no figures of vLLM: they are off (--disable-log-stats), or another process has them."
 DISCARDED = "It sleeps: its weights and its KV cache are released."
+
+
+class Speculative(Struct, frozen=True):
+    """Without a model, the tokens are proposed by layers of the model itself, or by its prompt."""
+
+    model: str | None = None
 
 
 def matches(command: Command) -> bool:
@@ -91,10 +101,13 @@ def parse(answers: Answers) -> EngineReading:
     info = next(iter(metrics.infos(CONFIG, VLLM_CORE)), b"")
     pools, impossible = find_cache_use(metrics)
     worst, mean = worst_and_mean(pools, impossible)
+    draft = find_draft(command, started)
     found = EngineReading(
         version=name_of(answers.version()),
         model=name_of(model.id or started),
         model_path=model.root or started,
+        draft_path=draft,
+        draft_weights_bytes=Absent.NOT_AVAILABLE if draft else Absent.NOT_SUPPORTED,
         quantization=name_of(command.option("--quantization", "-q")),
         context_tokens=count_of(model.max_model_len),
         kv_cache_ratio=worst,
@@ -108,9 +121,22 @@ def parse(answers: Answers) -> EngineReading:
             metrics.total("vllm:time_to_first_token_seconds_count", EVERY_LABEL),
         ),
         gpu_fraction=parse_fraction(label(info, "gpu_memory_utilization") or command.option(FRACTION)),
-        notes=(*note_impossible(pools, impossible), *note_missing(answers)),
+        converts_from=HALF if command.option("--quantization", "-q") else find_dtype(command),
+        notes=(*note_impossible(pools, impossible), *note_missing(answers), *((DRAFT_CACHE,) if draft else ())),
     )
     return with_sleep(with_cache(found, metrics, command), metrics)
+
+
+def find_dtype(command: Command) -> float:
+    """Return the bytes a number from which on weights are halved: without an option those of 32 bits."""
+    return math.inf if command.option("--dtype") in ("float", "float32") else FULL
+
+
+def find_draft(command: Command, started: str) -> str:
+    """Return the draft model, empty without one. `[ngram]` was the name of none."""
+    options, _ = decode(command.option(SPECULATIVE).encode(), Speculative)
+    draft = (options.model if options else "") or command.option(*DRAFT_FILE)
+    return "" if draft in (started, "[ngram]", "ngram") else draft
 
 
 def note_missing(answers: Answers) -> tuple[str, ...]:
@@ -168,6 +194,8 @@ def with_sleep(found: EngineReading, metrics: Exposition) -> EngineReading:
         kv_cache_bytes=0,
         cache=None,
         model_path="",
+        draft_path="",
+        draft_weights_bytes=weights if found.draft_path else found.draft_weights_bytes,
         notes=(*found.notes, note),
     )
 

@@ -29,7 +29,8 @@ WSL_DRIVER = "dxgkrnl"
 
 # Prefilter: only lines that match are parsed, a few of 100,000.
 _WORTH = re.compile(
-    rb"NVRM|\[nvidia-drm\]|nvgpu: .* FAILED: |\bxe .* worker error: -12|amdgpu|\[TTM\]|VRAM is lost|dxgk: .*: -12"
+    rb"NVRM|\[nvidia-drm\]|nvgpu: .* FAILED: |[Ff]ailed to allocate|[ (=]-12\b|alloc failed, req-size"
+    rb"|amdgpu|\[TTM\]|VRAM is lost|dxgk: .*: -12"
     rb"|oom-kill:|[Kk]ill(?:ed)? process"
     rb"|Tasks state|^Tasks? in /|^Memory limit reached of cgroup /|^memory: usage |^\[ *\d{1,10}\] "
 )
@@ -80,8 +81,16 @@ _WSL_NO_MEMORY = re.compile(rb"\bdxgk: dxgkio_\w{1,60}: Ioctl failed: -12$")
 # not in one piece, as in OE4T/meta-tegra#1613, where the CMA area was too small.
 _NVGPU = re.compile(rb"\bnvgpu: \S+ .*DMA alloc FAILED: \[sysmem\] (?:.*flags:(.*))?")
 _CONTIGUOUS = b"PHYSICALLY_ADDRESSED"
-# xe_vm.c: buffers of a program could not be brought back for its next command; -12 is ENOMEM.
-_XE = re.compile(rb"\bxe ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): .*\bVM worker error: -12$")
+# Other drivers by DRM: -12 is ENOMEM, as in xe_vm.c when buffers of a program could not be brought back for its
+# next command. That of the Raspberry Pi needs contiguous memory (anholt/linux#23), which CMA lacks.
+_DRM_NO_MEMORY = re.compile(
+    rb"\b(i915|xe|radeon|nouveau|vc4|v3d|panfrost|panthor|lima|msm|etnaviv)(?:[ :_\]-]).*?"
+    rb"(?:failed to allocate (?:buffer|memory|GEM|from CMA|VRAM|pages?|BO|heap|object)\b"
+    rb"|(?:failed|error)\b.*[ (=]-12\b)",
+    re.IGNORECASE,
+)
+_CMA_FULL = re.compile(rb"^cma: .*\balloc failed, req-size: \d{1,12} pages, ret: -\d")
+CMA, CONTIGUOUS_DRIVERS = "cma", frozenset({"vc4"})
 OFF_THE_BUS, XID_OFF_THE_BUS = "off_the_bus", "xid_79"
 # The driver logs both lines of one loss at once.
 SAME_LOSS_SECONDS = 10.0
@@ -144,7 +153,7 @@ class DriverMessage(NamedTuple):
 
 
 def parse_driver_message(text: bytes) -> DriverMessage | None:
-    """Parse an error about memory logged by a driver of NVIDIA, AMD, Intel or WSL. None for any other line."""
+    """Parse an error about memory logged by a GPU's driver, or by the kernel's CMA. None for any other line."""
     if b"NVRM" in text:
         xid = _XID.search(text)
         if xid:
@@ -164,8 +173,12 @@ def parse_driver_message(text: bytes) -> DriverMessage | None:
     if found := _NVGPU.search(text):
         is_contiguous = _CONTIGUOUS in (found[1] or b"")
         return DriverMessage("nvidia", "", "no_contiguous_memory" if is_contiguous else "no_memory")
-    if found := _XE.search(text):
-        return DriverMessage("xe", found[1].decode(), "no_memory")
+    if _CMA_FULL.search(text):
+        return DriverMessage(CMA, "", "no_contiguous_memory")
+    if found := _DRM_NO_MEMORY.search(text):
+        driver, pci = found[1].decode().lower(), _PCI.search(text)
+        kind = "no_contiguous_memory" if driver in CONTIGUOUS_DRIVERS else "no_memory"
+        return DriverMessage(driver, pci[1].decode() if pci else "", kind)
     return DriverMessage(WSL_DRIVER, "", "no_memory") if _WSL_NO_MEMORY.search(text) else None
 
 
