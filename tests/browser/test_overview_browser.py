@@ -62,6 +62,19 @@ def test_largest_holder_is_in_the_first_screen(visited_page: Page, sample: objec
     assert name == sample().processes[0].name  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("demo", DEMOS)
+def test_overview_of_each_demo_is_one_screen(visited_page: Page, demo: str) -> None:
+    """At 1440 × 900 with the foot of the page: at its begin, its fullest moment and its end."""
+    frames = list(read_frames(path_of(demo)))
+    fullest = max(frames, key=lambda one: sum(p.used_bytes for p in one.pools if isinstance(p.used_bytes, int)))
+    heights = []
+    for frame in (frames[0], fullest, frames[-1]):
+        with visiting(visited_page, Site(frame), width=1440, height=900):
+            heights.append(visited_page.evaluate("document.documentElement.scrollHeight"))
+
+    assert heights == [900] * 3
+
+
 @pytest.mark.parametrize("width", [1100, 1280, 1440])
 def test_texts_of_many_gpus_stay_in_their_columns(visited_page: Page, width: int) -> None:
     """The headline covers no figure, and the table of the pools above OK ends in its card."""

@@ -11,8 +11,11 @@ from memwatch.core.events import Event
 from memwatch.core.kernel_log import KernelLog, OomKill
 from memwatch.core.model import Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.core.snapshot import Level, Pressure, Snapshot
+from memwatch.reporting.render import words
+from memwatch.reporting.render.actions import list_actions
 from memwatch.reporting.render.landscape import Growing, Layer, Past
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
+from memwatch.reporting.render.summary import find_worst
 from memwatch_web.pages.landscape_page import (
     CELL,
     LOW_CELL,
@@ -24,7 +27,10 @@ from memwatch_web.pages.landscape_page import (
     thin_out,
 )
 from memwatch_web.pages.landscape_past import find_ghosts, find_run
+from memwatch_web.pages.overview import Ghost
 from memwatch_web.pages.renderer import Pages
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.frames import read_frames
 from support.html_reader import Reader
 from support.sample_parts import GIB, vram
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu, mig_server
@@ -113,7 +119,8 @@ def test_growth_is_on_top_of_its_family_with_what_stopping_it_frees() -> None:
     snapshot = critical_gb10()
     grower = snapshot.processes[0]
     growing = Growing("ram", grower.pid, "critical", 5 * GIB, 60.0)
-    (tower,) = drawn(snapshot, Scene(growing={"ram": growing})).towers
+    actions = list_actions(snapshot, find_worst(snapshot), [grower])
+    (tower,) = drawn(snapshot, Scene(growing={"ram": growing}, actions=actions)).towers
 
     grown = next(box for box in tower.now.drawing.boxes if box.kind == "level-critical")
     held = [box for box in tower.now.drawing.boxes if box.link == f"processes/{grower.pid}"]
@@ -122,6 +129,49 @@ def test_growth_is_on_top_of_its_family_with_what_stopping_it_frees() -> None:
     assert grown.height == pytest.approx(tower.height * 5 * GIB / snapshot.pools[0].size_bytes, abs=0.1)
     assert grown.y == pytest.approx(largest.y)
     assert [word.text for word in tower.now.links] == [f"stop {grower.title}"]
+
+
+def test_actions_are_brackets_over_the_bytes_that_they_free() -> None:
+    """Stopping a model server frees both places that it holds; its option frees part of its reserved cache."""
+    frames = read_frames(path_of("dgx-spark"))
+    snapshot = next(one for one in frames if one.engines and one.pressure and one.pressure[0].ratio > 0.97)
+    actions = list_actions(snapshot, find_worst(snapshot))
+    (tower,) = drawn(snapshot, Scene(engines=snapshot.engines, actions=actions)).towers
+    scale = tower.height / snapshot.pools[0].size_bytes
+    spans = [
+        line.points[2][1] - line.points[1][1]
+        for line in tower.now.drawing.lines
+        if line.kind == "bracket" and len(line.points) == 4
+    ]
+    stop, option = actions
+    boxes = [box for box in tower.now.drawing.boxes if box.link == f"processes/{stop.process.pid}"]
+    held = [box.height for box in boxes if not box.kind.startswith("engine")]
+
+    assert (stop.kind, option.kind) == ("stop", "option")
+    assert sorted(spans) == pytest.approx(sorted([*held, option.freed.low_bytes * scale]), abs=0.1)
+    assert [word.text for word in tower.now.links] == [option.subject, f"stop {stop.subject}"]
+    assert option.level_after is not None
+    assert option.ratio_after is not None
+    said = [text.plain for text in tower.now.drawing.texts]
+    assert f"→ {words.ratio(option.ratio_after)}, {option.level_after.label}" in said
+    assert f"−{option.freed.text}" in said
+
+
+def test_past_of_a_pool_without_figures_now_is_hatched_since_the_last_one() -> None:
+    """Not one that never had any, and not a pause before now."""
+    snapshot = critical_gb10()
+    half = snapshot.pools[0].size_bytes * 0.5
+    for sizes, stopped, place in (
+        ((half, half, None), 300.0, 0.5),
+        ((half, None, half), None, 0.0),
+        ((None, None, None), None, 0.0),
+    ):
+        layers = (Layer("devices", sizes), Layer("page_cache", sizes))
+        past = Past((0.0, 300.0, 600.0), 0.0, 600.0, layers)
+        (tower,) = drawn(snapshot, Scene(pasts={"ram": past})).towers
+
+        assert tower.past is not None
+        assert (tower.past.stopped, tower.past.stopped_at) == (stopped, place)
 
 
 def test_past_is_thinner_and_near_every_figure() -> None:
@@ -165,7 +215,7 @@ def test_killed_process_is_an_outline_for_a_minute() -> None:
 
     (ghost,) = find_ghosts(snapshot, [event])
 
-    assert (ghost.pool, ghost.name, ghost.size_bytes) == ("ram", "train.py", 40 * GIB)
+    assert ghost == Ghost("ram", "train.py", 40 * GIB, 51210, snapshot.unix - 6)
     assert find_ghosts(snapshot, [replace(event, unix=snapshot.unix - 61)]) == ()
     assert find_ghosts(snapshot, [replace(event, target=None)]) == ()
     calm = replace(snapshot, pools=(calm_workstation().pools[0],), shares=(), devices=(), pressure=())

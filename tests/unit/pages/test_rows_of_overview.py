@@ -5,11 +5,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from memwatch.core.events import Event
+from memwatch.core.kernel_log import KernelLog, OomKill
 from memwatch.core.model import Absent
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level
 from memwatch.reporting.incidents.records import Incident
-from memwatch_web.pages.overview import build_firing, find_top_holders, link_events
+from memwatch_monitor.notify.notified import Receipt
+from memwatch_web.pages.overview import build_firing, find_top_holders, link_events, name_few
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader
 from support.sample_mig import eight_by_seven
@@ -74,3 +76,38 @@ def test_other_machines_have_the_table_of_holders() -> None:
     assert build_firing(critical_gb10(), [], ()) == ()
     page = Reader(Pages().page("overview", calm_workstation()))
     assert "Who holds it" in page.text
+
+
+def test_many_receivers_are_counted_and_failed_ones_are_named() -> None:
+    ok, other, waits, failed = (
+        Receipt("ops", "delivered"),
+        Receipt("mail", "delivered"),
+        Receipt("chat", "queued"),
+        Receipt("pager", "failed", "timeout"),
+    )
+
+    assert name_few([ok, failed]) == (ok, failed)
+    assert name_few([ok, failed, other]) == (failed, Receipt("2 others", "delivered"))
+    assert name_few([ok, waits, other]) == (Receipt("2 receivers", "delivered"), Receipt("1 receiver", "queued"))
+
+
+def test_killed_process_keeps_a_row_for_a_minute_with_what_came_back() -> None:
+    """It is no holder any more, although the last scan still has it; the table stays as high."""
+    base = critical_gb10()
+    gone, *others = base.processes
+    kill = OomKill(1, gone.pid, "train.py", 40 * GIB, "machine")
+    snapshot = replace(base, kernel_log=KernelLog(kills=(kill,)))
+    event = Event(1, snapshot.unix - 6, "oom_kill", kill.text, "ram")
+    pages = Pages(events=lambda: [event])
+
+    page = Reader(pages.page("overview", snapshot))
+    rows = [one for one in page.values("id") if one.startswith(("who-", "ghost-"))]
+
+    assert f" train.py {gone.pid} killed " in page.text
+    assert ", 40.0 GiB came back" in page.text.replace("\xa0", " ")
+    assert "s" in [tag for tag, _ in page.tags]
+    assert rows[-1] == f"ghost-{gone.pid}"
+    assert not any(one.startswith(f"who-{gone.pid}-") for one in rows)
+    assert any(one.startswith(f"who-{others[0].pid}-") for one in rows)
+    later = Pages(events=lambda: [replace(event, unix=snapshot.unix - 61)])
+    assert b'class="ghost"' not in later.page("overview", snapshot)

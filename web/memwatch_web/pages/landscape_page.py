@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent, PoolKind
 from memwatch.reporting.render import words
+from memwatch.reporting.render.actions import Action
 from memwatch.reporting.render.engine_view import describe_load, engines_in
 from memwatch.reporting.render.landscape import (
     LINE_HEIGHT,
@@ -37,10 +38,12 @@ from memwatch.reporting.render.landscape import (
     width_of,
 )
 from memwatch.reporting.render.memory_map import MemoryMap, split_gpus
+from memwatch_web.pages.overview import Ghost
 
 FONT, TITLE_FONT = 11.0, 13.0
-# Heights in pixels: of the largest tower, of one of many GPUs, and of those of more than a row.
-TOWER, CELL, LOW_CELL = 372.0, 214.0, 104.0
+# Heights in pixels: of a tower alone, of the largest of several, of one of many GPUs, and of those of more than a
+# row. The overview is one screen at 1440 × 900.
+TOWER, TOWER_OF_SEVERAL, CELL, LOW_CELL = 348.0, 312.0, 214.0, 104.0
 CELLS_OF_A_ROW = 8
 # Above and below a tower: words of the past and of the columns, and times.
 TOP, BOTTOM, CELL_BOTTOM = 44.0, 20.0, 17.0
@@ -66,20 +69,10 @@ GUTTER, GUTTER_OF_SEVERAL = 190.0, 178.0
 MIN_TOWER, LOUPE = 40.0, 190.0
 LOUPE_WIDTH = 150.0
 # Beside GPUs whose towers would be lower than this, System RAM is drawn at a whole part of their scale.
-MIN_GPU_TOWER = 96.0
+MIN_GPU_TOWER = 80.0
 # Widths of a pool that lies on its side.
 BANDS = (1358.0, 700.0, 264.0)
 BAND_HEIGHT, BAND_TOP = 28.0, 22.0
-# A process that the kernel killed is drawn for this time.
-GHOST_SECONDS = 60.0
-
-
-class Ghost(Struct, frozen=True):
-    """A process that the kernel killed a moment ago, and the bytes that came back."""
-
-    pool: str
-    name: str
-    size_bytes: int
 
 
 class Mark(Struct, frozen=True):
@@ -107,6 +100,8 @@ class Word(Struct, frozen=True):
 class PastPicture(Struct, frozen=True):
     """A past: areas and lines in UNITS by pixels, words and flags by parts of the width. `now`: place of now.
 
+    `stopped`: time of the last figure, and `stopped_at` its place, if the pool has none now.
+
     `covers`: what is not page cache, over a ground of page cache: its hatch is not stretched with the picture.
     `wash`: areas of the levels behind the memory. `ahead`: what is held now, in the time of the forecast. `flags`:
     places and kinds of vertical lines.
@@ -122,6 +117,8 @@ class PastPicture(Struct, frozen=True):
     flags: tuple[tuple[float, str, str], ...]
     words: tuple[Word, ...]
     times: tuple[Word, ...]
+    stopped: float | None = None
+    stopped_at: float = 0.0
 
 
 class Now(Struct, frozen=True):
@@ -185,13 +182,17 @@ class PageLandscape(Struct, frozen=True):
 
 
 class Scene(Struct, frozen=True):
-    """State of the pools: pasts and the growing process by pool, levels by target, killed processes, engines."""
+    """State of the pools: pasts and the growing process by pool, levels by target, killed processes, engines.
+
+    `actions`: what frees memory of the worst target.
+    """
 
     pasts: Mapping[str, Past] = {}
     growing: Mapping[str, Growing] = {}
     levels: Mapping[str, str] = {}
     ghosts: tuple[Ghost, ...] = ()
     engines: tuple[Engine, ...] = ()
+    actions: tuple[Action, ...] = ()
 
 
 def draw_page(maps: Sequence[MemoryMap], scene: Scene) -> PageLandscape:
@@ -200,8 +201,9 @@ def draw_page(maps: Sequence[MemoryMap], scene: Scene) -> PageLandscape:
     gpus, others = split_gpus(maps)
     if gpus:
         return _draw_many(gpus, others, scene)
+    highest = TOWER if len(maps) == 1 else TOWER_OF_SEVERAL
     parts = _choose_parts(maps)
-    scale = min((TOWER * parts[one.whole.id] / one.whole.size_bytes for one in maps), default=0.0)
+    scale = min((highest * parts[one.whole.id] / one.whole.size_bytes for one in maps), default=0.0)
     scales = {one.whole.id: scale / parts[one.whole.id] for one in maps}
     high = [one for one in maps if one.whole.size_bytes * scales[one.whole.id] >= MIN_TOWER]
     low = [one for one in maps if one not in high]
@@ -218,7 +220,7 @@ def _choose_parts(maps: Sequence[MemoryMap]) -> dict[str, int]:
     gpus = [one.whole.size_bytes for one in maps if _is_gpu(one)]
     for one in maps:
         if gpus and not _is_gpu(one) and one.whole.size_bytes > max(gpus):
-            height = TOWER * min(gpus) / one.whole.size_bytes
+            height = TOWER_OF_SEVERAL * min(gpus) / one.whole.size_bytes
             parts[one.whole.id] = max(1, math.ceil(MIN_GPU_TOWER / height))
     return parts
 
@@ -347,7 +349,7 @@ def _draw_now(one: MemoryMap, height: float, scene: Scene, width: float) -> Now:
     gutter = GUTTER_OF_SEVERAL if several else GUTTER
     frame = Rectangle(MARKS, TOP, width, height)
     tower = place_tower(one, frame, gutter, FONT, growing)
-    blocks = [Block(y, ((name, figure),), y, y) for y, name, figure in tower.notes]
+    blocks = [Block(y, ((name, figure),)) for y, name, figure in tower.notes]
     blocks += _list_actions(one, tower.drawing, scene)
     blocks += _list_engines(one, tower.drawing, scene, several)
     beside, links = write_gutter(blocks, frame, gutter)
@@ -433,36 +435,42 @@ def _draw_leases(one: MemoryMap, frame: Rectangle) -> Drawing:
 
 
 class Block(Struct, frozen=True):
-    """Lines of words beside a tower, each plain and strong, at the height of bytes from `top` to `ground`.
+    """Lines of words beside a tower, each plain and strong, at the height `y`.
 
-    `bracket`: the bytes have a bracket in place of a leader. `link`: where the first line leads.
+    `brackets`: top and ground of bytes with a bracket in place of a leader. `link`: where the first line leads.
     """
 
     y: float
     lines: tuple[tuple[str, str], ...]
-    top: float
-    ground: float
-    bracket: bool = False
+    brackets: tuple[tuple[float, float], ...] = ()
     link: str = ""
 
 
 def _list_actions(one: MemoryMap, drawing: Drawing, scene: Scene) -> Iterator[Block]:
-    """Yield what stopping the growing process frees, and the level that follows, over exactly its bytes."""
-    growing = _growing_in(one, scene)
-    used = one.whole.used_bytes
-    if growing is None or growing.level not in ("high", "critical") or isinstance(used, Absent):
-        return
-    link = f"processes/{growing.pid}"
-    mine = [box for box in drawing.boxes if box.link == link and not box.kind.startswith("engine")]
-    if not mine:
-        return
-    box = max(mine, key=lambda found: found.size_bytes)
-    left = (used - box.size_bytes) / one.whole.size_bytes
-    level = next((mark.level for mark in reversed(one.marks) if left >= mark.position), "low")
-    then = f"→ {words.ratio(left)}, {words.level(level)}"
-    name = box.title.rpartition(":")[0]
-    lines = ((f"stop {name}", ""), (words.change(-box.size_bytes), ""), (then, ""))
-    yield Block(box.y + box.height / 2, lines, box.y, box.y + box.height, True, link)
+    """Yield each action that frees memory of the pool, and the level that follows, over the bytes that it frees."""
+    for action in scene.actions:
+        if action.target != one.whole.id or action.process is None:
+            continue
+        link = f"processes/{action.process.pid}"
+        mine = [box for box in drawing.boxes if box.link == link]
+        if action.kind == "option":
+            spans = [
+                (box.y, box.y + min(box.height, box.height * action.freed.low_bytes / box.size_bytes))
+                for box in mine
+                if box.kind == "engine-kv_reserved" and box.size_bytes
+            ]
+            words_of_it, link = action.subject, f"{link}#kv"
+        else:
+            whole = [box for box in mine if not box.kind.startswith("engine")]
+            spans = sorted(((box.y, box.y + box.height) for box in whole), key=lambda span: span[0] - span[1])
+            words_of_it = f"stop {action.subject}"
+        if not spans:
+            continue
+        freed = f"−{action.freed.text}"
+        known = action.ratio_after is not None and action.level_after is not None
+        then = f"→ {words.ratio(action.ratio_after)}, {action.level_after.label}" if known else ""
+        lines = ((words_of_it, ""), (freed, ""), *([(then, "")] if then else []))
+        yield Block(sum(spans[0]) / 2, lines, tuple(spans), link)
 
 
 def _list_engines(one: MemoryMap, drawing: Drawing, scene: Scene, several: bool) -> Iterator[Block]:
@@ -476,7 +484,7 @@ def _list_engines(one: MemoryMap, drawing: Drawing, scene: Scene, several: bool)
             if width_of(name, FONT, strong=True) > GUTTER_OF_SEVERAL - 16.0:
                 name = engine.title
             lines = (("", name), *((line, "") for line in load[: 2 if several else 4]))
-            yield Block(low.y + low.height / 2, lines, low.y, low.y + low.height)
+            yield Block(low.y + low.height / 2, lines)
 
 
 def write_gutter(blocks: Iterable[Block], frame: Rectangle, gutter: float) -> tuple[Drawing, tuple[Word, ...]]:
@@ -488,7 +496,7 @@ def write_gutter(blocks: Iterable[Block], frame: Rectangle, gutter: float) -> tu
     ordered = sorted(blocks, key=lambda block: block.y)
     room = frame.height + TOP - 8.0
     while ordered and sum(len(block.lines) for block in ordered) * step > room:
-        ordered.remove(max(ordered, key=lambda block: (len(block.lines), -block.ground + block.top)))
+        ordered.remove(max(ordered, key=lambda block: len(block.lines)))
     rows = [number for block in ordered for number in range(len(block.lines))]
     wanted: list[float] = []
     for block in ordered:
@@ -511,21 +519,21 @@ def write_gutter(blocks: Iterable[Block], frame: Rectangle, gutter: float) -> tu
                 links.append(Word(0.0, y + 4.0, word, start, link=block.link))
                 continue
             strong = strong if plain else shorten(strong, width, FONT, strong=True)
-            kind = "muted" if plain and not (block.bracket or strong.startswith("used")) else ""
+            kind = "muted" if plain and not (block.brackets or strong.startswith("used")) else ""
             texts.append(Text(start, y + 4.0, f"{word} " if word and strong else word, strong, kind=kind))
     return Drawing((), (), tuple(lines), tuple(texts)), tuple(links)
 
 
 def _draw_leader(block: Block, frame: Rectangle, middle: float, first: float) -> Iterator[Line]:
+    """Yield a leader to the first line of a block, or brackets, of which the first leads to its middle."""
     right = frame.right
-    if not block.bracket:
+    if not block.brackets:
         yield Line("leader", ((right, block.y), (right + 12.0, first)))
         return
     end = right + 8.0
-    yield Line(
-        "bracket", ((right + 3.0, block.top), (end, block.top), (end, block.ground), (right + 3.0, block.ground))
-    )
-    yield Line("bracket", ((end, (block.top + block.ground) / 2), (right + 12.0, middle)))
+    for top, ground in block.brackets:
+        yield Line("bracket", ((right + 3.0, top), (end, top), (end, ground), (right + 3.0, ground)))
+    yield Line("bracket", ((end, block.y), (right + 12.0, middle)))
 
 
 def _list_axis(one: MemoryMap, height: float) -> Iterator[Text]:
@@ -560,6 +568,7 @@ def _draw_past(one: MemoryMap, past: Past, height: float, wide: bool, top: float
         drawing += Drawing(lines=(ahead_of_now, _draw_forecast(past, span, now, y, top)))
     flags = tuple(_place_flags(past, span))
     named = (*_name_flags(past, flags, top), *_name_layers(one, window, now, height, flags, top)) if wide else ()
+    stopped = _find_last(past)
     return PastPicture(
         past,
         drawing,
@@ -571,7 +580,16 @@ def _draw_past(one: MemoryMap, past: Past, height: float, wide: bool, top: float
         flags,
         (*named, *_name_full(past, top)),
         tuple(_list_times(window, now, wide)),
+        stopped,
+        0.0 if stopped is None else max(0.0, stopped - past.start) / span,
     )
+
+
+def _find_last(past: Past) -> float | None:
+    """Return the time of the last figure of a pool without one now. None if it has one, or never had any."""
+    columns = list(zip(*(layer.sizes for layer in past.layers), strict=True))
+    known = [time for time, column in zip(past.times, columns, strict=True) if None not in column]
+    return known[-1] if known and None in columns[-1] else None
 
 
 def _cover_cache(areas: Iterable[Line], frame: Rectangle) -> Iterator[Line]:

@@ -36,8 +36,7 @@ from memwatch_web.pages.history_data import (
     list_columns,
     row_seconds,
 )
-from memwatch_web.pages.landscape_page import GHOST_SECONDS, Ghost
-from memwatch_web.pages.overview import MIN_HISTORY_SECONDS, value_at
+from memwatch_web.pages.overview import GHOST_SECONDS, MIN_HISTORY_SECONDS, Ghost, value_at
 
 POINTS = 120
 # A past is drawn again within a step if used memory has moved by this part of its pool.
@@ -399,12 +398,12 @@ def _link_flags(past: Past, incidents: Sequence[Incident]) -> Past:
 def find_ghosts(snapshot: Snapshot, events: Iterable[Event]) -> tuple[Ghost, ...]:
     """Return the processes that were killed within GHOST_SECONDS in a pool, the latest last."""
     kills = () if isinstance(snapshot.kernel_log, Absent) else snapshot.kernel_log.kills
-    held = {kill.text: kill.anonymous_bytes for kill in kills}
+    held = {kill.text: kill for kill in kills}
     pools = [pool.id for pool in snapshot.pools]
     return tuple(
-        Ghost(event.target, killed["name"], size)
+        Ghost(event.target, killed["name"], kill.anonymous_bytes, kill.pid, event.unix)
         for event in reversed(list(events))
         if event.kind == "oom_kill" and snapshot.unix - event.unix <= GHOST_SECONDS
         if event.target in pools and (killed := KILLED.match(event.text)) and killed["name"]
-        if isinstance(size := held.get(event.text, Absent.NOT_AVAILABLE), int)
+        if (kill := held.get(event.text)) and isinstance(kill.anonymous_bytes, int)
     )

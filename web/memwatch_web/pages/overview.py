@@ -13,9 +13,11 @@ from memwatch.core.model import Absent, Bytes, PoolKind, Process
 from memwatch.core.processes.growth import ProcessGrowth, ProcessKey, key_of
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.incidents.records import Incident
+from memwatch.reporting.render import words
 from memwatch.reporting.render.actions import Freed, measure_held
 from memwatch.reporting.render.summary import MANY_GPUS, by_footprint
 from memwatch_monitor.history.tiers import History
+from memwatch_monitor.notify.notified import Receipt
 from memwatch_monitor.render.status_line import find_since
 from memwatch_web.pages.history_data import RANGES, WindowLink
 from memwatch_web.pages.history_view import AROUND_SECONDS, link
@@ -23,6 +25,10 @@ from memwatch_web.pages.processes import sort_places, sum_devices
 
 # Rows of both tables at the bottom, and of those of many GPUs.
 MAX_HOLDERS, MAX_FIRING = 5, 7
+# A process that the kernel killed is shown for this time.
+GHOST_SECONDS, MAX_GHOSTS = 60.0, 2
+# Receivers with a name in the line of what to do.
+MAX_NAMED_RECEIVERS = 2
 # Kinds of events that an incident of the same target explains, and the level after a change.
 OF_INCIDENTS = frozenset({"oom_kill", "level", "alert"})
 CHANGED = re.compile(r"→ (?P<after>\w+) \(")
@@ -53,17 +59,40 @@ class TopHolder(Struct, frozen=True):
     grows: bool = False
 
 
+class Ghost(Struct, frozen=True):
+    """A process that the kernel killed a moment ago in a pool, and the bytes that came back."""
+
+    pool: str
+    name: str
+    size_bytes: int
+    pid: int
+    unix: float
+
+
 def find_top_holders(
-    snapshot: Snapshot, grown: Iterable[ProcessGrowth], grower: Process | None = None
+    snapshot: Snapshot,
+    grown: Iterable[ProcessGrowth],
+    grower: Process | None = None,
+    ghosts: Sequence[Ghost] = (),
 ) -> tuple[TopHolder, ...]:
-    """Return the largest processes, the one that grows now first, then largest first."""
+    """Return the largest processes, the one that grows now first, then largest first.
+
+    `ghosts` have rows of the same table: each takes the place of one, and is no holder in a scan of before.
+    """
     first = None if grower is None else key_of(grower)
-    largest = sorted(by_footprint(snapshot.processes), key=lambda one: key_of(one) != first)[:MAX_HOLDERS]
+    killed = {one.pid: one.unix for one in ghosts}
+    alive = [one for one in snapshot.processes if one.pid not in killed or _began_after(one, killed[one.pid])]
+    ordered = sorted(by_footprint(alive), key=lambda one: key_of(one) != first)
+    largest = ordered[: max(1, MAX_HOLDERS - len(ghosts))]
     growth = {key_of(one.process): one for one in grown}
     scale = max((_known(process.footprint_high_bytes) for process in largest), default=0)
     return tuple(
         _build_holder(process, growth.get(key_of(process)), scale, key_of(process) == first) for process in largest
     )
+
+
+def _began_after(process: Process, unix: float) -> bool:
+    return isinstance(process.start_time, float) and process.start_time > unix
 
 
 def _build_holder(process: Process, grown: ProcessGrowth | None, scale: int, grows: bool) -> TopHolder:
@@ -138,6 +167,16 @@ def _level_of(event: Event) -> str:
         return Level.CRITICAL.word
     changed = CHANGED.search(event.text) if event.kind == "level" else None
     return next((level.word for level in Level if changed and level.label == changed["after"]), "unknown")
+
+
+def name_few(receipts: Sequence[Receipt]) -> tuple[Receipt, ...]:
+    """Return receivers for one line: of more than two those that failed, and the number of others in each state."""
+    if len(receipts) <= MAX_NAMED_RECEIVERS:
+        return tuple(receipts)
+    failed = tuple(one for one in receipts if one.state == "failed")
+    states = [one.state for one in receipts if one.state != "failed"]
+    noun = "other" if failed else "receiver"
+    return (*failed, *(Receipt(words.count(states.count(state), noun), state) for state in dict.fromkeys(states)))
 
 
 class FiringRow(Struct, frozen=True):

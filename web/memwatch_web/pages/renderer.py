@@ -67,6 +67,7 @@ from memwatch_web.pages.landscape_past import (
 from memwatch_web.pages.machine_wall import Tile, Wall, build_wall, read_own_past
 from memwatch_web.pages.overview import (
     MAX_FIRING,
+    MAX_GHOSTS,
     MAX_HOLDERS,
     advise_engines,
     build_firing,
@@ -407,7 +408,7 @@ class Pages:
     def _overview(self, snapshot: Snapshot, rules: PressureRules, span: Range) -> dict[str, Any]:
         pressure: dict[str, Pressure] = {verdict.target: verdict for verdict in snapshot.pressure}
         past, grown, events = self._past(), self.growth(snapshot), self._events()
-        firing = build_firing(snapshot, events, grown)
+        firing, ghosts = build_firing(snapshot, events, grown), find_ghosts(snapshot, events)[-MAX_GHOSTS:]
         return {
             "stream": "overview" if span is RANGES[0] else f"overview-{span.name}",
             "pressure": pressure,
@@ -419,7 +420,8 @@ class Pages:
             "span": span,
             "spans": RANGES if past is None else available_ranges(past.tiers),
             "cuda_free": find_cuda_free(snapshot),
-            "holders": find_top_holders(snapshot, grown, status.grower.process if status.grower else None),
+            "holders": find_top_holders(snapshot, grown, status.grower.process if status.grower else None, ghosts),
+            "ghosts": ghosts,
             "firing_rows": firing,
             "events": link_events(
                 events[: MAX_FIRING if firing else MAX_HOLDERS], self._incidents(), snapshot.unix
@@ -438,6 +440,7 @@ class Pages:
             {one.target: one.level.word for one in snapshot.pressure},
             find_ghosts(snapshot, self._events()),
             snapshot.engines,
+            self.status(snapshot).actions,
         )
         return draw_page(maps, scene)
 

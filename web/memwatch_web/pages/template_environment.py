@@ -29,6 +29,7 @@ from memwatch.reporting.render.summary import has_figures, until_utc
 from memwatch_monitor.alerts.rules import EVENTS
 from memwatch_web.pages import landscape_markup
 from memwatch_web.pages.charts import DASHES
+from memwatch_web.pages.overview import name_few
 
 # On-disk cache of compiled Jinja2 templates. It saves half a second of the first page.
 
@@ -195,6 +196,7 @@ def create_environment() -> Environment:
     environment.filters["left_out_texts"] = left_out_texts
     environment.filters["title_of"] = title_of
     environment.filters["home"] = find_home
+    environment.filters["few_receivers"] = name_few
     environment.filters["owner"] = lambda process, snapshot: describe_owner(process, snapshot).replace(", ", " · ")
     environment.filters["until_utc"] = until_utc
     # For texts that quote a request or the settings; names are printable since they were read.
