@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from memwatch.core.processes.growth import GrowthTracker
 from memwatch.core.reading.machine import Additions
 from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.incidents.readings import word
-from memwatch.reporting.incidents.records import Incident, Suspect
+from memwatch.reporting.incidents.records import Incident, Suspect, Told
 from memwatch_monitor.feature import Family, Feature, Tick
 from memwatch_monitor.incidents.gatherer import Gatherer
 from memwatch_monitor.incidents.store import IncidentLog, IncidentStore
@@ -170,7 +170,19 @@ class IncidentObserver(Feature):
         rows = [(one.id, one.kind, one.target) for one in self.log.recent()]
         yield Family("info", "incident", text, rows, ("id", "kind", "target"))
 
+    def update_told(self, update: Callable[[Incident], tuple[Told, ...]]) -> None:
+        """Bring the deliveries of recent incidents up to date. Call from the thread that ticks."""
+        with self._turn:
+            for head in () if self._is_stopped else self.log.recent():
+                told = update(head)
+                whole = self.log.find(head.id) if told != (head.told or ()) else None
+                if whole is not None:
+                    self._keep(replace(whole, told=told))
+
     def _keep(self, incident: Incident) -> None:
+        known = self.log.find_head(incident.id) if not incident.told else None
+        if known is not None and known.told:
+            incident = replace(incident, told=known.told)
         data = self.log.put(incident)
         if self._store is not None:
             self._store.put(incident.id, data)

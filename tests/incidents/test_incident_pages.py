@@ -65,7 +65,7 @@ def test_page_has_the_words_the_facts_and_the_timeline() -> None:
         "vllm 3921",
         "by the kernel",
         "warning before the kill",
-        "receivers not recorded",
+        "no receiver was notified",
         "OOM killer: killed",
     ):
         assert words in text

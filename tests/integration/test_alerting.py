@@ -65,6 +65,28 @@ def test_critical_pressure_and_recovery_send_one_notification_each(tmp_path: Pat
     assert "WARNING no state folder: nothing is kept across restarts" in log
 
 
+def test_record_of_an_incident_has_who_was_notified(tmp_path: Path) -> None:
+    """The first attempt fails; what arrives then is in the record, with its time."""
+    machine = AlertMachine.of(tmp_path)
+    with (
+        receiving(500, 200) as site,
+        running_daemon(tmp_path, *machine.arguments, config=quick_config(site)) as daemon,
+    ):
+        machine.fill()
+        (head,) = daemon.wait_for(
+            "/api/v1/incidents",
+            lambda found: found and [one["result"] for one in found[0]["told"]] == ["delivered"],
+        )
+        one = daemon.get(f"/api/v1/incidents/{head['id']}").json
+        report = daemon.get(f"/incidents/{head['id']}/report.md").text
+
+    (told,) = one["told"]
+    assert one["told"] == head["told"]
+    assert (told["rule"], told["reason"]) == ("pressure.critical", "")
+    assert told["unix"] >= one["began_unix"]
+    assert f"` {told['receiver']} ` pressure.critical delivered" in report
+
+
 def test_undelivered_alert_is_sent_once_after_a_restart(tmp_path: Path) -> None:
     """memwatchd is killed with an undelivered alert. After its restart it sends the alert exactly once."""
     machine = AlertMachine.of(tmp_path)

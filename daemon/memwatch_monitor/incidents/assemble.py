@@ -88,6 +88,7 @@ def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[
         growth_seconds=measure_growth(finding),
         rise_bytes=None if finding.rise is None or finding.is_long or one.is_of_cgroup else finding.rise.taken,
         kills=sum(each.count for each in deaths if each.killer.kind != "program") + one.more_deaths,
+        told=(),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from memwatch.core.doc import Doc
 from memwatch.core.wire import Form, Json, Shape, Wire
 from memwatch.reporting.incidents import words
-from memwatch.reporting.incidents.records import Entry, Incident, Killer, Sample, Suspect, Victim
+from memwatch.reporting.incidents.records import Entry, Incident, Killer, Sample, Suspect, Told, Victim
 from memwatch.reporting.render.json import rfc3339
 
 
@@ -56,6 +56,7 @@ INCIDENTS = Wire(
         Shape(Victim, "IncidentVictim", further=(time,), order=("time", ...)),
         Shape(Entry, "IncidentEntry", further=(time,), order=("time", ...)),
         Shape(Sample, "IncidentSample"),
+        Shape(Told, "IncidentDelivery"),
         Shape(words.Fact, "IncidentFact"),
     )
 )

@@ -114,6 +114,11 @@ class IncidentLog:
         with self._lock:
             return sorted(self._heads.values(), key=lambda one: (one.began, one.id), reverse=True)
 
+    def find_head(self, incident_id: str) -> Incident | None:
+        """Return an incident without its timeline, None if there is none with that id."""
+        with self._lock:
+            return self._heads.get(incident_id)
+
     def find(self, incident_id: str) -> Incident | None:
         """Return the whole incident, None if there is none with that id."""
         with self._lock:

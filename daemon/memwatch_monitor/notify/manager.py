@@ -14,6 +14,7 @@ from memwatch.core.printable import printable
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.silences import MAX_SILENCES, Silence, current, in_force
 from memwatch.core.snapshot import Reason, Snapshot
+from memwatch.reporting.incidents.records import Incident, Told
 from memwatch_monitor.alert_states import Alerts
 from memwatch_monitor.alerts.notification import (
     INHIBITORS,
@@ -33,13 +34,14 @@ from memwatch_monitor.alerts.persistence import (
 )
 from memwatch_monitor.alerts.rules import FACTS, Condition
 from memwatch_monitor.alerts.state import AlertState, active_alerts, build_notification
-from memwatch_monitor.feature import Family, Feature
+from memwatch_monitor.feature import Family, Feature, Tick
 from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.loop import Monitor
 from memwatch_monitor.notify.channel import Sender, cut
 from memwatch_monitor.notify.outbox import NewMessage, Outbox
 from memwatch_monitor.notify.queue import Kind, ReceiverQueue
 from memwatch_monitor.notify.receiver import Receiver, Subscription, close_all
+from memwatch_monitor.notify.told import update_told
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -145,6 +147,14 @@ class NotificationManager(Feature):
         self._inhibited = {entry for entry in self._inhibited if entry[0] != name}
         level = logging.WARNING if lost else logging.INFO
         log.log(level, "receiver removed or changed: %s; notifications dropped: %d", name, lost)
+
+    def on_tick(self, tick: Tick) -> None:  # noqa: ARG002  signature of Feature
+        """Bring the records of recent incidents up to date: who was notified."""
+        self._incidents.update_told(self._find_told)
+
+    def _find_told(self, one: Incident) -> tuple[Told, ...]:
+        found = ((each.name, [delivery for delivery, _ in each.deliveries()]) for each in self.receivers)
+        return update_told(one, found)
 
     def on_publish(self, snapshot: Snapshot) -> None:
         self.deliver(snapshot, self._alerts.pending)

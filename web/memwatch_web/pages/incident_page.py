@@ -24,6 +24,7 @@ from memwatch.reporting.incidents.words import (
     is_name_of,
     list_facts,
     list_fired,
+    list_timeline,
     write_summary,
     write_title,
 )
@@ -259,7 +260,7 @@ def split_timeline(one: Incident) -> tuple[list[Entry], list[Entry]]:
     marks = tuple(f"(PID {who.pid})" for who in involved if who is not None and who.pid is not None)
     related: list[Entry] = []
     unrelated: list[Entry] = []
-    for entry in one.timeline:
+    for entry in list_timeline(one):
         is_other = entry.kind in UNRELATED and not any(mark in entry.text for mark in marks)
         (unrelated if is_other else related).append(entry)
     return related, unrelated

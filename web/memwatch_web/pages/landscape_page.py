@@ -466,11 +466,10 @@ def _list_actions(one: MemoryMap, drawing: Drawing, scene: Scene) -> Iterator[Bl
             words_of_it = f"stop {action.subject}"
         if not spans:
             continue
-        freed = f"−{action.freed.text}"
-        known = action.ratio_after is not None and action.level_after is not None
-        then = f"→ {words.ratio(action.ratio_after)}, {action.level_after.label}" if known else ""
-        lines = ((words_of_it, ""), (freed, ""), *([(then, "")] if then else []))
-        yield Block(sum(spans[0]) / 2, lines, tuple(spans), link)
+        lines = [(words_of_it, ""), (f"−{action.freed.text}", "")]
+        if action.ratio_after is not None and action.level_after is not None:
+            lines.append((f"→ {words.ratio(action.ratio_after)}, {action.level_after.label}", ""))
+        yield Block(sum(spans[0]) / 2, tuple(lines), tuple(spans), link)
 
 
 def _list_engines(one: MemoryMap, drawing: Drawing, scene: Scene, several: bool) -> Iterator[Block]:

@@ -14,6 +14,7 @@ from memwatch.core.owners import describe_home
 from memwatch.core.units import size
 from memwatch.reporting.incidents.records import title_of
 from memwatch.reporting.incidents.words import capitalize
+from memwatch.reporting.render.json import rfc3339
 
 Json = Mapping[str, Any]
 NOT_KNOWN = "not known"
@@ -35,9 +36,18 @@ def _lines(found: Json) -> Iterator[str]:
     if found["evidence"]:
         yield from ("", "## Evidence", "")
         yield from (f"- {code(one)}" for one in found["evidence"])
+    if found.get("told"):
+        yield from ("", "## Notifications", "")
+        yield from (f"- {_told(one)}" for one in found["told"])
     if found.get("timeline"):
         yield from ("", "## Timeline", "")
         yield from (f"- {one['time']} {one['kind']}: {code(one['text'])}" for one in found["timeline"])
+
+
+def _told(one: Json) -> str:
+    when = "" if one["unix"] is None else f"{rfc3339(one['unix'])} "
+    reason = f": {code(one['reason'])}" if one["reason"] else ""
+    return f"{when}{code(one['receiver'])} {one['rule']} {one['result']}{reason}"
 
 
 def _facts(found: Json) -> Iterator[tuple[str, str]]:

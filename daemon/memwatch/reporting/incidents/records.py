@@ -110,6 +110,19 @@ class Sample(Struct, frozen=True):
     ] = None
 
 
+ToldResult = Literal["delivered", "failed", "waiting"]
+
+
+class Told(Struct, frozen=True):
+    """The last attempt to notify a receiver of an alert about the target."""
+
+    receiver: str
+    rule: str
+    unix: Annotated[float | None, Doc("Its end. Null before the first one.")]
+    result: ToldResult
+    reason: Annotated[str, Doc("Error of the attempt. Empty if it succeeded.")] = ""
+
+
 class Incident(Struct, frozen=True):
     """An incident. The list leaves `timeline`, `samples` and `gpu_holders` empty.
 
@@ -147,3 +160,7 @@ class Incident(Struct, frozen=True):
     growth_seconds: Annotated[float | None, Doc("Time in which the cause grew. Null if it is not known.")] = None
     rise_bytes: Annotated[int | None, Doc("Growth of the target's use then. Null if it is not known.")] = None
     kills: Annotated[int, Doc("Number of processes that were killed, with those that are not listed.")] = 0
+    told: Annotated[
+        tuple[Told, ...] | None,
+        Doc("Receivers of the alerts about the target, up to five minutes after its end. Null in earlier records."),
+    ] = None

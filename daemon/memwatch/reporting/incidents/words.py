@@ -17,7 +17,7 @@ from memwatch.core.snapshot import Level
 from memwatch.core.units import duration, size
 from memwatch.reporting.incidents.cause import MIN_GROWTH_BYTES, MIN_GROWTH_RATIO, NO_PROCESS
 from memwatch.reporting.incidents.killer import WORDS
-from memwatch.reporting.incidents.records import Entry, Incident, Sample, Suspect, Victim
+from memwatch.reporting.incidents.records import Entry, Incident, Sample, Suspect, Told, Victim
 
 # A target with less than this part of it left counts as full. The kernel kills only then, at whatever is left.
 FULL_RATIO = 0.05
@@ -318,13 +318,43 @@ def list_fired(one: Incident) -> list[Entry]:
     return [entry for entry in alerts if entry.text.startswith("alert firing") and about in entry.text]
 
 
+def describe_told(one: Incident) -> str:
+    """Return which receivers got an alert, and which did not: "delivered to ops; failed: mail (timeout)"."""
+    if one.told is None:
+        return "receivers not recorded"
+    results: dict[str, dict[str, str]] = {}
+    for told in one.told:
+        results.setdefault(told.receiver, {})[told.result] = told.reason
+    got = [name for name, found in results.items() if "delivered" in found]
+    failed = [
+        f"{name} ({found['failed']})" if found["failed"] else name
+        for name, found in results.items()
+        if "failed" in found and name not in got
+    ]
+    waiting = [name for name, found in results.items() if set(found) == {"waiting"}]
+    parts = (("delivered to ", got), ("failed: ", failed), ("not delivered yet: ", waiting))
+    found_words = "; ".join(f"{word}{some_of(names, MAX_NAMED)}" for word, names in parts if names)
+    return found_words or "no receiver was notified"
+
+
+def list_timeline(one: Incident) -> list[Entry]:
+    """Return the timeline with the deliveries, in the order of time."""
+    told = [Entry(each.unix, "notification", _write_told(each)) for each in one.told or () if each.unix is not None]
+    return sorted([*one.timeline, *told], key=lambda entry: entry.unix)
+
+
+def _write_told(told: Told) -> str:
+    result = {"delivered": "delivered", "failed": "failed", "waiting": "not delivered yet"}[told.result]
+    return f"{told.receiver}: {told.rule} {result}{f' ({told.reason})' if told.reason else ''}"
+
+
 def _state_alert(one: Incident) -> Fact:
-    """Return the first alert that fired. Who received it is not in the record."""
+    """Return the first alert that fired, and the receivers that got it."""
     end, of_what = find_end(one)
     fired = list_fired(one)
     if not fired:
         return Fact("alert", "none fired")
-    before, note = end - fired[0].unix, "receivers not recorded"
+    before, note = end - fired[0].unix, describe_told(one)
     if abs(before) < AT_ONCE_SECONDS:
         return Fact("alert", "at once", note, fired[0].unix)
     when = "before" if before > 0 else "after"
