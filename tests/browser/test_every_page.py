@@ -83,7 +83,7 @@ def wait_until_complete(page: Page, name: str) -> None:
     if name == "docs":
         page.locator(".opblock").first.wait_for()
     elif name == "history":
-        drawn = page.locator("[data-chart] canvas").or_(page.get_by_text("No history yet."))
+        drawn = page.locator("[data-chart] svg.past").or_(page.get_by_text("No history yet."))
         drawn.first.wait_for()
     if page.locator("#latest").count():
         wait_for_ticks(page)

@@ -25,38 +25,16 @@ BOX = "[data-chart=ram]"
 POLL_SECONDS = 7
 # Position of the bucket with the spike, as a fraction of the width.
 SPIKE_AT = f"""(() => {{
-  const {{ start, end, charts }} = {DATA};
-  const {{ unix, below, above }} = charts[0].curves[0];
+  const {{ unix, below, above }} = {DATA}.charts[0].curves[0];
   const spreads = above.map((more, at) => more + below[at]);
-  const room = 1.25 * (charts[0].seconds_to_full ?? 0);
-  return (unix[spreads.indexOf(Math.max(...spreads))] - start) / (end - start + room);
+  const {{ start, end }} = document.querySelector("[data-chart=ram] svg.past").dataset;
+  return (unix[spreads.indexOf(Math.max(...spreads))] - start) / (end - start);
 }})()"""
-# Number of pixels in the colour of forecasts, in the upper half of the chart and right of a fraction of its width.
-FORECAST = """(from) => {
-  const canvas = document.querySelector("[data-chart=ram] canvas");
-  const plot = document.querySelector("[data-chart=ram] .u-over").getBoundingClientRect();
-  const left = plot.left - canvas.getBoundingClientRect().left;
-  const colour = getComputedStyle(document.documentElement).getPropertyValue("--critical").trim();
-  const wanted = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-  const { data } = canvas.getContext("2d").getImageData(left + plot.width * from, 40, plot.width * (1 - from), 76);
-  let found = 0;
-  for (let at = 0; at < data.length; at += 4) found += wanted.every((value, part) => data[at + part] === value);
-  return found;
-}"""
-# Number of pixels in the colour of the "used" curve, within a horizontal range of the chart.
-INK = """([from, to]) => {
-  const canvas = document.querySelector('[data-chart=ram] canvas');
-  const over = document.querySelector('[data-chart=ram] .u-over').getBoundingClientRect();
-  const scale = canvas.width / canvas.getBoundingClientRect().width;
-  // A copy, because Chromium warns of a canvas that is read repeatedly.
-  const context = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
-  context.drawImage(canvas, 0, 0);
-  const left = (over.left - canvas.getBoundingClientRect().left + over.width * from) * scale;
-  const { data } = context.getImageData(left, 40, over.width * (to - from) * scale, canvas.height - 80);
-  let ink = 0;
-  for (let at = 0; at < data.length; at += 4) ink += data[at] < 80 && data[at + 2] > 150 && data[at + 1] < 130;
-  return ink;
-}"""
+# Left and right ends of the lines of the chart, as fractions of the width.
+ENDS = """[...document.querySelectorAll("[data-chart=ram] .curve")].map((line) => {
+  const { x, width } = line.getBBox();
+  return [x / 1200, (x + width) / 1200];
+})"""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +49,7 @@ def asked(page: Page) -> dict[str, str]:
 
 def drag(page: Page, start: float, end: float) -> None:
     """Drag over the first chart, between two fractions of its width."""
-    box = page.locator(f"{BOX} .u-over").bounding_box()
+    box = page.locator(f"{BOX} svg.past").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * start, box["y"] + 60)
     page.mouse.down()
@@ -86,7 +64,7 @@ def table(page: Page) -> list[str]:
 def test_dragging_zooms_and_the_url_is_a_permalink(browser: SharedBrowser, daemon: RunningDaemon) -> None:
     """Another browser that loads the URL shows the same values and bounds."""
     with opened(browser, f"{daemon.url}/history?range=1h") as page:
-        page.wait_for_selector(f"{BOX} canvas")
+        page.wait_for_selector(f"{BOX} svg.past")
         whole = page.evaluate(DATA)
         drag(page, 0.9, 0.95)
         page.wait_for_url(re.compile("from="))
@@ -94,7 +72,7 @@ def test_dragging_zooms_and_the_url_is_a_permalink(browser: SharedBrowser, daemo
         seen, address, bounds = table(page), page.url, page.evaluate(DATA)
 
         with opened(browser, address) as other:
-            other.wait_for_selector(f"{BOX} canvas")
+            other.wait_for_selector(f"{BOX} svg.past")
             again, same = table(other), other.evaluate(DATA)
 
     assert whole["live"]
@@ -114,7 +92,7 @@ def asked_range(address: str) -> str:
 def test_keys_and_buttons_move_and_zoom(browser: SharedBrowser, daemon: RunningDaemon) -> None:
     """Arrows move, plus and minus zoom, zero returns to live. The focus stays."""
     with opened(browser, f"{daemon.url}/history?range=1h") as page:
-        page.wait_for_selector(f"{BOX} canvas")
+        page.wait_for_selector(f"{BOX} svg.past")
         page.locator(BOX).focus()
         spans = []
         for key in ("ArrowLeft", "+", "+", "-", "ArrowRight", "0"):
@@ -136,7 +114,7 @@ def test_keys_and_buttons_move_and_zoom(browser: SharedBrowser, daemon: RunningD
 def test_event_links_to_its_minutes(browser: SharedBrowser, daemon: RunningDaemon) -> None:
     """A followed event keeps the focus."""
     with opened(browser, f"{daemon.url}/history") as page:
-        page.wait_for_selector(f"{BOX} canvas")
+        page.wait_for_selector(f"{BOX} svg.past")
         line = page.locator(".past-oom_kill a").first
         at = float(line.get_attribute("data-at") or 0)
         line.focus()
@@ -154,7 +132,7 @@ def test_pointer_shows_the_values_of_its_time(browser: SharedBrowser) -> None:
     with served(Site(critical_gb10())) as address, opened(browser, f"{address}/history") as page:
         legend = page.locator("#past-legend-ram b").first
         latest = legend.inner_text()
-        box = page.locator(f"{BOX} .u-over").bounding_box()
+        box = page.locator(f"{BOX} svg.past").bounding_box()
         assert box is not None
         page.mouse.move(box["x"] + box["width"] * page.evaluate(SPIKE_AT), box["y"] + 60)
 
@@ -168,22 +146,25 @@ def test_pointer_shows_the_values_of_its_time(browser: SharedBrowser) -> None:
 
 
 def test_live_range_has_the_forecast(browser: SharedBrowser) -> None:
-    """Dotted, right of now, from the curve of use. A range that ended has none."""
+    """Dotted, right of now, from the line of use to the top. A range that ended has none."""
     snapshot = critical_gb10()
     verdict = replace(snapshot.pressure[0], seconds_to_full=300.0)
     with (
         served(Site(replace(snapshot, pressure=(verdict,)))) as address,
         opened(browser, f"{address}/history?range=1h") as page,
     ):
-        page.locator(f"{BOX} .u-over").wait_for()
-        shown = page.evaluate(FORECAST, 0.93)
+        forecast = page.locator(f"{BOX} .l-forecast")
+        box, plot = forecast.bounding_box(), page.locator(f"{BOX} .plot-ground").bounding_box()
+        expect(page.locator(f"{BOX} .full-at")).to_have_text(re.compile(r"^full ~\d\d:\d\d:\d\d$"))
         page.locator("#past-earlier").click()
         page.wait_for_url(re.compile("from="))
-        page.wait_for_function("() => !JSON.parse(document.getElementById('past-data').textContent).live")
-        past = page.evaluate(FORECAST, 0.93)
+        expect(forecast).to_have_count(0)
 
-    assert shown > 100
-    assert past < shown / 2
+    assert box is not None
+    assert plot is not None
+    assert box["x"] > plot["x"] + 0.9 * plot["width"]
+    assert box["y"] == pytest.approx(plot["y"], abs=2)
+    assert box["x"] + box["width"] <= plot["x"] + plot["width"] + 2
 
 
 def test_events_are_listed_newest_first_and_older_ones_on_request(browser: SharedBrowser) -> None:
@@ -207,13 +188,13 @@ def test_events_are_listed_newest_first_and_older_ones_on_request(browser: Share
 def test_composition_of_a_fixed_or_long_range_is_not_called_now(browser: SharedBrowser) -> None:
     """It has the time of the last interval, which is past or a mean."""
     with served(Site(critical_gb10())) as address, opened(browser, f"{address}/history?range=1h") as page:
-        composition = page.locator(f"{BOX} >> xpath=.. >> css=.moment p")
+        composition = page.locator(f"{BOX} >> xpath=.. >> css=.moment")
         expect(composition).to_have_text(re.compile(r"^now \d\d\.\d% used"))
         page.locator("#past-earlier").click()
         last_year = r"(\D{3} \d+, 20\d\d, )?"  # in the first hours of a year
         expect(composition).to_have_text(re.compile(rf"^{last_year}\d\d:\d\d:\d\d (\d\d\.\d% used|no data)"))
         page.goto(f"{address}/history?range=7d")
-        expect(composition).to_have_text(re.compile(r"^\D{3} \d+, \d\d:\d\d:\d\d \d\d\.\d% used"))
+        expect(composition).to_have_text(re.compile(r"^(\D{3} \d+, )?\d\d:\d\d:\d\d \d\d\.\d% used"))
 
 
 def test_composition_of_another_year_has_its_date(browser: SharedBrowser) -> None:
@@ -223,21 +204,55 @@ def test_composition_of_another_year_has_its_date(browser: SharedBrowser) -> Non
         page.goto(f"{address}/history?range=1h")
         page.locator("#past-earlier").click()
 
-        composition = page.locator(f"{BOX} >> xpath=.. >> css=.moment p")
+        composition = page.locator(f"{BOX} >> xpath=.. >> css=.moment")
         expect(composition).to_have_text(re.compile(r"^\D{3} \d+, 20\d\d, \d\d:\d\d:\d\d (\d\d\.\d% used|no data)"))
 
 
 def test_gap_is_not_drawn_over(browser: SharedBrowser) -> None:
     """There is a line on both sides of a gap and none within."""
-    with served(Site(critical_gb10())) as address:
-        url = f"{address}/history?series=pool.ram.used_bytes"
-        with opened(browser, url) as page:
-            before, inside, after = ([start / 3600, (start + 200) / 3600] for start in (1750, 2050, 2330))
-            page.wait_for_selector(f"{BOX} .u-over")
-            page.wait_for_function(f"place => ({INK})(place) > 30", arg=before)
-            page.wait_for_function(f"place => ({INK})(place) > 30", arg=after)
+    places = "all => all.map((one) => ['x', 'width'].map((name) => parseFloat(one.getAttribute(name))))"
+    with (
+        served(Site(critical_gb10())) as address,
+        opened(browser, f"{address}/history?series=pool.ram.used_bytes") as page,
+    ):
+        page.wait_for_selector(f"{BOX} svg.past")
+        (_, before), (after, _) = page.evaluate(ENDS)
+        gap = page.locator(f"{BOX} .gap").evaluate_all(places)
 
-            assert page.evaluate(INK, inside) == 0
+    wide = [(at / 100, (at + width) / 100) for at, width in gap if width > 5]
+    assert wide == [(pytest.approx(before, abs=0.005), pytest.approx(after, abs=0.005))]
+
+
+def test_pointer_moves_the_tower_and_the_words_of_the_composition(browser: SharedBrowser) -> None:
+    """The pieces of the tower are those of the layers at the time under the pointer, and return to the end."""
+    heights = "all => all.slice(1, -1).map((one) => Number(one.getAttribute('height')))"
+    with served(Site(critical_gb10())) as address, opened(browser, f"{address}/history?range=1h") as page:
+        pieces, composition = page.locator(f"{BOX} .then rect"), page.locator(f"{BOX} >> xpath=.. >> css=.moment")
+        latest, words = pieces.evaluate_all(heights), composition.inner_text()
+        box = page.locator(f"{BOX} svg.past").bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 0.1 * box["width"], box["y"] + 80)
+        expect(composition).not_to_have_text(words)
+        then, used = pieces.evaluate_all(heights), composition.locator(".moment-used").inner_text()
+        page.mouse.move(5, 5)
+        expect(composition).to_contain_text("now")
+        again = pieces.evaluate_all(heights)
+
+    assert sum(then[:-1]) / 2 == pytest.approx(float(used.partition("%")[0]), abs=0.2)
+    assert sum(then[:-1]) < sum(latest[:-1])
+    assert again == latest
+
+
+def test_mark_of_an_event_shows_its_minutes(browser: SharedBrowser, daemon: RunningDaemon) -> None:
+    """A mark without an incident stays on the page; that of a kill opens its incident."""
+    with opened(browser, f"{daemon.url}/history?range=10m") as page:
+        page.evaluate("window.stays = true")
+        page.locator(f"{BOX} a[data-zoom]").first.click()
+        page.wait_for_url(re.compile("from="))
+        assert page.evaluate("window.stays")
+        page.goto(f"{daemon.url}/history?range=10m")
+        page.locator(f"{BOX} a:has(.t-critical)").first.click()
+        page.wait_for_url(re.compile("/incidents/"))
 
 
 def test_live_range_refreshes_while_visible(browser: SharedBrowser) -> None:
@@ -273,7 +288,7 @@ def test_fixed_range_does_not_refresh(browser: SharedBrowser) -> None:
 
 def test_stopped_daemon_is_stale_and_recovers(browser: SharedBrowser, daemon: RunningDaemon) -> None:
     with opened(browser, f"{daemon.url}/history", may_complain=True) as page:
-        page.wait_for_selector(f"{BOX} canvas")
+        page.wait_for_selector(f"{BOX} svg.past")
         daemon.process.send_signal(signal.SIGSTOP)
         try:
             expect(page.locator("body")).to_have_class(re.compile("stale"))
@@ -288,30 +303,16 @@ def test_page_without_javascript_has_charts_levels_and_form(browser: SharedBrows
         served(Site(critical_gb10())) as address,
         opened(browser, f"{address}/history", java_script_enabled=False) as page,
     ):
-        expect(page.locator(f"{BOX} polyline").first).to_be_visible()
+        expect(page.locator(f"{BOX} .curve").first).to_be_visible()
         expect(page.locator("#past-levels-ram")).to_contain_text("Critical for")
         page.get_by_text("What to draw").click()
         page.get_by_label("some tasks stalled", exact=True).check()
         page.get_by_role("button", name="Draw").click()
-        expect(page.locator("[data-chart=psi] polyline")).to_have_count(2)
+        expect(page.locator("[data-chart=psi] .curve")).to_have_count(2)
         page.get_by_role("link", name="24 h").click()
 
         assert asked(page)["range"] == "24h"
         assert "psi.some.ratio_10s" in asked(page)["series"]
-
-
-def test_dates_below_pictures_are_at_their_edges(browser: SharedBrowser) -> None:
-    """A chart may be this narrow beside another one, and browsers without JavaScript get whole dates."""
-    with (
-        served(Site(mig_server())) as address,
-        opened(browser, f"{address}/history", java_script_enabled=False) as page,
-    ):
-        page.set_viewport_size({"width": 600, "height": 800})
-        tops = "all => all.map((one) => Math.round(one.getBoundingClientRect().top))"
-        dates = page.locator(".past-chart .chart-edges time").evaluate_all(tops)
-
-    assert len(dates) >= 2
-    assert dates[::2] == dates[1::2]
 
 
 @pytest.mark.parametrize("query", ["?range=30d", "?series=" + "x" * 200], ids=["a month", "an error"])
@@ -333,4 +334,4 @@ def test_mark_appears_as_an_annotation(browser: SharedBrowser, daemon: RunningDa
 
         # It appears without a reload: the range is live.
         expect(page.locator(".past-mark").first).to_contain_text(text)
-        assert text in [flag["word"] for flag in page.evaluate(DATA)["flags"]]
+        expect(page.locator(f"{BOX} .flag-word.t-mark").first).to_have_text(re.compile(r"^\d+ Before <b>VAE"))

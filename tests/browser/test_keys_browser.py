@@ -108,7 +108,7 @@ def test_disabled_shortcuts_stay_disabled(page: Page) -> None:
 
 def test_history_keeps_its_own_keys(page: Page, address: str) -> None:
     page.goto(f"{address}/history?range=1h")
-    page.locator(".u-over").first.wait_for()
+    page.locator("[data-chart] svg.past").first.wait_for()
     page.locator("[data-chart]").first.focus()
     page.keyboard.press("+")
 

@@ -210,11 +210,11 @@ def test_checkout_takes_the_library_from_its_own_folder(kind: str, wanted: str) 
 
 
 def test_every_vendored_library_has_a_license_file() -> None:
-    """htmx, uPlot and Swagger UI keep their licenses, under the name and version of their files."""
+    """htmx and Swagger UI keep their licenses, under the name and version of their files."""
     names = {path.name for path in (ROOT / "web/memwatch_web/static/vendor").iterdir()}
     libraries = {name for name in names if name.endswith((".js", ".css"))}
 
-    assert {"htmx", "uplot", "swagger"} <= {name.partition("-")[0] for name in libraries}
+    assert {"htmx", "swagger"} <= {name.partition("-")[0] for name in libraries}
     for library in libraries:
         first = library.partition("-")[0]
         assert any(name.startswith(first) and "LICENSE" in name for name in names), library

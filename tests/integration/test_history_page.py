@@ -24,11 +24,12 @@ from memwatch.core.snapshot import Snapshot
 from memwatch_web.pages.history_data import HistoryInput
 from memwatch_web.pages.history_page import build_answer, try_query
 from memwatch_web.pages.history_view import HistoryView, RejectedQuery
+from memwatch_web.pages.landscape_page import UNITS
 from memwatch_web.pages.renderer import Pages
 from support.daemon_process import RunningDaemon, running_daemon
 from support.html_reader import Reader
 from support.paths import STATIC
-from support.sample_past import END, SECONDS, past_of
+from support.sample_past import END, past_of
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, hostile_names, mig_server
 
 PAGES = Pages()
@@ -118,10 +119,9 @@ def test_picture_of_a_pool_is_drawn_on_request(daemon: RunningDaemon) -> None:
     picture, unknown = daemon.get("/history/picture"), daemon.get("/history/picture?pool=none")
 
     assert picture.headers["content-type"] == "image/svg+xml"
-    points = [line.split() for line in re.findall(r'<polyline points="([^"]+)"', picture.text)]
-    heights = [float(point.partition(",")[2]) for line in points for point in line]
-    assert heights
-    assert all(0 <= height <= 200 for height in heights)
+    heights = [float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)(?=L|\")", picture.text)]
+    assert len(heights) > 2
+    assert all(34 <= height <= 234 for height in heights)
     assert unknown.status == 422
 
 
@@ -350,21 +350,25 @@ def test_time_at_a_level_is_an_upper_bound_at_low_resolution() -> None:
     assert re.search(r"Critical for up to \d+ min", day.charts[0].levels)
 
 
-def test_chart_without_javascript_has_a_gap() -> None:
-    """The line has one piece before the gap and one after it."""
+def test_chart_has_a_gap_in_its_line_and_in_its_layers() -> None:
+    """There is one piece before the gap and one after it, and the gap is drawn between them."""
     answer, body = shown(critical_gb10(), "range=1h&series=pool.ram.used_bytes")
 
     assert isinstance(answer, HistoryView)
-    before, after = answer.charts[0].figures[0].pieces
-    assert float(before.split()[-1].split(",")[0]) < 1000 * 2010 / SECONDS < float(after.split(",")[0])
-    assert body.count(b"<polyline") == 2
+    picture = answer.charts[0].picture
+    before, after = picture.traces[0].lines
+    (gap,) = [(at * UNITS, (at + width) * UNITS) for at, width in picture.gaps if width > 0.05]
+    assert before.points[-1][0] == pytest.approx(gap[0], abs=5)
+    assert after.points[0][0] == pytest.approx(gap[1], abs=5)
+    assert len([layer for layer in picture.layers if layer.kind == "devices"]) == 2
+    assert body.count(b'class="gap"') == len(picture.gaps)
 
 
 def test_empty_history_is_stated() -> None:
     assert "No history yet." in Reader(PAGES.page("history", CALM)).text
 
 
-def test_page_with_its_assets_is_below_120_kb() -> None:
+def test_page_with_its_assets_is_below_90_kb() -> None:
     """Compressed, for the largest page."""
     _, body = shown(mig_server())
     files = {
@@ -373,5 +377,5 @@ def test_page_with_its_assets_is_below_120_kb() -> None:
 
     sizes = [len(gzip.compress((STATIC / name.removeprefix("static/")).read_bytes())) for name in files]
 
-    assert len(sizes) >= 9
-    assert sum(sizes) + len(gzip.compress(body)) < 120_000
+    assert len(sizes) >= 8
+    assert sum(sizes) + len(gzip.compress(body)) < 90_000

@@ -41,7 +41,7 @@ def test_scripts_and_styles_are_compressed(daemon: RunningDaemon) -> None:
     }
     large = {name for name, path in files_under(FOLDER) if path.stat().st_size > MAX_COMPRESSED_BYTES}
 
-    assert {"app.css", "app.js", "vendor/htmx-4.0.1.min.js", "vendor/uplot-1.6.32.min.js"} <= packed
+    assert {"app.css", "app.js", "history.js", "vendor/htmx-4.0.1.min.js"} <= packed
     assert "icon-high.svg" not in packed
     assert large <= packed
     assert compress_if_smaller(b"abc") is None

@@ -1,4 +1,4 @@
-"""Data of a chart of the history: one pool over a range, as a stack."""
+"""A chart of the history: its data, its picture, and the events that it names."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 
+from memwatch.reporting.incidents.records import Incident
 from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.pages.history_chart import PLOT, TOP, list_steps, write_step
 from memwatch_web.pages.history_data import MIB
-from memwatch_web.pages.history_page import parse_pool_query
-from memwatch_web.pages.history_view import build_view
-from support.sample_past import GAP, SECONDS, past_of
+from memwatch_web.pages.history_page import build_answer, parse_pool_query, try_query
+from memwatch_web.pages.history_view import HistoryView, build_view
+from support.sample_past import GAP, SECONDS, SPIKE, past_of
 from support.sample_snapshots import critical_gb10
 
 SNAPSHOT = critical_gb10()
 PAST = past_of(SNAPSHOT)
 
 
+def view_of(query: str) -> HistoryView:
+    return build_view(PAST, parse_pool_query(PAST, QueryParams(query), SNAPSHOT), SNAPSHOT)
+
+
 def data_of(query: str) -> Mapping[str, Any]:
-    return build_view(PAST, parse_pool_query(PAST, QueryParams(query), SNAPSHOT), SNAPSHOT).data
+    return view_of(query).data
 
 
 def test_layers_of_the_stack_add_up_to_the_curve() -> None:
@@ -51,11 +58,72 @@ def test_gap_has_no_layers() -> None:
     assert set(inside) <= {None}
 
 
-def test_forecast_and_events_come_with_the_data() -> None:
-    data = data_of("range=1h&pool=ram")
+def test_forecast_and_events_are_drawn() -> None:
+    """The forecast reaches the top at the time that its words name, and the chart leaves room for it."""
+    picture = view_of("range=1h&pool=ram").charts[0].picture
 
-    assert data["charts"][0]["seconds_to_full"] == 40.0
-    assert "OOM kill" in [flag["word"] for flag in data["flags"]]
+    assert picture.full_at == picture.now + 40.0
+    assert picture.end == pytest.approx(SNAPSHOT.unix + 50.0, abs=10.0)
+    assert picture.forecast is not None
+    assert picture.forecast.points[-1][1] == TOP
+    assert "OOM killer: killed python (4242), 9.1 GiB" in [flag.title for flag in picture.flags]
+    assert " XID" in [flag.text for flag in picture.flags]
+
+
+def test_tower_is_the_composition_of_the_last_time() -> None:
+    """Its pieces stand on each other from the ground, at the scale of the plot."""
+    view = view_of("range=1h")
+    chart, pool = view.charts[0], SNAPSHOT.pools[0]
+    tower = chart.picture.tower
+
+    assert tower is not None
+    assert tower.used_ratio == pytest.approx(0.964, abs=0.002)
+    assert tower.is_now
+    ground = TOP + PLOT
+    for piece in tower.pieces:
+        assert piece.size_bytes is not None
+        assert piece.y + piece.height == pytest.approx(ground)
+        assert piece.height == pytest.approx(PLOT * piece.size_bytes / pool.size_bytes)
+        ground = piece.y
+
+
+def test_every_length_in_time_has_one_axis() -> None:
+    """All charts of a page have the same edges, also those that hold no pool."""
+    query = QueryParams("range=1h&series=pool.ram.used_bytes,psi.some.ratio_10s,self.cpu_seconds")
+    answer = build_answer(PAST, try_query(PAST, query, SNAPSHOT), SNAPSHOT)
+
+    assert isinstance(answer, HistoryView)
+    assert len(answer.charts) == 3
+    assert len({(one.picture.start, one.picture.now, one.picture.end) for one in answer.charts}) == 1
+
+
+@pytest.mark.parametrize(
+    ("top", "unit", "words"),
+    [
+        (1.0, "ratio", ["0%", "20%", "40%", "60%", "80%", "100%"]),
+        (128 * 2.0**30, "bytes", ["0 B", "32 GiB", "64 GiB", "96 GiB", "128 GiB"]),
+        (121.7 * 2.0**30, "bytes", ["0 B", "32 GiB", "64 GiB", "96 GiB", "121.7 GiB"]),
+        (7.0, "count", ["0", "2", "4", "6", "7"]),
+    ],
+)
+def test_axis_has_round_figures(top: float, unit: str, words: list[str]) -> None:
+    assert [write_step(value, unit) for value in list_steps(top, unit)] == words
+
+
+def test_event_of_an_incident_opens_its_page() -> None:
+    """Others show the minutes around them."""
+    unix = SNAPSHOT.unix - SECONDS + SPIKE.start
+    one = Incident("abc-1", "critical", "ram", "System RAM", unix - 1, unix + 60, "System RAM was critical")
+    events = [event for event in PAST.events if event.kind in ("level", "mark")]
+    past = replace(PAST, incidents=(one,), events=events)
+    view = build_view(past, parse_pool_query(past, QueryParams("range=1h"), SNAPSHOT), SNAPSHOT)
+    links = {entry.annotation.kind: entry.incident for entry in view.entries}
+
+    assert links["level"] == "incidents/abc-1"
+    assert links["mark"] == ""
+    flags = {flag.kind: flag for flag in view.charts[0].picture.flags}
+    assert flags["mark"].href.startswith("history?")
+    assert "incidents/abc-1" in {flag.href for flag in view.charts[0].picture.flags}
 
 
 @pytest.mark.parametrize(

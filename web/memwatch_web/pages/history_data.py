@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -13,13 +13,13 @@ from memwatch.core.events import Event
 from memwatch.core.model import Absent, Pool, Share
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.history.tier import TierSpec
+from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.composition import build_layers, find_sources, split
 from memwatch.reporting.render.words import duration, timestamp
 from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history.tiers import Bucket
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.charts import (
-    DASHES,
     Annotation,
     Chart,
     Curve,
@@ -30,7 +30,6 @@ from memwatch_web.pages.charts import (
     build_older_annotations,
     find_gaps,
     find_level_spans,
-    find_pool,
     find_restarts,
 )
 
@@ -195,12 +194,16 @@ MAX_STACKED = 4
 
 
 class HistoryInput(Struct, frozen=True):
-    """The stored history. `to_wall`: Unix time minus boot time, in seconds. `events`: newest first."""
+    """The stored history. `to_wall`: Unix time minus boot time, in seconds. `events`: newest first.
+
+    `incidents`: those that are kept.
+    """
 
     history: AllSeries
     to_wall: float
     tiers: Sequence[TierSpec]
     events: Sequence[Event]
+    incidents: Sequence[Incident] = ()
 
     def buckets(self, name: str, window: TimeWindow) -> list[Bucket]:
         """Return a series of the window with Unix times. Empty if the series does not exist yet."""
@@ -284,8 +287,8 @@ Json = dict[str, Any]
 MIB = 1 << 20
 
 
-def build_data(found: WindowData, numbered: Iterable[tuple[int, Annotation]], snapshot: Snapshot) -> Json:
-    """Return the chart data, with fewer digits than the API. `numbered`: the flags listed below the charts."""
+def build_data(found: WindowData, snapshot: Snapshot) -> Json:
+    """Return the figures under the pointer, with fewer digits than the API."""
     window = found.window
     charts = [_chart_data(chart, found, snapshot) for chart in found.charts]
     _send_times_once([curve for chart in charts for curve in chart["curves"]])
@@ -297,8 +300,6 @@ def build_data(found: WindowData, numbered: Iterable[tuple[int, Annotation]], sn
         "grain_seconds": window.grain_seconds,
         "poll_seconds": window.range.poll_seconds,
         "charts": charts,
-        "gaps": [[gap.start, gap.end] for gap in found.gaps],
-        "flags": [_flag_data(number, flag, snapshot) for number, flag in numbered],
     }
 
 
@@ -306,12 +307,8 @@ def _chart_data(chart: Chart, found: WindowData, snapshot: Snapshot) -> Json:
     pool = next((one for one in found.stacked if one.id == chart.id), None)
     return {
         "id": chart.id,
-        "label": chart.label,
         "unit": chart.unit,
-        "top": chart.top,
         "stack": build_stack(pool, found, snapshot) if pool else None,
-        "seconds_to_full": find_seconds_to_full(chart.id, snapshot),
-        "runs": [[run.start, run.end, run.level.word] for run in found.spans_behind(chart)],
         "curves": [_curve_data(curve, found.buckets[curve.name], chart.unit) for curve in chart.curves],
     }
 
@@ -329,7 +326,6 @@ def build_stack(pool: Pool, found: WindowData, snapshot: Snapshot) -> Json:
         "layers": [
             {
                 "holder": layer.holder,
-                "label": layer.label,
                 "values": [
                     None if column[number] is None else round((column[number] or 0) / MIB) for column in columns
                 ],
@@ -365,12 +361,6 @@ def by_time(buckets: Sequence[Bucket]) -> dict[float, float | None]:
     return {one.boottime: one.average for one in buckets}
 
 
-def _flag_data(number: int, flag: Annotation, snapshot: Snapshot) -> Json:
-    """Return one flag. Level changes appear in the chart of their pool, other events in all charts."""
-    place = find_pool(flag.target, snapshot) if flag.kind == "level" and flag.target else None
-    return {"unix": flag.unix, "number": number, "word": flag.word, "kind": flag.kind, "chart": place}
-
-
 def _round(value: float, places: int) -> float:
     return round(value, places) if places > 0 else round(round(value), places)
 
@@ -391,8 +381,6 @@ def _curve_data(curve: Curve, buckets: Sequence[Bucket], unit: str) -> Json:
     short = [_shorten(one, unit) for one in buckets]
     return {
         "name": curve.name,
-        "colour": curve.colour,
-        "dash": DASHES[curve.dash % len(DASHES)],
         "unix": [round(one.boottime, 1) for one in buckets],
         "avg": [mean for mean, _, _ in short],
         "below": [below for _, below, _ in short],

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.words import timestamp
 from memwatch_monitor.history_recorder import HistoryRecorder
+from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.loop import Monitor
 from memwatch_web.api.history_parameters import MAX_SERIES, instant, parse_names
 from memwatch_web.asgi.latest_snapshot import stalled_seconds
@@ -43,6 +44,7 @@ def build_input(monitor: Monitor) -> HistoryInput:
         monitor.to_wall(0.0),
         monitor.rules.tier_specs,
         monitor.events.latest(MAX_EVENTS),
+        monitor.features.get(IncidentObserver).log.heads(),
     )
 
 

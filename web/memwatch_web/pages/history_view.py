@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.model import Absent
 from memwatch.core.snapshot import Level, Snapshot
+from memwatch.reporting.incidents.records import Incident
+from memwatch.reporting.render.memory_map import build_maps
 from memwatch.reporting.render.words import duration, timestamp
 from memwatch_monitor.history.tiers import Bucket
 from memwatch_web.api.history_parameters import build_file_name
-from memwatch_web.pages.charts import Annotation, Chart, Curve, Gap, build_charts, most_telling
+from memwatch_web.pages.charts import Annotation, Chart, Curve, Gap, build_charts, find_pool, most_telling
+from memwatch_web.pages.history_chart import ChartPicture, EventMark, draw_chart, find_edges
 from memwatch_web.pages.history_data import (
     MAX_STACKED,
     HistoryInput,
@@ -26,13 +29,13 @@ from memwatch_web.pages.history_data import (
     available_ranges,
     build_data,
     build_moves,
+    find_seconds_to_full,
     query_window,
 )
-from memwatch_web.pages.server_charts import HEIGHT, WIDTH
 
-# Points of the chart that the server draws for browsers without JavaScript.
-PICTURE_POINTS = 120
 AROUND_SECONDS = 300.0
+# An event may be recorded this long before or after its incident.
+LATE_SECONDS = 5.0
 # The last value is current if it is at most this number of points old.
 RECENT = 3
 EXACT_SECONDS = 10.0
@@ -74,10 +77,7 @@ def link(path: str, range_name: str, series: Sequence[str], series_slice: Window
 
 
 class SeriesSummary(Struct, frozen=True):
-    """Statistics of one series, and its line for browsers without JavaScript.
-
-    `last` is None if the series ended before the end of the window.
-    """
+    """Statistics of one series. `last` is None if the series ended before the end of the window."""
 
     curve: Curve
     minimum: float | None
@@ -85,7 +85,6 @@ class SeriesSummary(Struct, frozen=True):
     maximum: float | None
     maximum_unix: float | None
     last: float | None
-    pieces: tuple[str, ...]
 
 
 class ChartView(Struct, frozen=True):
@@ -94,19 +93,25 @@ class ChartView(Struct, frozen=True):
     chart: Chart
     figures: tuple[SeriesSummary, ...]
     top: float
+    picture: ChartPicture
     levels: str
 
 
 class EventEntry(Struct, frozen=True):
-    """An event in the list, with a link to the minutes around it. `number`: its label in the charts."""
+    """An event in the list, with a link to the minutes around it. `number`: its label in the charts.
+
+    `incident`: the page of its incident, empty without one. `chart`: the only chart that shows it, None for all.
+    """
 
     number: int
     annotation: Annotation
     href: str
+    incident: str = ""
+    chart: str | None = None
 
 
 class HistoryView(Struct, frozen=True):
-    """The part of the page that depends on the window. `data`: chart data for the script."""
+    """The part of the page that depends on the window. `data`: figures under the pointer, for the script."""
 
     query: HistoryQuery
     moves: Moves
@@ -128,11 +133,6 @@ class HistoryView(Struct, frozen=True):
     @property
     def usual_href(self) -> str:
         return replace(self.query, series=()).href(WindowLink())
-
-    @property
-    def stacked(self) -> frozenset[str]:
-        """Return the charts that show the composition of a pool."""
-        return frozenset(chart["id"] for chart in self.data["charts"] if chart["stack"])
 
     @property
     def not_stacked(self) -> int:
@@ -165,34 +165,68 @@ def build_view(past: HistoryInput, query: HistoryQuery, snapshot: Snapshot) -> H
     """Build the view of one window."""
     window, now = query.window, snapshot.unix
     found = query_window(past, window, query.names, snapshot)
-    numbered = list(enumerate(most_telling(found.annotations), 1))
+    telling = enumerate(most_telling(found.annotations), 1)
+    entries = tuple(_entry(number, flag, query, past.incidents, snapshot) for number, flag in telling)
     return HistoryView(
         query=query,
         moves=build_moves(window, now, past.tiers),
         ranges=available_ranges(past.tiers),
-        charts=tuple(_build_chart(chart, found) for chart in found.charts),
+        charts=tuple(_build_charts(found, entries, snapshot)),
         gaps=found.gaps,
-        entries=tuple(_entry(number, flag, query, now) for number, flag in numbered),
-        left_out=len(found.annotations) - len(numbered),
+        entries=entries,
+        left_out=len(found.annotations) - len(entries),
         choices=build_charts([*past.history.current_names(), *query.names], snapshot, past.history.titles()),
         file_name=build_file_name(snapshot.host, window.start, window.end),
         known_since=max(now - max(tier.seconds for tier in past.tiers), past.history.start + past.to_wall),
-        data=build_data(found, numbered, snapshot),
+        data=build_data(found, snapshot),
     )
 
 
-def _entry(number: int, flag: Annotation, query: HistoryQuery, now: float) -> EventEntry:
+def _entry(
+    number: int, flag: Annotation, query: HistoryQuery, incidents: Iterable[Incident], snapshot: Snapshot
+) -> EventEntry:
+    now = snapshot.unix
     around = min(AROUND_SECONDS, query.window.seconds / 4)
-    return EventEntry(number, flag, query.href(WindowLink(flag.unix - around, min(flag.unix + around, now))))
+    href = query.href(WindowLink(flag.unix - around, min(flag.unix + around, now)))
+    about = next((one.id for one in incidents if _is_about(flag, one, now)), None)
+    chart = find_pool(flag.target, snapshot) if flag.kind == "level" and flag.target else None
+    return EventEntry(number, flag, href, f"incidents/{about}" if about else "", chart)
 
 
-def _build_chart(chart: Chart, found: WindowData) -> ChartView:
-    buckets = [found.buckets[curve.name] for curve in chart.curves]
-    most = max((bucket.maximum or 0.0 for its_buckets in buckets for bucket in its_buckets), default=0.0)
-    top = max(chart.top or 0.0, most) or 1.0
-    pairs = zip(chart.curves, buckets, strict=True)
-    figures = [_figures(curve, its_buckets, found, top) for curve, its_buckets in pairs]
-    return ChartView(chart, tuple(figures), top, levels_in_words(chart, found))
+def _is_about(flag: Annotation, one: Incident, now: float) -> bool:
+    """Check that an event of a pool is within an incident of that pool, give or take a late record."""
+    ended = now if one.ended is None else one.ended
+    is_within = one.began - LATE_SECONDS <= flag.unix <= ended + LATE_SECONDS
+    return flag.kind in ("level", "oom_kill") and flag.target == one.target and is_within
+
+
+def _build_charts(found: WindowData, entries: Sequence[EventEntry], snapshot: Snapshot) -> Iterator[ChartView]:
+    thresholds = {one.target: one.thresholds for one in snapshot.pressure if not isinstance(one.thresholds, Absent)}
+    marks = {one.whole.id: one.marks for one in build_maps(snapshot, thresholds)}
+    full = {pool.id: find_seconds_to_full(pool.id, snapshot) for pool in found.stacked}
+    edges = find_edges(found.window, found.until, full.values())
+    events = [
+        EventMark(one.number, one.annotation, one.incident or one.href, bool(one.incident), one.chart)
+        for one in entries
+    ]
+    for chart in found.charts:
+        # Thresholds of a chart of ratios are those of the first pool that has some.
+        its = (
+            marks[chart.id]
+            if chart.id in full
+            else next(iter(marks.values()), ())
+            if chart.id == "pressure"
+            else ()
+        )
+        most = max((one.maximum or 0.0 for curve in chart.curves for one in found.buckets[curve.name]), default=0.0)
+        top = max(chart.top or 0.0, most if chart.top else 1.08 * most) or 1.0
+        yield ChartView(
+            chart,
+            tuple(_figures(curve, found.buckets[curve.name], found) for curve in chart.curves),
+            top,
+            draw_chart(chart, found, top, edges, its, events, snapshot, full.get(chart.id)),
+            levels_in_words(chart, found),
+        )
 
 
 def levels_in_words(chart: Chart, found: WindowData) -> str:
@@ -210,10 +244,10 @@ def levels_in_words(chart: Chart, found: WindowData) -> str:
     return f"{text} ({duration(recorded)} recorded)." if found.gaps else f"{text}."
 
 
-def _figures(curve: Curve, buckets: Sequence[Bucket], found: WindowData, top: float) -> SeriesSummary:
+def _figures(curve: Curve, buckets: Sequence[Bucket], found: WindowData) -> SeriesSummary:
     known = [one for one in buckets if one.average is not None]
     if not known:
-        return SeriesSummary(curve, None, None, None, None, None, ())
+        return SeriesSummary(curve, None, None, None, None, None)
     highest = max(known, key=lambda one: one.maximum or 0.0)
     return SeriesSummary(
         curve=curve,
@@ -222,18 +256,4 @@ def _figures(curve: Curve, buckets: Sequence[Bucket], found: WindowData, top: fl
         maximum=highest.maximum,
         maximum_unix=highest.boottime,
         last=known[-1].average if found.until - known[-1].boottime < RECENT * found.steps[curve.name] else None,
-        pieces=tuple(_pieces(buckets, found.window, top)),
     )
-
-
-def _pieces(buckets: Sequence[Bucket], window: TimeWindow, top: float) -> list[str]:
-    """Return the maxima as lists of SVG points, one for each range without a gap."""
-    pieces = []
-    for known, series_slice in groupby(buckets, key=lambda one: one.maximum is not None):
-        most: dict[int, float] = {}
-        for one in series_slice if known else ():
-            slot = int((one.boottime - window.start) / window.seconds * PICTURE_POINTS)
-            most[slot] = max(most.get(slot, 0.0), one.maximum or 0.0)
-        points = [(slot / PICTURE_POINTS * WIDTH, (1 - value / top) * HEIGHT) for slot, value in most.items()]
-        pieces.append(" ".join(f"{x:.0f},{y:.0f}" for x, y in points))
-    return [piece for piece in pieces if piece]

@@ -554,12 +554,10 @@ def _draw_past(one: MemoryMap, past: Past, height: float, wide: bool, top: float
     span = window.end - window.start
     now = (past.end - past.start) / span
     frame = Rectangle(0.0, top, UNITS, height)
-    found = draw_layers(window, one.whole.size_bytes, frame)
+    memory = draw_memory(window, one.whole.size_bytes, frame)
     strip = [_round_area(area) for area in draw_levels(window, Rectangle(0.0, top - STRIP, UNITS, STRIP))]
     wash = [_round_area(area) for area in draw_levels(window, frame) if area.kind != "level-low"]
-    memory = [_down_to_ground(area, frame) for area in reversed(found.areas) if area.kind != "page_cache"]
-    drawing = Drawing((*memory, *strip), (), tuple(map(_round, found.lines)))
-    covers = tuple(_round_cover(area) for area in _cover_cache(found.areas, frame))
+    drawing = Drawing((*memory.areas, *strip), (), memory.lines)
     held = sum(layer.sizes[-1] or 0.0 for layer in past.layers[:-1])
     y = frame.ground - min(1.0, held / one.whole.size_bytes) * height if past.times else None
     if past.full_at is not None and y is not None and past.full_at > past.end:
@@ -571,16 +569,37 @@ def _draw_past(one: MemoryMap, past: Past, height: float, wide: bool, top: float
     return PastPicture(
         past,
         drawing,
-        covers,
+        memory.covers,
         tuple(wash),
         tuple(_draw_ahead(window, now, one.whole.size_bytes, frame)) if ahead else (),
         now,
         window.end,
         flags,
         (*named, *_name_full(past, top)),
-        tuple(_list_times(window, now, wide)),
+        tuple(list_times(window.start, window.end, now, past.end_word, wide)),
         stopped,
         0.0 if stopped is None else max(0.0, stopped - past.start) / span,
+    )
+
+
+class Memory(Struct, frozen=True):
+    """Layers of a past, each down to the ground and the lowest one last, and the line of used memory.
+
+    `covers`: what is not page cache, over a ground of page cache.
+    """
+
+    areas: tuple[Line, ...]
+    covers: tuple[Line, ...]
+    lines: tuple[Line, ...]
+
+
+def draw_memory(past: Past, size_bytes: float, frame: Rectangle) -> Memory:
+    """Draw the layers of a past, with few points."""
+    found = draw_layers(past, size_bytes, frame)
+    return Memory(
+        tuple(_down_to_ground(area, frame) for area in reversed(found.areas) if area.kind != "page_cache"),
+        tuple(_round_cover(area) for area in _cover_cache(found.areas, frame)),
+        tuple(map(_round, found.lines)),
     )
 
 
@@ -730,19 +749,26 @@ def _name_layer(one: MemoryMap, kind: str) -> str:
 
 
 # Steps between times below a past, in seconds.
-TIME_STEPS = (60, 120, 300, 600, 1800, 3600, 7200, 14_400, 43_200, 86_400, 172_800, 432_000)
+DAY_SECONDS = 86_400
+MINUTES = (60, 120, 300, 600, 1800, 3600, 7200, 14_400, 43_200)
+TIME_STEPS = (2, 5, 10, 30, *MINUTES, DAY_SECONDS, 172_800, 432_000, 864_000)
 
 
-def _list_times(past: Past, now: float, wide: bool) -> Iterator[Word]:
-    """Yield round times of day, and now."""
-    span = past.end - past.start
+def list_times(start: float, end: float, now: float, end_word: str, wide: bool = True) -> Iterator[Word]:
+    """Yield round times between two edges in Unix seconds, and the word of the end of the data, if any.
+
+    `now`: its place, 0 to 1. The kind is the unit of the step: "seconds", "minutes" or "day".
+    """
+    span = end - start
     step = next((one for one in TIME_STEPS if span / one <= (5.5 if wide else 3.2)), TIME_STEPS[-1])
-    first = math.ceil(past.start / step)
-    for number in range(first, int(past.end // step) + 1):
-        at = (number * step - past.start) / span
-        if 0.06 <= at <= now - (0.13 if wide else 0.3):
-            yield Word(at, 0.0, "", 0.0, "middle", "muted", unix=float(number * step))
-    yield Word(now, 0.0, past.end_word, 0.0, "middle" if now < 0.96 else "end")
+    kind = "seconds" if step < MINUTES[0] else "day" if step >= DAY_SECONDS else "minutes"
+    last = now - (0.13 if wide else 0.3) if end_word else 0.94
+    for number in range(math.ceil(start / step), int(end // step) + 1):
+        at = (number * step - start) / span
+        if 0.06 <= at <= last:
+            yield Word(at, 0.0, "", 0.0, "middle", kind, unix=float(number * step))
+    if end_word:
+        yield Word(now, 0.0, end_word, 0.0, "middle" if now < 0.96 else "end")
 
 
 def _draw_sliver(one: MemoryMap, scale: float, scene: Scene) -> Sliver:

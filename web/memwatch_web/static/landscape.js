@@ -16,14 +16,8 @@
   let isAsking = false;
   const parts = new Map(); // of now, while an earlier time is shown
 
-  const spanOf = (past) => ({ start: Number(past.dataset.start), end: Number(past.dataset.end), now: Number(past.dataset.now) });
+  const { spanOf, timeAt } = Scrub;
   const firstPast = () => live.querySelector("svg.past");
-
-  function timeAt(past, x) {
-    const box = past.getBoundingClientRect();
-    const { start, end, now } = spanOf(past);
-    return Math.min(now, start + (end - start) * Math.min(1, Math.max(0, (x - box.left) / box.width)));
-  }
 
   // The stream morphs around these parts meanwhile.
   function hold() {
@@ -46,12 +40,8 @@
 
   function point() {
     for (const past of live.querySelectorAll("svg.past")) {
-      const { start, end, now } = spanOf(past);
-      const cursor = past.querySelector(".cursor");
-      const place = `${(((wanted ?? now) - start) / (end - start)) * 100}%`;
-      cursor.setAttribute("x1", place);
-      cursor.setAttribute("x2", place);
-      cursor.setAttribute("visibility", wanted === null ? "hidden" : "visible");
+      const { start, now } = spanOf(past);
+      Scrub.point(past, wanted);
       const slider = past.querySelector(".past-slider");
       slider?.setAttribute("aria-valuenow", Math.round((100 * ((wanted ?? now) - start)) / (now - start)));
       slider?.setAttribute("aria-valuetext", wanted === null ? "now" : new Date(wanted * 1000).toLocaleTimeString([], { hourCycle: "h23" }));

@@ -7,6 +7,7 @@
 const Times = (() => {
   const day = (date, year) => date.toLocaleDateString([], { day: "numeric", month: "short", year });
   const MINUTES = { hour: "2-digit", minute: "2-digit" };
+  const HALF_DAY = 43200;
   const clock = (date, parts) => date.toLocaleTimeString([], { hourCycle: "h23", ...parts });
 
   // With the date if it is not today, and the year if it is not this one.
@@ -24,13 +25,19 @@ const Times = (() => {
       // On a page about one moment the date is in its heading.
       time.textContent = "clock" in time.dataset ? clock(date, parts) : words(date, parts);
     }
-    // Words in a picture have no room for a date.
-    for (const word of root.querySelectorAll("[data-unix]")) {
-      word.textContent = clock(new Date(word.dataset.unix * 1000), "minutes" in word.dataset ? MINUTES : {});
-    }
+    // Words in a picture have no room for a date, unless they stand for a whole day.
+    for (const word of root.querySelectorAll("[data-unix]")) word.textContent = short(Number(word.dataset.unix), word.dataset);
+  }
+
+  function short(unix, { day: isDay, minutes: isMinutes }) {
+    if (isDay !== undefined) return day(new Date((unix + HALF_DAY) * 1000)); // the nearest midnight of this zone
+    const date = new Date(unix * 1000);
+    const text = clock(date, isMinutes === undefined ? {} : MINUTES);
+    return text === "00:00" ? day(date) : text;
   }
 
   const minutes = (unix) => words(new Date(unix * 1000), MINUTES);
+  const moment = (unix) => words(new Date(unix * 1000), {});
 
   function zone() {
     const parts = new Intl.DateTimeFormat([], { timeZoneName: "short" }).formatToParts();
@@ -39,7 +46,7 @@ const Times = (() => {
 
   localise(document);
   document.getElementById("zone").textContent = `Times in ${zone()}`;
-  return { localise, minutes };
+  return { localise, minutes, moment };
 })();
 
 // Commands to copy. Without permission, or over plain http, the command is shown to be selected.

@@ -508,7 +508,7 @@ def _place_time(past: Past, frame: Rectangle, unix: float) -> float:
     return frame.x + frame.width * min(1.0, max(0.0, (unix - past.start) / (past.end - past.start)))
 
 
-def draw_layers(past: Past, size_bytes: int, frame: Rectangle) -> Drawing:
+def draw_layers(past: Past, size_bytes: float, frame: Rectangle) -> Drawing:
     """Draw the layers over time at the scale of the frame, and the line of used memory."""
 
     def place_bytes(size: float) -> float:
