@@ -143,16 +143,18 @@ class Pool(Struct, frozen=True):
     id: str
     kind: PoolKind
     label: str
-    size_bytes: int
-    used_bytes: Bytes
-    available_bytes: Bytes
+    size_bytes: Annotated[int, Doc("Physical size of a pool in bytes. Pools do not overlap and may be summed.")]
+    used_bytes: Annotated[Bytes, Doc("Used memory of a pool in bytes; used + available = size.")]
+    available_bytes: Annotated[Bytes, Doc("Memory of a pool that can be allocated without swapping, in bytes.")]
     source: str
     quality: Quality
     free_bytes: Annotated[
-        Bytes, Doc("Completely unused memory (MemFree on Linux); page cache is available, not free.")
+        Bytes, Doc("Free memory of a pool in bytes (MemFree on Linux). Page cache is available, not free.")
     ] = Absent.NOT_SUPPORTED
     reserved_bytes: Bytes = Absent.NOT_SUPPORTED
-    unattributed_bytes: Annotated[Bytes, Doc("Used memory not attributed to any holder.")] = Absent.NOT_SUPPORTED
+    unattributed_bytes: Annotated[
+        Bytes, Doc("Used memory of a pool that is not attributed to any holder, in bytes.")
+    ] = Absent.NOT_SUPPORTED
     overlap: Annotated[bool, Doc("True if the known holders add up to more than is used.")] = False
     set_aside_bytes: Annotated[
         int, Doc("Reserved for one purpose (huge pages); excluded from the pressure ratio.")
@@ -199,10 +201,16 @@ class Share(Struct, frozen=True):
     kind: ShareKind
     label: str
     within: str
-    used_bytes: Bytes
+    used_bytes: Annotated[
+        Bytes,
+        Doc(
+            "Used memory of a share in bytes. A share is part of a pool or of another share: never add shares to "
+            "pools."
+        ),
+    ]
     source: str
     quality: Quality
-    limit_bytes: Bytes = Absent.NOT_SUPPORTED
+    limit_bytes: Annotated[Bytes, Doc("Limit of a share in bytes.")] = Absent.NOT_SUPPORTED
     device: Annotated[str | None, Doc("Device that it belongs to; null for memory of no device.")] = None
     note: Annotated[str | None, Doc("Explains the figures; null if there is nothing to explain.")] = None
     peak_bytes: Annotated[Bytes, Doc("Highest use since the cgroup was created, of a limit on GPU memory.")] = (
@@ -296,10 +304,14 @@ class Device(Struct, frozen=True):
     driver: Words = Absent.NOT_READ
     allocates_from: tuple[str, ...] = ()
     headroom_bytes: Annotated[
-        Bytes, Doc("Memory that can be allocated now: what is free without reclaim of page cache.")
+        Bytes, Doc("Memory that can be allocated on a device now, without reclaim of page cache, in bytes.")
     ] = Absent.NOT_AVAILABLE
     headroom_after_reclaim_bytes: Annotated[
-        Bytes, Doc("Memory that can be allocated once the kernel has reclaimed page cache; the same for VRAM.")
+        Bytes,
+        Doc(
+            "Memory that can be allocated on a device once the kernel has reclaimed page cache, in bytes; the same "
+            "for VRAM."
+        ),
     ] = Absent.NOT_AVAILABLE
     state: str = "ok"
     evidence: tuple[str, ...] = ()
@@ -315,14 +327,16 @@ class Device(Struct, frozen=True):
     api_free_bytes: Annotated[
         Mapping[str, Bytes], Doc("Free memory as reported by each API.", examples=({"cuda": 2147483648},))
     ] = field(default_factory=dict)
-    busy_ratio: Annotated[float | Absent, Doc("Fraction of time the device was busy, 0–1.")] = Absent.NOT_READ
-    memory_busy_ratio: Annotated[float | Absent, Doc("Fraction of time its memory was read or written, 0–1.")] = (
+    busy_ratio: Annotated[float | Absent, Doc("Fraction of time a device was busy, 0–1.")] = Absent.NOT_READ
+    memory_busy_ratio: Annotated[
+        float | Absent, Doc("Fraction of time the memory of a device was read or written, 0–1.")
+    ] = Absent.NOT_READ
+    temperature_celsius: Annotated[float | Absent, Doc("Temperature of a device in degrees Celsius.")] = (
         Absent.NOT_READ
     )
-    temperature_celsius: Annotated[float | Absent, Doc("Temperature of the device.")] = Absent.NOT_READ
-    power_watts: Annotated[float | Absent, Doc("Power of the device; on a Jetson, of the rail in `details`.")] = (
-        Absent.NOT_READ
-    )
+    power_watts: Annotated[
+        float | Absent, Doc("Power of a device in watts; on a Jetson, of the rail in `details`.")
+    ] = Absent.NOT_READ
     clock_hertz: Annotated[
         Mapping[str, int] | Absent, Doc("Clocks by name: sm, graphics or memory.", examples=({"sm": 1980000000},))
     ] = Absent.NOT_READ

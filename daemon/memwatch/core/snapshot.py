@@ -184,10 +184,14 @@ class Machine(Struct, frozen=True):
 class Swap(Struct, frozen=True):
     """Swap space; never capacity. `zswap_memory_bytes` of System RAM hold `zswap_stored_bytes` of pages."""
 
-    size_bytes: int
-    used_bytes: int
-    zswap_stored_bytes: Bytes = Absent.NOT_SUPPORTED
-    zswap_memory_bytes: Bytes = Absent.NOT_SUPPORTED
+    size_bytes: Annotated[int, Doc("Size of swap in bytes; never counted as memory for a GPU.")]
+    used_bytes: Annotated[int, Doc("Used swap in bytes.")]
+    zswap_stored_bytes: Annotated[Bytes, Doc("Size of the pages in zswap before compression, in bytes.")] = (
+        Absent.NOT_SUPPORTED
+    )
+    zswap_memory_bytes: Annotated[
+        Bytes, Doc("Memory that zswap uses, in bytes. Part of the kernel's memory in System RAM.")
+    ] = Absent.NOT_SUPPORTED
 
     def __post_init__(self) -> None:
         refuse_negative(self, ("size_bytes", "used_bytes"), "swap")
@@ -196,18 +200,22 @@ class Swap(Struct, frozen=True):
 class Zram(Struct, frozen=True):
     """Compressed block devices, mostly used as swap: `memory_bytes` of System RAM hold `stored_bytes`."""
 
-    stored_bytes: Bytes
-    memory_bytes: Bytes
+    stored_bytes: Annotated[Bytes, Doc("Size of the data in zram devices before compression, in bytes.")]
+    memory_bytes: Annotated[
+        Bytes, Doc("Memory that zram devices use, in bytes. Part of the kernel's memory in System RAM.")
+    ]
 
     def __post_init__(self) -> None:
         refuse_negative(self, ("stored_bytes", "memory_bytes"), "zram")
 
 
 class ZfsCache(Struct, frozen=True):
-    """ZFS's cache (ARC): its size, and the size below which it does not shrink."""
+    """ZFS's cache (ARC)."""
 
-    size_bytes: int
-    minimum_bytes: int
+    size_bytes: Annotated[
+        int, Doc("Size of ZFS's cache (ARC) in bytes. The part above its minimum counts as available.")
+    ]
+    minimum_bytes: Annotated[int, Doc("Size below which ZFS does not shrink its cache, in bytes.")]
 
     def __post_init__(self) -> None:
         refuse_negative(self, ("size_bytes", "minimum_bytes"), "ZFS cache")
@@ -240,7 +248,6 @@ class Node(Struct, frozen=True):
     """A NUMA node. `available_bytes` is free memory, file cache and reclaimable slab: nodes have no MemAvailable.
 
     `contents` is from the kernel; the parts need not add up to the used memory.
-    `largest_free_block_bytes` falls with fragmentation. `free_large_blocks_bytes` counts blocks of at least 4 MiB.
     """
 
     id: int
@@ -248,8 +255,12 @@ class Node(Struct, frozen=True):
     available_bytes: Bytes = Absent.NOT_AVAILABLE
     free_bytes: Bytes = Absent.NOT_AVAILABLE
     has_cpus: bool | Absent = Absent.NOT_AVAILABLE
-    largest_free_block_bytes: Bytes = Absent.NOT_AVAILABLE
-    free_large_blocks_bytes: Bytes = Absent.NOT_AVAILABLE
+    largest_free_block_bytes: Annotated[
+        Bytes, Doc("Largest free block of physical memory on a NUMA node in bytes; falls with fragmentation.")
+    ] = Absent.NOT_AVAILABLE
+    free_large_blocks_bytes: Annotated[
+        Bytes, Doc("Free memory of a NUMA node in blocks of at least 4 MiB, in bytes.")
+    ] = Absent.NOT_AVAILABLE
     contents: Annotated[tuple[Content, ...], Doc("Breakdown of used memory, for a node without CPUs.")] = ()
     quality: Annotated[
         Quality | Absent, Doc("Of available_bytes: estimated if a line was left out that the others refute.")
@@ -280,8 +291,13 @@ class Tegrastats(Struct, frozen=True):
     Fewer blocks mean less free memory, smaller blocks fragmentation.
     """
 
-    largest_free_blocks: Annotated[int, Doc("Number of free blocks of the largest size.")]
-    largest_free_block_bytes: Annotated[int, Doc("At most 4 MiB; falls with fragmentation.")]
+    largest_free_blocks: Annotated[
+        int, Doc("Number of free blocks of the largest size, as reported by tegrastats.")
+    ]
+    largest_free_block_bytes: Annotated[
+        int,
+        Doc("Largest free block reported by tegrastats in bytes, at most 4 MiB; falls with fragmentation."),
+    ]
 
     def __post_init__(self) -> None:
         refuse_negative(self, ("largest_free_blocks", "largest_free_block_bytes"), "tegrastats")
@@ -312,10 +328,13 @@ class Kernel(Struct, frozen=True):
     )
     pswpin_total: Annotated[int | Absent, Doc("Pages read from swap.")] = Absent.NOT_AVAILABLE
     pswpout_total: Annotated[int | Absent, Doc("Pages written to swap.")] = Absent.NOT_AVAILABLE
-    mlocked_bytes: Annotated[Bytes, Doc("Memory locked by programs (mlock).")] = Absent.NOT_AVAILABLE
-    unevictable_bytes: Annotated[Bytes, Doc("Memory that reclaim skips; contains the locked memory.")] = (
+    mlocked_bytes: Annotated[Bytes, Doc("Memory that programs locked with mlock, in bytes (Mlocked).")] = (
         Absent.NOT_AVAILABLE
     )
+    unevictable_bytes: Annotated[
+        Bytes,
+        Doc("Memory that the kernel cannot reclaim, locked memory included, in bytes (Unevictable)."),
+    ] = Absent.NOT_AVAILABLE
 
 
 class ProcessScan(Struct, frozen=True):

@@ -13,6 +13,7 @@ from memwatch.core.model import Absent, Bytes, Device
 from memwatch.core.snapshot import Level
 from memwatch.core.wire import ABSENT, Description, Form, Shape, Wire
 from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch_web.metrics.samples import gauges
 from support.api_schema import check_answer
 from support.sample_snapshots import SAMPLES
 
@@ -57,7 +58,7 @@ EXAMPLE = Whole("A", Level.HIGH, (Part("fast", Absent.STALE),), {"x": 1, "y": Ab
 
 
 def test_figure_of_a_device_needs_one_field() -> None:
-    """A new field is in JSON, in the description and in the decoder."""
+    """A new field is in JSON, in the description and in the decoder. A line with its name shows it in /metrics."""
     cooled = Cooled("gpu0", "NVIDIA", "GPU", SAMPLES["critical_gb10"]().devices[0].architecture, fan_rpm=900)
     wire, unread = Wire(), Cooled("gpu0", "NVIDIA", "GPU", cooled.architecture)
     description = Description(wire)
@@ -72,6 +73,11 @@ def test_figure_of_a_device_needs_one_field() -> None:
         "description": FAN,
         "examples": [1200],
     }
+    (family,) = gauges("device_", Cooled, ("fan_rpm",), [(("gpu0",), cooled), (("gpu1",), unread)], ("device",))
+    assert family.documentation == FAN
+    assert [(one.name, one.labels, one.value) for one in family.samples] == [
+        ("memwatch_device_fan_rpm", {"device": "gpu0"}, 900)
+    ]
 
 
 def test_shape_adds_orders_and_leaves_out_fields() -> None:

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from memwatch.build_info import UNKNOWN
 from memwatch.core.budget import Budgets
+from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent
 from memwatch.core.reading.identity import Identity
 from memwatch.core.runtime.worker import ThreadState
@@ -153,15 +154,10 @@ def tick_families(snapshot: Snapshot, between: BetweenScrapes | None) -> Iterato
 # Metrics of model servers.
 
 ENGINE = ("engine",)
-ENGINE_TEXTS = {
-    "weights_bytes": "Weights of a model server in bytes, part of the memory of its processes.",
-    "draft_weights_bytes": "Weights of a model server's draft model in bytes (speculative decoding).",
-    "kv_cache_bytes": "Memory in bytes that a model server reserved for its KV cache.",
-    "kv_cache_used_bytes": "Part of the KV cache in bytes that holds tokens.",
-    "kv_cache_ratio": "Used fraction of the KV cache of the fullest replica or rank, 0–1.",
-    "kv_cache_mean_ratio": "Mean used fraction of the KV caches of all replicas or ranks, 0–1.",
-    "remainder_bytes": "Memory of a model server in bytes without weights, draft model and KV cache.",
-}
+ENGINE_FIELDS = (
+    *("weights_bytes", "draft_weights_bytes", "kv_cache_bytes", "kv_cache_used_bytes", "kv_cache_ratio"),
+    *("kv_cache_mean_ratio", "remainder_bytes"),
+)
 
 
 def engine_families(snapshot: Snapshot) -> Iterator[Metric]:
@@ -173,7 +169,7 @@ def engine_families(snapshot: Snapshot) -> Iterator[Metric]:
     )
     more = [((), snapshot.engines_not_followed)] if engines else []
     yield gauge("engines_not_followed", "Model servers beyond the limit of those that are followed.", more, ())
-    yield from gauges("engine_", ENGINE_TEXTS, [((one.id,), one) for one in engines], ENGINE)
+    yield from gauges("engine_", Engine, ENGINE_FIELDS, [((one.id,), one) for one in engines], ENGINE)
     requests = [
         ((one.id, state), figure)
         for one in engines

@@ -8,72 +8,36 @@ from prometheus_client.core import Metric
 
 from memwatch.core.accounting.driver_errors import unassigned_errors
 from memwatch.core.accounting.leased import held_by_pool
-from memwatch.core.model import STALLED, Absent, ShareKind
+from memwatch.core.model import STALLED, Absent, Device, Pool, Share, ShareKind
 from memwatch.core.pressure.oom_kills import SCOPES
-from memwatch.core.snapshot import Level, Pressure, PsiLine, Snapshot
+from memwatch.core.snapshot import (
+    Kernel,
+    Level,
+    Node,
+    Pressure,
+    PsiLine,
+    Snapshot,
+    Swap,
+    Tegrastats,
+    ZfsCache,
+    Zram,
+)
 from memwatch_monitor.between_scrapes import KillCounts, LevelTimes, TargetTimes
-from memwatch_web.metrics.samples import Row, Value, counter, find_devices, gauge, gauges, info
+from memwatch_web.metrics.samples import Row, Value, counter, find_devices, gauge, gauges, info, read_docs
 
 POOL, DEVICE, NODE = ("pool", "kind", "device"), ("device",), ("node",)
 SHARE = ("share", "kind", "within", "device")
 TARGET = ("target", "device")
 
-# HELP by the field of a record; families have the names of the fields.
-POOL_TEXTS = {
-    "size_bytes": "Physical size of a pool in bytes. Pools do not overlap and may be summed.",
-    "used_bytes": "Used memory of a pool in bytes; used + available = size.",
-    "available_bytes": "Memory of a pool that can be allocated without swapping, in bytes.",
-    "free_bytes": "Free memory of a pool in bytes (MemFree on Linux). Page cache is available, not free.",
-    "unattributed_bytes": "Used memory of a pool that is not attributed to any holder, in bytes.",
-}
-SHARE_TEXTS = {
-    "used_bytes": "Used memory of a share in bytes. A share is part of a pool or of another share: never add "
-    "shares to pools.",
-    "limit_bytes": "Limit of a share in bytes.",
-}
-SWAP_TEXTS = {
-    "size_bytes": "Size of swap in bytes; never counted as memory for a GPU.",
-    "used_bytes": "Used swap in bytes.",
-}
-ZSWAP_TEXTS = {
-    "zswap_stored_bytes": "Size of the pages in zswap before compression, in bytes.",
-    "zswap_memory_bytes": "Memory that zswap uses, in bytes. Part of the kernel's memory in System RAM.",
-}
-ZRAM_TEXTS = {
-    "stored_bytes": "Size of the data in zram devices before compression, in bytes.",
-    "memory_bytes": "Memory that zram devices use, in bytes. Part of the kernel's memory in System RAM.",
-}
-KERNEL_TEXTS = {
-    "mlocked_bytes": "Memory that programs locked with mlock, in bytes (Mlocked).",
-    "unevictable_bytes": "Memory that the kernel cannot reclaim, locked memory included, in bytes (Unevictable).",
-}
-HEADROOM_TEXTS = {
-    "headroom_bytes": "Memory that can be allocated on a device now, without reclaim of page cache, in bytes.",
-    "headroom_after_reclaim_bytes": "Memory that can be allocated on a device once the kernel has reclaimed page "
-    "cache, in bytes.",
-}
-ACTIVITY_TEXTS = {
-    "busy_ratio": "Fraction of time a device was busy, 0–1.",
-    "memory_busy_ratio": "Fraction of time the memory of a device was read or written, 0–1.",
-    "temperature_celsius": "Temperature of a device in degrees Celsius.",
-    "power_watts": "Power of a device in watts.",
-}
-NODE_TEXTS = {
-    "largest_free_block_bytes": "Largest free block of physical memory on a NUMA node in bytes; falls with "
-    "fragmentation.",
-    "free_large_blocks_bytes": "Free memory of a NUMA node in blocks of at least 4 MiB, in bytes.",
-}
-TEGRASTATS_TEXTS = {
-    "largest_free_block_bytes": "Largest free block reported by tegrastats in bytes, at most 4 MiB; falls with "
-    "fragmentation.",
-    "largest_free_blocks": "Number of free blocks of the largest size, as reported by tegrastats.",
-}
+# Fields of a record with a family each.
+POOL_FIELDS = ("size_bytes", "used_bytes", "available_bytes", "free_bytes", "unattributed_bytes")
+ACTIVITY = ("busy_ratio", "memory_busy_ratio", "temperature_celsius", "power_watts")
 
 
 def pool_families(snapshot: Snapshot) -> Iterator[Metric]:
     devices = find_devices(snapshot)
     rows = [((pool.id, pool.kind.value, devices.get(pool.id, "")), pool) for pool in snapshot.pools]
-    yield from gauges("pool_", POOL_TEXTS, rows, POOL)
+    yield from gauges("pool_", Pool, POOL_FIELDS, rows, POOL)
     held = held_by_pool(snapshot.leases, snapshot.shares) if snapshot.leases else {}
     text = "Available memory of a pool that is leased to programs that have not allocated it yet, in bytes."
     yield gauge("pool_leased_bytes", text, [(values, held.get(pool.id, 0)) for values, pool in rows], POOL)
@@ -86,7 +50,7 @@ def pool_families(snapshot: Snapshot) -> Iterator[Metric]:
 
 def share_families(snapshot: Snapshot) -> Iterator[Metric]:
     rows = [((s.id, s.kind.value, s.within, s.device or ""), s) for s in snapshot.shares]
-    yield from gauges("share_", SHARE_TEXTS, rows, SHARE)
+    yield from gauges("share_", Share, ("used_bytes", "limit_bytes"), rows, SHARE)
     cgroups = [(values, s) for values, s in rows if s.kind is ShareKind.CGROUP and isinstance(s.limit_bytes, int)]
     text = "1 if the kernel slows the processes of a cgroup at its limit (memory.high), 0 if it kills them."
     yield gauge("share_limit_throttles", text, [(values, int(s.limit_throttles)) for values, s in cgroups], SHARE)
@@ -95,20 +59,19 @@ def share_families(snapshot: Snapshot) -> Iterator[Metric]:
 def swap_families(snapshot: Snapshot) -> Iterator[Metric]:
     """Yield swap and compressed memory. zram and zswap are part of the kernel's memory in System RAM."""
     if not isinstance(swap := snapshot.swap, Absent):
-        yield from gauges("swap_", SWAP_TEXTS, [((), swap)])
-        yield from gauges("", ZSWAP_TEXTS, [((), swap)])
+        yield from gauges("swap_", Swap, ("size_bytes", "used_bytes"), [((), swap)])
+        yield from gauges("", Swap, ("zswap_stored_bytes", "zswap_memory_bytes"), [((), swap)])
     if not isinstance(zram := snapshot.zram, Absent):
-        yield from gauges("zram_", ZRAM_TEXTS, [((), zram)])
+        yield from gauges("zram_", Zram, ("stored_bytes", "memory_bytes"), [((), zram)])
 
 
 def pinned_families(snapshot: Snapshot) -> Iterator[Metric]:
     """Yield memory that the kernel cannot reclaim, and ZFS's cache, which it can."""
-    yield from gauges("", KERNEL_TEXTS, [((), snapshot.kernel)])
+    yield from gauges("", Kernel, ("mlocked_bytes", "unevictable_bytes"), [((), snapshot.kernel)])
     if not isinstance(cache := snapshot.zfs_cache, Absent):
-        text = "Size of ZFS's cache (ARC) in bytes. The part above its minimum counts as available."
-        yield gauge("zfs_cache_bytes", text, [((), cache.size_bytes)])
-        text = "Size below which ZFS does not shrink its cache, in bytes."
-        yield gauge("zfs_cache_minimum_bytes", text, [((), cache.minimum_bytes)])
+        texts = read_docs(ZfsCache)
+        yield gauge("zfs_cache_bytes", texts["size_bytes"], [((), cache.size_bytes)])
+        yield from gauges("zfs_cache_", ZfsCache, ("minimum_bytes",), [((), cache)])
 
 
 def device_families(snapshot: Snapshot) -> Iterator[Metric]:
@@ -121,7 +84,7 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
     up = [(key, int(one.state == "ok")) for key, one in rows if one.state != STALLED]
     text = "1 if a device responds, 0 if it is lost, missing or needs a reset; absent if its collector is stalled."
     yield gauge("device_up", text, up, DEVICE)
-    yield from gauges("device_", HEADROOM_TEXTS, rows, DEVICE)
+    yield from gauges("device_", Device, ("headroom_bytes", "headroom_after_reclaim_bytes"), rows, DEVICE)
     frees = [((device.id, api), size) for device in devices for api, size in device.api_free_bytes.items()]
     text = "Free memory of a device in bytes, as reported by an API such as CUDA."
     yield gauge("device_api_free_bytes", text, frees, ("device", "api"))
@@ -130,7 +93,7 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
     ]
     text = "1 if all processes that hold memory of a device are visible, 0 if some are hidden."
     yield gauge("device_process_list_complete", text, complete, DEVICE)
-    yield from gauges("device_", ACTIVITY_TEXTS, rows, DEVICE)
+    yield from gauges("device_", Device, ACTIVITY, rows, DEVICE)
     clocks = [
         ((device.id, name), hertz)
         for device in devices
@@ -204,9 +167,17 @@ def level_families(times: Mapping[str, TargetTimes], devices: Mapping[str, str])
 
 def kernel_families(snapshot: Snapshot, counts: KillCounts | None) -> Iterator[Metric]:
     yield from psi_families(snapshot)
-    yield from gauges("", NODE_TEXTS, [((str(node.id),), node) for node in snapshot.nodes], NODE)
+    yield from gauges(
+        "",
+        Node,
+        ("largest_free_block_bytes", "free_large_blocks_bytes"),
+        [((str(node.id),), node) for node in snapshot.nodes],
+        NODE,
+    )
     if not isinstance(tegrastats := snapshot.tegrastats, Absent):
-        yield from gauges("tegrastats_", TEGRASTATS_TEXTS, [((), tegrastats)])
+        yield from gauges(
+            "tegrastats_", Tegrastats, ("largest_free_block_bytes", "largest_free_blocks"), [((), tegrastats)]
+        )
     scopes = counts.scopes if counts and counts.scopes else {"unknown": snapshot.kernel.oom_kills_total}
     text = (
         "Total processes killed by the kernel OOM killer since boot: for lack of System RAM (machine), at the "

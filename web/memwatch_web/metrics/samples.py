@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import get_args, get_type_hints
 
+from msgspec import Struct
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -13,6 +16,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.utils import floatToGoString
 
+from memwatch.core.doc import Doc
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.feature import Family, Histogram
@@ -30,14 +34,26 @@ def gauge(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ())
 
 
 def gauges(
-    prefix: str, texts: Mapping[str, str], rows: Sequence[tuple[Sequence[str], object]], labels: Sequence[str] = ()
+    prefix: str,
+    kind: type[Struct],
+    fields: Iterable[str],
+    rows: Sequence[tuple[Sequence[str], object]],
+    labels: Sequence[str] = (),
 ) -> Iterator[Metric]:
-    """Yield a gauge for each field in `texts`, which has its HELP. `rows`: label values, and the record.
+    """Yield a gauge for each of these fields of a record. `rows`: label values, and the record.
 
-    The name of a family is that of the field after `prefix`.
+    The name of a family is that of the field after `prefix`, and its HELP is the `Doc` of the field.
     """
-    for field, text in texts.items():
-        yield gauge(prefix + field, text, [(values, getattr(record, field)) for values, record in rows], labels)
+    texts = read_docs(kind)
+    for name in fields:
+        yield gauge(prefix + name, texts[name], [(values, getattr(one, name)) for values, one in rows], labels)
+
+
+@cache
+def read_docs(kind: type[Struct]) -> Mapping[str, str]:
+    """Return the text of the `Doc` beside each field of a record that has one."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: one.text for name, hint in hints.items() for one in get_args(hint)[1:] if isinstance(one, Doc)}
 
 
 def counter(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:

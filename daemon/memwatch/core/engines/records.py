@@ -43,25 +43,31 @@ class Engine(Struct, frozen=True):
     model: Words = Absent.NOT_AVAILABLE
     quantization: Words = Absent.NOT_AVAILABLE
     context_tokens: int | Absent = Absent.NOT_AVAILABLE
-    weights_bytes: Bytes = Absent.NOT_AVAILABLE
-    draft_weights_bytes: Annotated[
-        Bytes,
-        Doc(
-            "Weights of the draft model of a llama-server, vLLM or SGLang (speculative decoding). Absent without "
-            "one."
-        ),
-    ] = NO
-    kv_cache_bytes: Annotated[Bytes, Doc("Reserved for the KV cache.")] = Absent.NOT_AVAILABLE
-    kv_cache_used_bytes: Annotated[Bytes, Doc("Part of it that holds tokens.")] = Absent.NOT_AVAILABLE
-    kv_cache_ratio: Annotated[
-        float | Absent, Doc("Used fraction of the KV cache, 0 to 1: that of the fullest replica or rank.")
+    weights_bytes: Annotated[
+        Bytes, Doc("Weights of a model server in bytes, part of the memory of its processes.")
     ] = Absent.NOT_AVAILABLE
-    kv_cache_mean_ratio: Annotated[float | Absent, Doc("Mean used fraction of all replicas and ranks, 0 to 1.")] = (
+    draft_weights_bytes: Annotated[
+        Bytes, Doc("Weights of a model server's draft model in bytes (speculative decoding). Absent without one.")
+    ] = NO
+    kv_cache_bytes: Annotated[Bytes, Doc("Memory in bytes that a model server reserved for its KV cache.")] = (
         Absent.NOT_AVAILABLE
     )
+    kv_cache_used_bytes: Annotated[Bytes, Doc("Part of the KV cache in bytes that holds tokens.")] = (
+        Absent.NOT_AVAILABLE
+    )
+    kv_cache_ratio: Annotated[
+        float | Absent, Doc("Used fraction of the KV cache of the fullest replica or rank, 0–1.")
+    ] = Absent.NOT_AVAILABLE
+    kv_cache_mean_ratio: Annotated[
+        float | Absent, Doc("Mean used fraction of the KV caches of all replicas or ranks, 0–1.")
+    ] = Absent.NOT_AVAILABLE
     footprint_bytes: Annotated[Bytes, Doc("Memory of all its processes.")] = Absent.NOT_AVAILABLE
     remainder_bytes: Annotated[
-        Bytes, Doc("Memory without these parts: graphs, workspace, fragmentation, the KV cache of a draft model.")
+        Bytes,
+        Doc(
+            "Memory of a model server in bytes without weights, draft model and KV cache: graphs, workspace, "
+            "fragmentation, the KV cache of a draft model."
+        ),
     ] = Absent.NOT_AVAILABLE
     held_bytes: Annotated[Mapping[str, Bytes], Doc("Device memory by pool or share.")] = field(default_factory=dict)
     requests_running: int | Absent = Absent.NOT_AVAILABLE
