@@ -52,16 +52,33 @@ def used(shares: Any, share: str = "gpu0.buffers") -> Any:
     return next((one["used_bytes"] for one in shares if one["id"] == share), None)
 
 
-@pytest.mark.parametrize("name", WITH_GPU)
-def test_no_device_file_is_opened(name: str, tmp_path: Path) -> None:
-    """Opening /dev/dri wakes a sleeping GPU, and opening /dev/kfd makes the process a client."""
+@pytest.mark.parametrize(
+    ("name", "from_start"),
+    [
+        *(pytest.param(name, False, id=name) for name in WITH_GPU),
+        pytest.param(WITH_GPU[-1], True, id=f"{WITH_GPU[-1]} from its start"),
+    ],
+)
+def test_no_device_file_is_opened(name: str, from_start: bool, tmp_path: Path) -> None:
+    """Opening /dev/dri wakes a sleeping GPU, and opening /dev/kfd makes the process a client.
+
+    `from_start`: also while the modules are imported.
+    """
     machine = copy_of(name, tmp_path / "host")
     (tmp_path / "sitecustomize.py").write_text(RECORDER)
     seen = tmp_path / "seen"
-    environ = {"SEEN": str(seen), "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environ = {"SEEN": str(seen), **({"PYTHONPATH": path} if from_start else {})}
     put_devices(machine.roots.rootfs)
     with watching(machine.roots.rootfs) as opens:
-        with running_daemon(tmp_path, "--interval", "200ms", *arguments(machine), environ=environ) as daemon:
+        with running_daemon(
+            tmp_path,
+            "--interval",
+            "200ms",
+            *arguments(machine),
+            environ=environ,
+            prelude="" if from_start else RECORDER,
+        ) as daemon:
             daemon.wait_until_ok("drm")
             daemon.get("/api/v1/backends")
             time.sleep(0.5)

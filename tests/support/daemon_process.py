@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from support.bound_process import start_bound
-from support.fork_server import ForkedProcess, can_fork, fork_server, run_forked
+from support.fork_server import CODE, ForkedProcess, can_fork, fork_server, run_forked
 from support.free_ports import free_port
 from support.lanes import is_a_test_running, may_watch_this_machine
 from support.paths import MACHINES
@@ -205,6 +205,7 @@ def running_daemon(
     stderr: int | None = None,
     installed: bool = False,
     watches_this_machine: bool = False,
+    prelude: str = "",
 ) -> Iterator[RunningDaemon]:
     """Start memwatchd on a free port, wait for its first snapshot, and end it with SIGTERM.
 
@@ -214,7 +215,8 @@ def running_daemon(
 
     `through` is a command that replaces itself by the one given to it, such as `unshare --mount`. `stderr` is a
     descriptor for the log; without it, `log` is read. `installed` starts the installed program, for tests of
-    its start or of its imports; usually the daemon is forked with its modules, see `fork_server`.
+    its start or of its imports; usually the daemon is forked with its modules, see `fork_server`. `prelude` is code
+    that the process runs before the daemon, such as an audit hook.
     """
     settings = tmp_path / "memwatchd.toml"
     settings.write_text(config)
@@ -227,7 +229,8 @@ def running_daemon(
     is_forked = not (prefix or installed or WITNESSES) and can_fork(environment)
 
     port = free_port()
-    command = [*prefix, MEMWATCHD, "--config", str(settings), "--listen", f"127.0.0.1:{port}", *arguments]
+    words = [MEMWATCHD, "--config", str(settings), "--listen", f"127.0.0.1:{port}", *arguments]
+    command = [*prefix, *(_after(prelude, words) if prelude else words)]
     STARTED.append(StartedDaemon(tuple(command), log))
     with log.open("wb") as output:
         errors = output.fileno() if stderr is None else stderr
@@ -252,6 +255,12 @@ def running_daemon(
                 process.kill()
                 process.wait(MAX_WAIT_SECONDS)
                 raise
+
+
+def _after(prelude: str, words: Sequence[str]) -> list[str]:
+    """Return the command of a Python that runs code, and then memwatchd with these words."""
+    start = f"from memwatchd.cli import main\nsys.argv[:] = {list(words)}\nsys.exit(main())\n"
+    return [*CODE, f"import sys\n{prelude}\n{start}"]
 
 
 def quiet_machine(**other: str) -> list[str]:
