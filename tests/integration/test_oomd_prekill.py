@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,6 +17,7 @@ from support.daemon_process import RunningDaemon, descriptors, running_daemon
 from support.hostile_names import find_controls_in_json
 from support.incident_host import GROUPS, IncidentHost
 from support.passed_socket import passed_socket
+from support.waiting import MAX_WAIT_SECONDS
 
 NOTIFY = "io.systemd.oom.Prekill.Notify"
 CONFIG = "[processes]\ninterval = '1s'\n"
@@ -34,10 +35,27 @@ def daemon_with_hook(tmp_path: Path, host: IncidentHost, name: str = SOCKET_NAME
             yield daemon
 
 
-def connect(tmp_path: Path) -> socket.socket:
+class Hooked(NamedTuple):
+    """A daemon with the hook in `folder`, and its host."""
+
+    daemon: RunningDaemon
+    host: IncidentHost
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def hooked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hooked]:
+    """Return one daemon for tests of single calls, each of another group."""
+    folder = tmp_path_factory.mktemp("hooked")
+    host = IncidentHost(folder / "host")
+    with daemon_with_hook(folder, host) as daemon:
+        yield Hooked(daemon, host, folder)
+
+
+def connect(folder: Path) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    client.settimeout(20)
-    client.connect(str(tmp_path / "hook"))
+    client.settimeout(MAX_WAIT_SECONDS)
+    client.connect(str(folder / "hook"))
     return client
 
 
@@ -98,14 +116,12 @@ def test_slice_with_processes_of_several_units_is_described_by_its_members(tmp_p
         daemon.wait_for_log("about to kill /user.slice: gnome-shell (PID 78) holds 307.2 MiB of System RAM")
 
 
-def test_unknown_group_is_described_by_unit(tmp_path: Path) -> None:
+def test_unknown_group_is_described_by_unit(hooked: Hooked) -> None:
     """A group that cannot be read, as in a container: processes are found by the unit in its path."""
-    host = IncidentHost(tmp_path / "host")
-    with daemon_with_hook(tmp_path, host) as daemon:
-        daemon.wait_until_ok("processes")
-        with closing(connect(tmp_path)) as client:
-            call(client, NOTIFY, cgroup=GROUPS[78])
-        daemon.wait_for_log(f"about to kill {GROUPS[78]}: gnome-shell (PID 78)")
+    hooked.daemon.wait_until_ok("processes")
+    with closing(connect(hooked.folder)) as client:
+        call(client, NOTIFY, cgroup=GROUPS[78])
+    hooked.daemon.wait_for_log(f"about to kill {GROUPS[78]}: gnome-shell (PID 78)")
 
 
 def test_control_characters_of_a_group_are_escaped(tmp_path: Path) -> None:
@@ -134,16 +150,16 @@ def test_control_characters_of_a_group_are_escaped(tmp_path: Path) -> None:
     ],
 )
 def test_calls_that_it_does_not_serve_are_errors(
-    tmp_path: Path, method: str, parameters: dict[str, Any], error: str
+    hooked: Hooked, method: str, parameters: dict[str, Any], error: str
 ) -> None:
     """systemd-oomd logs the error and kills all the same."""
-    with daemon_with_hook(tmp_path, IncidentHost(tmp_path / "host")), closing(connect(tmp_path)) as client:
+    with closing(connect(hooked.folder)) as client:
         assert call(client, method, **parameters)["error"] == f"org.varlink.service.{error}"
 
 
-def test_interface_is_described(tmp_path: Path) -> None:
+def test_interface_is_described(hooked: Hooked) -> None:
     """`varlinkctl introspect` lists the method."""
-    with daemon_with_hook(tmp_path, IncidentHost(tmp_path / "host")), closing(connect(tmp_path)) as client:
+    with closing(connect(hooked.folder)) as client:
         info = call(client, "org.varlink.service.GetInfo")["parameters"]
         described = call(client, "org.varlink.service.GetInterfaceDescription", interface="io.systemd.oom.Prekill")
 
@@ -151,26 +167,25 @@ def test_interface_is_described(tmp_path: Path) -> None:
     assert "method Notify(cgroup: string) -> ()" in described["parameters"]["description"]
 
 
-def test_path_that_leaves_the_hierarchy_is_not_read(tmp_path: Path) -> None:
+def test_path_that_leaves_the_hierarchy_is_not_read(hooked: Hooked) -> None:
     """No file outside /sys/fs/cgroup is opened for a path with dots."""
-    host = IncidentHost(tmp_path / "host")
-    (host.folder / "sys/cgroup.procs").write_text("77\n")
-    with daemon_with_hook(tmp_path, host) as daemon, closing(connect(tmp_path)) as client:
+    (hooked.host.folder / "sys/cgroup.procs").write_text("77\n")
+    with closing(connect(hooked.folder)) as client:
         call(client, NOTIFY, cgroup="/../../../sys")
-        daemon.wait_for_log("about to kill /../../../sys: no listed process is in it")
+        hooked.daemon.wait_for_log("about to kill /../../../sys: no listed process is in it")
 
 
-def test_group_of_a_user_costs_as_much_however_large_it_is(tmp_path: Path) -> None:
+def test_group_of_a_user_costs_as_much_however_large_it_is(hooked: Hooked) -> None:
     """A delegated group may have any number of groups below it, with names of any length."""
-    host = IncidentHost(tmp_path / "host")
+    host = hooked.host
     add_group(host, "/user.slice", [], 5 << 30)
     for number in range(2 * MAX_GROUPS):
         add_group(host, f"/user.slice/{number}", [70_000 + number], 1)
-    with daemon_with_hook(tmp_path, host) as daemon, closing(connect(tmp_path)) as client:
+    with closing(connect(hooked.folder)) as client:
         assert call(client, NOTIFY, cgroup="/user.slice") == {"parameters": {}}
         assert call(client, NOTIFY, cgroup="/" + "a" * 4000) == {"parameters": {}}
         assert call(client, NOTIFY, cgroup="/user.slice/\0/a") == {"parameters": {}}
-        daemon.wait_for_log("about to kill /aaa")
+        hooked.daemon.wait_for_log("about to kill /aaa")
     members = read_members(host.folder / "sys/fs/cgroup/user.slice")
     assert (len(members.pids), members.is_whole) == (MAX_GROUPS - 1, False)
 
