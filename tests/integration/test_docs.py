@@ -22,7 +22,7 @@ from scripts.reference.__main__ import FOLDER, PAGES
 from scripts.reference.commands import WIDTH
 from scripts.reference.metrics import subject_of
 from scripts.reference.rules import signal_rows
-from support.daemon_process import MEMWATCHD, clean_environment
+from support.daemon_process import MEMWATCHD, run_program
 from support.paths import ROOT
 
 CLIENT = str(Path(MEMWATCHD).with_name("memwatch"))
@@ -47,13 +47,7 @@ def test_every_reference_page_is_generated() -> None:
     ids=["memwatchd", "memwatch", "memwatch fit"],
 )
 def test_help_that_a_command_prints_is_on_its_page(command: list[str], page: str) -> None:
-    done = subprocess.run(
-        [*command, "--help"],
-        capture_output=True,
-        text=True,
-        env=clean_environment(COLUMNS=str(WIDTH)),
-        check=True,
-    )
+    done = run_program(*command, "--help", COLUMNS=str(WIDTH))
 
     assert done.stdout.strip() in (FOLDER / page).read_text()
 
@@ -83,9 +77,7 @@ def test_every_dependency_has_a_reason() -> None:
 
 def test_exit_codes_are_those_that_help_promises() -> None:
     def code(*arguments: str) -> int:
-        return subprocess.run(
-            [MEMWATCHD, *arguments], capture_output=True, env=clean_environment(), check=False
-        ).returncode
+        return run_program(MEMWATCHD, *arguments).returncode
 
     assert code("--nonsense") == 2
     assert code("--config", "/nonexistent/memwatchd.toml", "--check-config") == 78

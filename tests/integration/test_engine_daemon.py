@@ -14,6 +14,7 @@ import pytest
 
 from memwatch.core.engines.exchange import OVERDUE
 from support import engine_texts as texts
+from support.client_process import call_memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.engine_servers import engine_site
 from support.libc_faults import SOURCE, built_library
@@ -71,12 +72,7 @@ def test_server_is_found_shown_and_exported(tmp_path: Path, server: tuple[int, i
         metrics = daemon.get("/metrics").text
         assert f'memwatch_engine_requests{{engine="llama.cpp-{port}",state="waiting"}} 4.0' in metrics
         assert "llama.cpp tiny.gguf" in daemon.get("/").text
-        shown = subprocess.run(
-            [sys.executable, "-m", "memwatch.cli", "--url", daemon.url, "engines", "--json"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        shown = call_memwatch("--url", daemon.url, "engines", "--json")
         assert port in [int(str(one["url"]).rpartition(":")[2]) for one in json.loads(shown.stdout) if one["url"]]
 
 

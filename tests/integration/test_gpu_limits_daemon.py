@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import subprocess
-import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -27,10 +25,10 @@ from simulators.sample_nvml import (
     THREE_MAKERS_DMEM,
 )
 from simulators.sample_nvml_integrated import GB10
+from support.client_process import call_memwatch
 from support.daemon_process import running_daemon, sample_once
 from support.mutable_machine import MutableMachine
 from support.paths import MACHINES
-from support.waiting import MAX_WAIT_SECONDS
 
 FUNCTION = "nvmlDeviceGetMemoryLimits_v1"
 SESSION = "/user.slice/user-1000.slice/session-4.scope"
@@ -140,10 +138,7 @@ def test_host_with_three_makers_shows_nested_limits(tmp_path: Path) -> None:
         owners = daemon.get("/api/v1/owners?by=container").json["owners"]
         metrics = daemon.get("/metrics").text
         all_events = daemon.get("/api/v1/events").json
-        command = [str(Path(sys.executable).with_name("memwatch")), "--url", daemon.url, "status", "--tree"]
-        status = subprocess.run(
-            command, capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, check=True
-        ).stdout
+        status = call_memwatch("--url", daemon.url, "status", "--tree").stdout
 
     shares = limits_in(snapshot)
     container = f"{POD}/cri-containerd-4f1c4f1c4f1c.scope"
@@ -179,10 +174,7 @@ def test_partition_is_explained_on_the_devices_page_and_in_status(tmp_path: Path
         daemon.wait_for("/api/v1/snapshot", limits_in)
         pages = [daemon.get(path).text for path in ("/", "/devices", "/processes", "/history")]
         backends = daemon.get("/api/v1/backends").json
-        command = [str(Path(sys.executable).with_name("memwatch")), "--url", daemon.url, "status", "--tree"]
-        status = subprocess.run(
-            command, capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, check=True
-        ).stdout
+        status = call_memwatch("--url", daemon.url, "status", "--tree").stdout
 
     assert all("GPU memory limit ⊂ NVIDIA L40S" in page for page in pages[1:2])
     assert "inside a GPU memory partition" in pages[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from memwatch_web.api_app import api_routes
 from memwatch_web.pages_app import PAGES
 from support.alert_machine import quick_config
 from support.client_process import memwatch
-from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, running_daemon
+from support.daemon_process import MEMWATCHD, RunningDaemon, run_program, running_daemon
 from support.hostile_names import (
     ESCAPES,
     HOSTILE,
@@ -167,14 +166,11 @@ def test_messages_have_no_control_character(attacked: Attacked) -> None:
 
 @pytest.mark.parametrize("flags", [["--once"], ["--once", "--json"]], ids=["text", "json"])
 def test_one_sample_has_no_control_character(flags: list[str], attacked: Attacked) -> None:
-    command = [MEMWATCHD, *flags, "--config", str(attacked.config), *attacked.arguments]
-    done = subprocess.run(
-        command, capture_output=True, env=clean_environment(), timeout=MAX_WAIT_SECONDS, check=False
-    )
+    done = run_program(MEMWATCHD, *flags, "--config", attacked.config, *attacked.arguments)
 
     assert done.returncode == 0
-    assert NAMED in done.stdout.decode()
-    assert not find_controls(done.stdout + done.stderr)
+    assert NAMED in done.stdout
+    assert not find_controls((done.stdout + done.stderr).encode())
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from support.client_process import memwatch
 from support.daemon_process import (
     MEMWATCHD,
     QUIET_MACHINE,
     RunningDaemon,
-    clean_environment,
     get,
     run_program,
     running_daemon,
@@ -117,14 +117,9 @@ def test_user_named_token_is_rejected(tmp_path: Path) -> None:
 def test_client_uses_the_token_from_the_environment(daemon: RunningDaemon) -> None:
     """MEMWATCH_TOKEN or the Unix socket work. Without them, the error names the login."""
 
-    def memwatch(url: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        command = [str(Path(MEMWATCHD).with_name("memwatch")), "--url", url, "status"]
-        env = clean_environment(**environ)
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-
-    assert "System RAM" in memwatch(daemon.url, MEMWATCH_TOKEN=TOKEN).stdout
-    assert "System RAM" in memwatch(f"unix:{daemon.log.parent}/socket").stdout
-    rejected = memwatch(daemon.url)
+    assert "System RAM" in memwatch("--url", daemon.url, "status", MEMWATCH_TOKEN=TOKEN).stdout
+    assert "System RAM" in memwatch("--url", f"unix:{daemon.log.parent}/socket", "status").stdout
+    rejected = memwatch("--url", daemon.url, "status")
     assert rejected.returncode == 1
     assert "login required" in rejected.stderr
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from memwatch.core.linux.daemon_connection import TCP_URL, default_url, read_authorization
-from support.daemon_process import MEMWATCHD, clean_environment, running_daemon
+from support.daemon_process import MEMWATCHD, clean_environment, run_program, running_daemon
 from support.login_settings import BEARER, TOKEN, login_config
 
 MEMWATCH = str(Path(MEMWATCHD).with_name("memwatch"))
@@ -22,8 +22,7 @@ def listen_of(tmp_path: Path, config: str = "", **environ: str) -> str:
     """Return the line of the setting that --check-config prints."""
     settings = tmp_path / "check.toml"
     settings.write_text(config)
-    command = [MEMWATCHD, "--config", str(settings), "--check-config"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment(**environ))
+    done = run_program(MEMWATCHD, "--config", settings, "--check-config", **environ)
     return next(line for line in done.stdout.splitlines() if line.startswith("web.listen"))
 
 
