@@ -70,7 +70,7 @@ def _settled_context(bench: Bench, holder: HolderProcess) -> Sample:
         is_over = passed > bench.sampler.max_seconds
         if is_over or (passed > UNLISTED_SECONDS if isinstance(own, str) else own > 0):
             sample = bench.sampler.beside_vendor(sample, holder)
-            # Without a pool a tool that lists processes has those of compute only, the daemon also those of graphics.
+            # Without a pool a tool that lists processes has those of compute, the daemon those of graphics as well.
             is_whole = _agree(sample, MEMORY) or not (bench.sampler.place.has_pool or isinstance(own, str))
             if is_over or (is_whole and _agree(sample, PROCESS)):
                 return sample

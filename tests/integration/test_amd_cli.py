@@ -106,7 +106,6 @@ def test_tools_without_a_driver_make_the_collector_unavailable(tmp_path: Path) -
         found = daemon.wait_for(
             "/api/v1/collectors",
             lambda found: any(one["name"] == "amd_cli" and one["state"] == "unavailable" for one in found),
-            20,
         )
         pools = daemon.get("/api/v1/pools").json
 

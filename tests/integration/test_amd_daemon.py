@@ -342,7 +342,7 @@ def test_unplugged_card_is_missing_and_others_keep_their_ids(tmp_path: Path) -> 
     with watched(tmp_path, *machine.arguments) as (daemon, _):
         machine.unplug(card=1)
         without = daemon.wait_for(
-            "/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["missing", "ok"], 15
+            "/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["missing", "ok"]
         )
         pools = daemon.get("/api/v1/pools").json
         machine.plug("0000:03:00.0", card=1)

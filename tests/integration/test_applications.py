@@ -26,6 +26,7 @@ from memwatchd.settings.load import load
 from memwatchd.web_app import create_page_services, create_services
 from support.ingest_client import own_ticks
 from support.paths import MACHINES
+from support.waiting import MAX_WAIT_SECONDS
 
 ROUTES = tuple(api_routes())
 AT_ONCE = {"/metrics", "/healthz", "/readyz"}
@@ -113,7 +114,7 @@ def answer_of(
         CALLER: Caller("a test", 0, is_operator=True),
         HEAD_ONLY: True,  # a stream ends
     }
-    asyncio.run(asyncio.wait_for(_call(app, scope, receive, send), 20))
+    asyncio.run(asyncio.wait_for(_call(app, scope, receive, send), MAX_WAIT_SECONDS))
     content = b"".join(message.get("body", b"") for message in sent[1:])
     return Answer(sent[0]["status"], dict(sent[0]["headers"]), content)
 

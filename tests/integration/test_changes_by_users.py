@@ -22,7 +22,7 @@ from support.other_user import (
     exchange_as_other,
     process_of_other,
 )
-from support.waiting import wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_receiver import receiving
 
 CHANGES = (
@@ -108,7 +108,7 @@ def test_daemons_own_user_may_change_and_is_named(daemon: RunningDaemon) -> None
 
 def test_socket_file_peer_is_an_operator_and_is_named(daemon: RunningDaemon) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10)
+        connection.settimeout(MAX_WAIT_SECONDS)
         connection.connect(f"{daemon.log.parent}/socket")
         connection.sendall(build_request("/api/v1/silences?seconds=1", None, "POST", {}))
         answer = connection.recv(1 << 16)

@@ -131,7 +131,7 @@ def test_hanging_driver_makes_only_gpu_values_stale(tmp_path: Path) -> None:
         stuck.unlink()
         os.mkfifo(stuck)
         shares = daemon.wait_for(
-            "/api/v1/shares", lambda found: any(one["absent"].get("used_bytes") == "stale" for one in found), 25
+            "/api/v1/shares", lambda found: any(one["absent"].get("used_bytes") == "stale" for one in found)
         )
         snapshot = daemon.snapshot()
         # Open the FIFO for writing so that the blocked thread of the daemon can end.

@@ -82,7 +82,7 @@ def test_first_rows_are_written_ten_seconds_after_the_start(tmp_path: Path) -> N
     machine = Machine(tmp_path / "state")
     first = machine.start()
     first.tick(20 * GIB)
-    wait_until(lambda: first.keeper._next[0] == 1, 15.0)
+    wait_until(lambda: first.keeper._next[0] == 1)
     first.kill()
 
     assert machine.start().values() == [20.0 * GIB]

@@ -23,7 +23,7 @@ from support.incident_scenarios import global_kill, group_kill, kib
 from support.memory_cgroup import HOG, memory_cgroup
 from support.paths import MACHINES
 from support.state_copy import incidents_on_disk
-from support.waiting import Stopwatch, wait_until
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
 from support.webhook_receiver import receiving
 from support.webhook_samples import SECRET
 
@@ -109,7 +109,7 @@ def test_incident_that_a_kill_of_the_daemon_cut_off_is_closed_at_the_next_start(
         found = wait_for_incident(daemon, kind="critical")
         wait_until(lambda: found["id"] in incidents_on_disk(state))
         daemon.process.send_signal(signal.SIGKILL)
-        daemon.process.wait(10)
+        daemon.process.wait(MAX_WAIT_SECONDS)
     host.use(2.0, {77: 1.0, 78: 0.3})
     with running_daemon(tmp_path, *arguments, config=host.config) as daemon:
         (closed,) = daemon.get("/api/v1/incidents").json

@@ -32,6 +32,7 @@ from support.neighbours import (
     wait_for_state,
 )
 from support.shared_daemons import SharedDaemons
+from support.waiting import MAX_WAIT_SECONDS
 from support.webhook_receiver import receiving
 from support.webhook_samples import SECRET
 
@@ -217,7 +218,7 @@ def test_stalled_stream_is_replaced_before_silence(tmp_path: Path) -> None:
     with serving(send) as url, running_daemon(tmp_path, config=neighbours({"one": url})) as daemon:
         wait_for_state(daemon, "one", "up")
         daemon.wait_for("/api/v1/machines/one", lambda found: found["text"] == "from the second connection")
-        assert closed.wait(5.0)
+        assert closed.wait(MAX_WAIT_SECONDS)
         events = daemon.get("/api/v1/events?limit=50").json
 
     assert not [one for one in events if one["kind"] == "neighbour.silent"]

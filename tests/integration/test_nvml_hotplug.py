@@ -331,7 +331,7 @@ def test_stuck_event_wait_ends_the_process(tmp_path: Path) -> None:
     )
 
     with running_child(simulator) as child:
-        found = child.until(fails("needs_new_process"), seconds=20)
+        found = child.until(fails("needs_new_process"))
         code = child.process.wait(timeout=MAX_WAIT_SECONDS)
 
     assert isinstance(found, NvmlFailure)

@@ -261,7 +261,6 @@ def test_process_started_in_the_window_grew_by_all_its_memory(tmp_path: Path) ->
         answer = daemon.wait_for(
             "/api/v1/growth?since=1h&limit=1000",
             lambda found: any(one["pid"] == pid for one in found["processes"]),
-            20.0,
         )
 
     mine = next(one for one in answer["processes"] if one["pid"] == pid)

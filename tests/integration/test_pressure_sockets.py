@@ -17,7 +17,7 @@ from support.daemon_process import MEMWATCHD, RunningDaemon, run_program, runnin
 from support.mutable_machine import MutableMachine
 from support.other_user import CAN_SWITCH, connect_as
 from support.passed_socket import passed_socket
-from support.waiting import wait_readable
+from support.waiting import MAX_WAIT_SECONDS, wait_readable
 
 CONFIG = "[systemd]\npressure_sockets = true\nsocket_dir = '{}'\n[pressure]\nclear_after = '0s'\n"
 
@@ -49,7 +49,7 @@ def is_notified(client: socket.socket, seconds: float) -> bytes:
 
 def wait_for_stored(manager: socket.socket, name: str, messages: list[str] | None = None) -> socket.socket:
     """Return the socket that memwatchd stores under this name. `messages` gets all texts before it."""
-    manager.settimeout(20)
+    manager.settimeout(MAX_WAIT_SECONDS)
     while True:
         text, descriptors, *_ = socket.recv_fds(manager, 4096, 1)
         if messages is not None:
@@ -108,7 +108,7 @@ def test_malformed_request_is_logged_and_the_connection_stays_open(tmp_path: Pat
 def test_flood_is_closed(tmp_path: Path) -> None:
     """A client has no reason to write more than its request."""
     with daemon_with_sockets(tmp_path), closing(connect(tmp_path / "run/pressure-ram-high.sock")) as flood:
-        flood.settimeout(20)
+        flood.settimeout(MAX_WAIT_SECONDS)
         with pytest.raises(OSError, match=r"Broken pipe|Connection reset"):
             flood.sendall(b"x" * MAX_RECEIVED_BYTES * 1000)
 
@@ -220,7 +220,7 @@ def test_sockets_are_for_all_users_and_are_removed_at_the_end(tmp_path: Path) ->
         client = connect(folder / "pressure-ram-high.sock")
         daemon.terminate()
         left = list(folder.iterdir())
-        client.settimeout(20)
+        client.settimeout(MAX_WAIT_SECONDS)
 
         assert names == {"pressure.sock"} | {
             f"pressure-{pool}-{level}.sock" for pool in pools for level in ("medium", "high", "critical")

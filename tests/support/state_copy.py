@@ -25,7 +25,7 @@ def _copied(state: Path) -> Iterator[Path]:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a file, unless it is gone since it was listed: the daemon renames a new file to the name of an old one."""
+    """Copy a file, unless it is gone since it was listed: the daemon renames new files to the names of old ones."""
     with suppress(FileNotFoundError):
         shutil.copy2(source, target)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from support.http_site import serving
+from support.waiting import MAX_WAIT_SECONDS
 
 
 class Delivery(Struct, frozen=True):
@@ -58,7 +59,7 @@ def receiving(
                 return  # the sender was killed during the request
             headers = {name.lower(): value for name, value in self.headers.items()}
             site.deliveries.append(Delivery(time.monotonic(), self.path, headers, body))
-            site.may_answer.wait(5.0)
+            site.may_answer.wait(MAX_WAIT_SECONDS)
             status, extra = site.next_answer()
             self.send_response(status)
             for name, value in extra.items():
@@ -83,7 +84,10 @@ def receiving(
         server.socket = context.wrap_socket(server.socket, server_side=True)
     site.url = f"{'https' if certificate else 'http'}://localhost:{server.server_address[1]}/hook/token?key=value"
     with serving(server):
-        yield site
+        try:
+            yield site
+        finally:
+            site.may_answer.set()
 
 
 @contextmanager
