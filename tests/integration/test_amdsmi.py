@@ -45,6 +45,11 @@ class Simulated(Struct, frozen=True):
         path = os.pathsep.join(filter(None, (str(SIM), os.environ.get("PYTHONPATH", ""))))
         return {"PYTHONPATH": path, "AMDSMI_SIM": str(self.file)}
 
+    @property
+    def prelude(self) -> str:
+        """Return code after which a forked daemon and its helper find the library."""
+        return f"import os\nos.environ.update({self.environ})\nsys.path.insert(0, {str(SIM)!r})"
+
     def set_state(self, **state: Any) -> None:
         self.file.write_text(json.dumps(state))
 
@@ -75,7 +80,7 @@ def wait_for_state(daemon: RunningDaemon, wanted: Callable[[str, str | None], bo
 def test_library_adds_errors_and_vram_type(simulated: Simulated, tmp_path: Path) -> None:
     """Error counters, bad pages and the memory type. Its output reaches no log."""
     arguments = simulated.machine.arguments
-    with running_daemon(tmp_path, *arguments, environ=simulated.environ, config=QUICK) as daemon:
+    with running_daemon(tmp_path, *arguments, prelude=simulated.prelude, config=QUICK) as daemon:
         wait_for_state(daemon, lambda state, _: state == "ok")
         (device,) = daemon.wait_for("/api/v1/devices", lambda devices: devices[0]["errors"])
         pools = daemon.get("/api/v1/pools").json
@@ -93,7 +98,7 @@ def test_failing_import_makes_the_collector_unavailable(error: str, simulated: S
     """The daemon starts, reports why the library is missing, and keeps its stdout clean."""
     simulated.set_state(**{"import": error})
     arguments = simulated.machine.arguments
-    with running_daemon(tmp_path, *arguments, environ=simulated.environ) as daemon:
+    with running_daemon(tmp_path, *arguments, prelude=simulated.prelude) as daemon:
         reason = wait_for_state(daemon, lambda state, _: state == "unavailable")
         pools = daemon.get("/api/v1/pools").json
         log = daemon.log.read_text()
@@ -107,7 +112,7 @@ def test_library_is_retried_until_the_driver_is_loaded(simulated: Simulated, tmp
     """Code 34 is no error. The library is retried with pauses."""
     simulated.set_state(init=NO_DRIVER)
     arguments = simulated.machine.arguments
-    with running_daemon(tmp_path, *arguments, environ=simulated.environ, config=QUICK) as daemon:
+    with running_daemon(tmp_path, *arguments, prelude=simulated.prelude, config=QUICK) as daemon:
         reason = wait_for_state(daemon, lambda state, _: state == "unavailable")
         simulated.set_state(gpus={PCI: GOOD})
         wait_for_state(daemon, lambda state, _: state == "ok")
