@@ -1,13 +1,15 @@
-"""Call a function in a forked process: as another user, or on a kernel without a system call."""
+"""Call functions in a forked process: as another user, or on a kernel without a system call."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import pickle
+import signal
 import struct
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 Answer = TypeVar("Answer")
@@ -45,6 +47,23 @@ def _call(function: Callable[[], object], first: Sequence[Callable[[], None]]) -
         return function(), ""
     except Exception:
         return None, traceback.format_exc()
+
+
+@contextmanager
+def running_in_child(*functions: Callable[[], object]) -> Iterator[int]:
+    """Call functions, the last one for ever, in a forked process that is killed at the end. Yield its PID."""
+    child = os.fork()
+    if child == 0:
+        try:
+            for one in functions:
+                one()
+        finally:
+            os._exit(1)
+    try:
+        yield child
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def refuse_call(number: int, error: int) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from support.daemon_process import RunningDaemon, running_daemon
+from support.forked import running_in_child
 from support.free_ports import free_port
 from support.mdns_packets import answer
 from support.mdns_pair import ADDRESS, CONFIG
@@ -39,17 +39,8 @@ NETWORK = (
 def flood() -> Iterator[int]:
     """Send answers with ever new names from one address. Yields a pipe that gets a byte after NAMES of them."""
     done, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            send_names(tell)
-        finally:
-            os._exit(1)
-    try:
+    with running_in_child(lambda: send_names(tell)):
         yield done
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 def send_names(tell: int) -> None:

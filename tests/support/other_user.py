@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from support.forked import call_in_child, running_in_child
 from support.waiting import MAX_WAIT_SECONDS
 
 # Neither root nor the user of the tests. Without root, tests cannot be another user: a proxy's header then has the
@@ -39,23 +39,17 @@ def build_request(path: str, body: Any, method: str, headers: Mapping[str, str])
 
 def exchange_as_other(port: int, request: bytes) -> bytes:
     """Send bytes as another user and return the answer. Forks: another user may be unable to start this Python."""
-    source, sink = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            become_other()
-            with socket.socket() as connection:
-                connection.settimeout(MAX_WAIT_SECONDS)
-                connection.connect(("127.0.0.1", port))
-                connection.sendall(request)
-                while piece := connection.recv(1 << 16):
-                    os.write(sink, piece)
-        finally:
-            os._exit(0)
-    os.close(sink)
-    with os.fdopen(source, "rb") as answers:
-        found = answers.read()
-    os.waitpid(child, 0)
+    return call_in_child(lambda: _exchange(port, request), become_other)
+
+
+def _exchange(port: int, request: bytes) -> bytes:
+    found = b""
+    with suppress(OSError), socket.socket() as connection:
+        connection.settimeout(MAX_WAIT_SECONDS)
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(request)
+        while piece := connection.recv(1 << 16):
+            found += piece
     return found
 
 
@@ -93,22 +87,16 @@ def connect_as(uid: int, address: int | Path) -> socket.socket:
 def process_of_other() -> Iterator[int]:
     """Run a sleeping process of another user. Yields its pid once it is one of that user."""
     source, sink = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            become_other()
-            os.close(sink)
-            time.sleep(MAX_WAIT_SECONDS * 4)
-        finally:
-            os._exit(0)
-    os.close(sink)
-    os.read(source, 1)
-    os.close(source)
-    try:
+
+    def sleep() -> None:
+        os.close(sink)
+        time.sleep(MAX_WAIT_SECONDS * 4)
+
+    with running_in_child(become_other, sleep) as child:
+        os.close(sink)
+        os.read(source, 1)
+        os.close(source)
         yield child
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 @contextmanager
@@ -119,23 +107,17 @@ def server_of_other(port: int) -> Iterator[int]:
     """
     source, sink = os.pipe()
     listening = socket.create_server(("127.0.0.1", port))
-    child = os.fork()
-    if child == 0:
-        try:
-            become_other()
-            while True:
-                accepted, _ = listening.accept()
-                with accepted:
-                    os.write(sink, accepted.recv(1 << 16))
-        finally:
-            os._exit(0)
-    listening.close()
-    os.close(sink)
-    try:
+
+    def serve() -> None:
+        while True:
+            accepted, _ = listening.accept()
+            with accepted:
+                os.write(sink, accepted.recv(1 << 16))
+
+    with running_in_child(become_other, serve):
+        listening.close()
+        os.close(sink)
         yield source
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 def become_other(uid: int = OTHER_UID) -> None:
