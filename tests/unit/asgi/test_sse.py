@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,6 +23,22 @@ async def find_account(scope: Any) -> Account:
     return Account(scope.get("memwatch.cli", ""))
 
 
+async def stay() -> Any:
+    """Receive nothing: the client stays."""
+    await asyncio.Event().wait()
+
+
+def answer_of(broker: Broker, find: Callable[[Any], Awaitable[Account]], **scope: str) -> list[Any]:
+    """Return the messages that a client gets who stays until its request is answered."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(EventStream(broker, Identity(lambda _: b""), find)({"type": "http", **scope}, stay, send))
+    return sent
+
+
 def test_stream_as_slow_as_sampling_yields_to_other_tasks() -> None:
     """A newer snapshot is always there. Other tasks still get every second turn of the loop."""
     numbers = count()
@@ -38,9 +54,6 @@ def test_stream_as_slow_as_sampling_yields_to_other_tasks() -> None:
     async def send(_: Any) -> None:
         """Return at once, as a server does while the socket is writable."""
 
-    async def receive() -> Any:
-        await asyncio.Event().wait()
-
     async def another() -> None:
         nonlocal turns_of_another
         while not broker.closed:
@@ -49,7 +62,7 @@ def test_stream_as_slow_as_sampling_yields_to_other_tasks() -> None:
 
     async def both() -> None:
         stream = EventStream(broker, Identity(chunk_of), find_account)
-        await asyncio.gather(stream({"type": "http"}, receive, send), another())
+        await asyncio.gather(stream({"type": "http"}, stay, send), another())
 
     broker = Broker(lambda: cast("Snapshot", next(numbers)), budget(10))
     asyncio.run(both())
@@ -127,18 +140,9 @@ def test_streams_of_users_leave_a_quarter_to_operators_and_none_is_refused_to_ro
 
 
 def test_refused_stream_is_a_problem_with_a_pause() -> None:
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any:
-        await asyncio.Event().wait()
-
     broker = Broker(lambda: None, budget(4))
     opened(broker, "a", "a", "a")
-    scope = {"type": "http", "memwatch.cli": "a"}
-    asyncio.run(EventStream(broker, Identity(lambda _: b""), find_account)(scope, receive, send))
+    sent = answer_of(broker, find_account, **{"memwatch.cli": "a"})
 
     assert sent[0]["status"] == 503
     assert (b"retry-after", b"30") in sent[0]["headers"]
@@ -168,19 +172,11 @@ def test_client_that_leaves_during_the_lookup_holds_no_place() -> None:
 
 
 def test_stream_whose_account_cannot_be_looked_up_soon_gets_503_and_no_place_of_another() -> None:
-    sent: list[Any] = []
-
     async def is_busy(_scope: Any) -> Account:
         raise QueueFullError
 
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any:
-        await asyncio.Event().wait()
-
     broker = Broker(lambda: None, budget(4))
-    asyncio.run(EventStream(broker, Identity(lambda _: b""), is_busy)({"type": "http"}, receive, send))
+    sent = answer_of(broker, is_busy)
     assert sent[0]["status"] == 503
     assert (b"retry-after", b"1") in sent[0]["headers"]
     assert broker.budget.held == 0
@@ -188,20 +184,13 @@ def test_stream_whose_account_cannot_be_looked_up_soon_gets_503_and_no_place_of_
 
 def test_lookup_that_is_cancelled_as_the_daemon_stops_is_answered() -> None:
     """Without an answer the server writes a traceback."""
-    sent: list[Any] = []
 
     async def is_cancelled(_scope: Any) -> Account:
         broker.close()
         raise asyncio.CancelledError
 
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any:
-        await asyncio.Event().wait()
-
     broker = Broker(lambda: None, budget(4))
-    asyncio.run(EventStream(broker, Identity(lambda _: b""), is_cancelled)({"type": "http"}, receive, send))
+    sent = answer_of(broker, is_cancelled)
     assert sent[0]["status"] == 503
 
 
