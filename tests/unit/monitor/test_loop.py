@@ -41,6 +41,17 @@ def kinds(monitor: Monitor) -> list[str]:
     return [event.kind for event in monitor.events.since(0)]
 
 
+def texts_of(kind: str, *findings: Findings) -> list[str]:
+    """Return the events of a kind after ticks with these findings, one second apart."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    for found in findings:
+        memory.findings = found
+        monitor.tick()
+        clock.now += 1.0
+    return [event.text for event in monitor.events.since(0) if event.kind == kind]
+
+
 def test_tick_is_gathered_judged_stored_and_published() -> None:
     """One call, and `latest` has everything that readers need."""
     memory, clock = calm(), FakeClock()
@@ -93,43 +104,33 @@ def test_set_clock_moves_no_history() -> None:
 
 def test_oom_kill_is_one_event() -> None:
     """The machine may look healthy one second later; the event stays, and says what is known of its scope."""
-    memory, clock = calm(), FakeClock()
-    monitor = monitor_of(memory, clock)
-    for kills in (3, 3, 5, 5):
-        memory.findings = Findings(pools=(ram(GIB),), kernel=Kernel(oom_kills_total=kills))
-        monitor.tick()
-        clock.now += 1.0
+    ticks = [Findings(pools=(ram(GIB),), kernel=Kernel(oom_kills_total=kills)) for kills in (3, 3, 5, 5)]
 
-    assert [event.text for event in monitor.events.since(0) if event.kind == "oom_kill"] == [
+    assert texts_of("oom_kill", *ticks) == [
         "OOM killer: killed 2 processes, of the machine or at a cgroup's limit: no log and no counter shows which"
     ]
 
 
 def test_level_change_is_an_event_with_its_reason() -> None:
     """The event log is readable text."""
-    memory, clock = calm(), FakeClock()
-    monitor = monitor_of(memory, clock)
-    monitor.tick()
-    memory.findings = Findings(pools=(ram(56 * GIB),))
-    clock.now += 1.0
-
-    monitor.tick()
-
-    assert monitor.events.since(0)[-1].text == "System RAM: OK → high (87.5% used; 8.0 GiB of 64.0 GiB available)"
+    assert texts_of("level", Findings(pools=(ram(GIB),)), Findings(pools=(ram(56 * GIB),))) == [
+        "System RAM: OK → high (87.5% used; 8.0 GiB of 64.0 GiB available)"
+    ]
 
 
 def test_level_event_names_the_process_that_grew() -> None:
     """Its growth in ten minutes, from high on. A level that falls has no culprit."""
-    memory, clock = calm(), FakeClock()
-    monitor = monitor_of(memory, clock)
-    sizes = [*range(1, 62), *[5] * 80]
-    for used in sizes:
-        process = Process(51210, 0.0, "train.py", used * GIB, used * GIB, "rss")
-        memory.findings = Findings(pools=(ram(used * GIB),), processes=(process,))
-        monitor.tick()
-        clock.now += 1.0
+    levels = texts_of(
+        "level",
+        *(
+            Findings(
+                pools=(ram(used * GIB),),
+                processes=(Process(51210, 0.0, "train.py", used * GIB, used * GIB, "rss"),),
+            )
+            for used in (*range(1, 62), *[5] * 80)
+        ),
+    )
 
-    levels = [event.text for event in monitor.events.since(0) if event.kind == "level"]
     risen = [text for text in levels if "→ high" in text or "→ critical" in text][:2]
     assert all(re.search(r"; train\.py \(51210\) grew by \d\d\.0 GiB\)$", text) for text in risen)
     assert len(risen) == 2
@@ -138,33 +139,29 @@ def test_level_event_names_the_process_that_grew() -> None:
 
 def test_level_event_of_system_ram_does_not_name_growth_on_a_gpu() -> None:
     """The footprint of the process contains its memory on a discrete GPU."""
-    memory, clock = calm(), FakeClock()
-    monitor = monitor_of(memory, clock)
-    for used in range(1, 62):
-        held = {"gpu0.vram": used * GIB}
-        process = Process(51210, 0.0, "train.py", GIB, GIB + used * GIB, "rss", device_bytes=held)
-        memory.findings = Findings(pools=(ram(used * GIB),), processes=(process,))
-        monitor.tick()
-        clock.now += 1.0
+    growing = Process(51210, 0.0, "train.py", GIB, GIB, "rss")
+    held = (
+        replace(growing, footprint_bytes=GIB + used * GIB, device_bytes={"gpu0.vram": used * GIB})
+        for used in range(1, 62)
+    )
 
-    levels = [event.text for event in monitor.events.since(0) if event.kind == "level"]
+    levels = texts_of(
+        "level", *(Findings(pools=(ram(used * GIB),), processes=(one,)) for used, one in enumerate(held, 1))
+    )
+
     assert any("→ critical" in text for text in levels)
     assert not any("grew by" in text for text in levels)
 
 
 def test_killed_process_is_named_once() -> None:
     """Counted in one file and named in another one second later: one event, with the name."""
-    memory, clock = calm(), FakeClock()
-    monitor = monitor_of(memory, clock)
     kill = OomKill(1, 4242, "train", 64 << 20, "machine")
-    for counted, kills in ((3, ()), (4, ()), (4, (kill,)), (4, (kill,)), (5, (kill,)), *[(5, (kill,))] * 3):
-        memory.findings = Findings(
-            pools=(ram(GIB),), kernel=Kernel(oom_kills_total=counted), kernel_log=KernelLog(kills=kills)
-        )
-        monitor.tick()
-        clock.now += 1.0
+    ticks = [
+        Findings(pools=(ram(GIB),), kernel=Kernel(oom_kills_total=counted), kernel_log=KernelLog(kills=kills))
+        for counted, kills in ((3, ()), (4, ()), (4, (kill,)), (4, (kill,)), (5, (kill,)), *[(5, (kill,))] * 3)
+    ]
 
-    assert [event.text for event in monitor.events.since(0) if event.kind == "oom_kill"] == [
+    assert texts_of("oom_kill", *ticks) == [
         "OOM killer: killed train (4242), 64.0 MiB",
         "OOM killer: killed 1 process, of the machine or at a cgroup's limit: no log and no counter shows which",
     ]
@@ -172,17 +169,10 @@ def test_killed_process_is_named_once() -> None:
 
 def test_repeated_driver_error_is_reported_once_a_minute() -> None:
     """The first error is reported at once, thousands of later ones by their number."""
-    memory, clock = calm(), FakeClock()
-    monitor = monitor_of(memory, clock)
-    for second in range(70):
-        error = DriverError("nvidia", "", "nv_err_no_memory", 100 * second, 0.0, "NVRM: no memory")
-        memory.findings = Findings(
-            pools=(ram(GIB),), kernel_log=KernelLog(driver_errors=(error,) if second else ())
-        )
-        monitor.tick()
-        clock.now += 1.0
+    error = DriverError("nvidia", "", "nv_err_no_memory", 100, 0.0, "NVRM: no memory")
+    logs = [KernelLog(), *(KernelLog(driver_errors=(replace(error, count=100 * at),)) for at in range(1, 70))]
 
-    assert [event.text for event in monitor.events.since(0) if event.kind == "driver"] == [
+    assert texts_of("driver", *(Findings(pools=(ram(GIB),), kernel_log=log) for log in logs)) == [
         "the driver of nvidia reported out of memory (NV_ERR_NO_MEMORY), 100 times: NVRM: no memory",
         "the driver of nvidia reported out of memory (NV_ERR_NO_MEMORY), 6000 times: NVRM: no memory",
     ]
@@ -190,14 +180,9 @@ def test_repeated_driver_error_is_reported_once_a_minute() -> None:
 
 def test_missing_value_for_a_tick_changes_no_level() -> None:
     """A collector that misses one answer causes no level events."""
-    memory, clock = calm(), FakeClock()
-    monitor = monitor_of(memory, clock)
-    for pools in ((ram(62 * GIB),), (), (ram(62 * GIB),)):
-        memory.findings = Findings(pools=pools)
-        monitor.tick()
-        clock.now += 1.0
+    full = Findings(pools=(ram(62 * GIB),))
 
-    assert [event.text for event in monitor.events.since(0) if event.kind == "level"] == [
+    assert texts_of("level", full, Findings(), full) == [
         "System RAM: OK → critical (96.9% used; 2.0 GiB of 64.0 GiB available)"
     ]
 
