@@ -162,17 +162,17 @@ def test_thing_that_asks_at_each_tick_is_counted_once_an_hour() -> None:
 
 
 def test_refusals_of_a_flood_cost_no_tick_its_time() -> None:
-    """The number of the last hour is kept, not computed: of a hundred thousand refusals as of one."""
+    """The number of the last hour is kept, not computed: of a hundred thousand refusals as of one. CPU time."""
     now = 0.0
     budgets = Budgets(lambda: now)
     for budget in budgets.by_kind.values():
         for number in range(4000):
             now = number / 2
             budget.refuse(number, Account(f"192.0.2.{number % 1000}"))
-    began = time.perf_counter()
+    began = time.thread_time()
     for _ in range(100):
         counts = budgets.left_out()
-    took = (time.perf_counter() - began) / 100
+    took = (time.thread_time() - began) / 100
 
     assert counts["leases"] == 4000
     assert all(len(names) <= MAX_NAMES + 1 for _, names in budgets["leases"]._recent)
