@@ -30,7 +30,7 @@ from memwatch_web.pages.landscape_past import find_ghosts, find_run
 from memwatch_web.pages.overview import Ghost
 from memwatch_web.pages.renderer import Pages
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import read_frames
+from memwatchd.recording.player import read_frames
 from support.html_reader import Reader
 from support.sample_parts import GIB, vram
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu, mig_server

@@ -1,9 +1,11 @@
-"""Files are found by pattern, with the links on the way, and never outside their root."""
+"""Files are found by pattern, with the links on the way, never outside their root, and a report says what it has."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from memwatch.reporting.report.contents import VALID, Contents
+from memwatch.reporting.report.evidence import Evidence
 from memwatch.reporting.report.sources import Walk
 
 
@@ -43,3 +45,21 @@ def test_missing_files_are_not_mentioned(tmp_path: Path) -> None:
 
     assert list(walk.find("class/hwmon/*/name")) == []
     assert walk.unread == {}
+
+
+def test_single_unread_file_is_counted_in_the_singular() -> None:
+    summary = {
+        "versions": {},
+        "settings": VALID,
+        "daemon": "reached",
+        "machine": {"name": "NVIDIA DGX Spark"},
+        "collectors": [],
+        "doctor": {"checks": []},
+        "recording": {"text": ""},
+        "files": {"text": ""},
+    }
+    evidence = Evidence(unread={"proc/vmstat": "permission denied"})
+
+    text = "\n".join(Contents(summary, b"", {}, evidence).lines("box.tar.gz", "1 KiB"))
+
+    assert "1 file was not read (report.json lists them):\n  proc/vmstat: permission denied" in text

@@ -1,12 +1,16 @@
-"""Sentences about files that are not valid TOML: the line, and what to do."""
+"""Sentences about files that are not valid TOML: the line, and what to do. Examples in messages work as written."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from memwatchd.settings.load import load, variables
 from memwatchd.settings.toml import ConfigFileError, read_toml
+from memwatchd.settings.validation import ValueOrigin, accepted_at
+from support.settings_sample import problems_from
 
 REPEATED = "remove one of the two, or put all keys of a section under one header"
 
@@ -59,3 +63,31 @@ def test_other_errors_have_their_line_and_a_remedy(
     assert sentence.startswith(f"line {line} is not valid TOML: ")
     assert "; " in sentence
     assert remedy is None or sentence.endswith(f"; {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "end"),
+    [
+        ({"listen": ("foo",)}, {}, "or unix:/PATH; use for example --listen 127.0.0.1:6360"),
+        ({"interval": "0"}, {}, "from 100ms to 1m; use for example --interval 1s"),
+        ({"speed": 1000.0}, {}, "from 0.1 to 100; use for example --speed 1"),
+        ({}, {"MEMWATCHD_LISTEN": "foo"}, "or unix:/PATH; use for example MEMWATCHD_LISTEN=127.0.0.1:6360"),
+        ({}, {"MEMWATCHD_WEB_INSECURE": "perhaps"}, "use for example MEMWATCHD_WEB_INSECURE=false"),
+        ({}, {"STATE_DIRECTORY": "\0"}, "use for example STATE_DIRECTORY=/var/lib/memwatchd"),
+    ],
+)
+def test_example_is_written_for_its_source(
+    tmp_path: Path, flags: dict[str, Any], environ: dict[str, str], end: str
+) -> None:
+    """The brackets and quotes of a file would be rejected in a flag and in a variable."""
+    assert problems_from(tmp_path, flags=flags, environ=environ)[0].endswith(end)
+
+
+def test_every_example_of_a_variable_is_valid() -> None:
+    """An example works as written, unless it names a file that does not exist."""
+    for variable, setting in variables().items():
+        words = ValueOrigin(variable, from_variable=True).written(accepted_at(setting.path).example)
+        name, _, value = words.partition("=")
+        assert name == variable
+        if "/etc/" not in value:
+            assert load({}, {name: value}, default_file=Path("/nonexistent")), words

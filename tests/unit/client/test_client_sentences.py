@@ -1,0 +1,85 @@
+"""Test the sentences of `memwatch fit`, of `memwatch doctor --report`, and about a wrong command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memwatch.cli.cli import main
+from memwatch.cli.doctor_report import check_writable, recording_text
+from memwatch.cli.fit import describe_missing_gpus
+from memwatch.cli.http import CommandError
+from memwatch.cli.record import Recorded
+from memwatchd.cli import main as daemon_main
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "sentence"),
+    [
+        (0, 0, ""),
+        (1, 0, ""),
+        (2, 2, ""),
+        (4, 1, "The plan is for 4 GPUs: this machine has 1."),
+        (2, 0, "The plan is for 2 GPUs: this machine has none."),
+    ],
+)
+def test_plan_for_more_gpus_than_there_are_has_a_reason(wanted: int, gpus: int, sentence: str) -> None:
+    verdicts = [{"device": name} for name in (*(f"gpu{number}" for number in range(gpus)), "cpu")]
+
+    assert describe_missing_gpus(wanted, verdicts) == sentence
+
+
+@pytest.mark.parametrize(
+    ("recorded", "text"),
+    [
+        (Recorded(60), "60 snapshots in 60 s"),
+        (Recorded(1), "1 snapshot in 60 s"),
+        (Recorded(8, interrupted_after=7.2), "8 snapshots: interrupted after 7 of 60 s"),
+    ],
+)
+def test_interrupted_recording_has_the_seconds_until_then(recorded: Recorded, text: str) -> None:
+    assert recording_text(recorded, 60.0) == text
+
+
+def test_missing_folder_of_a_report_is_not_called_a_missing_permission(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"its folder does not exist; name a file in another one$"):
+        check_writable(tmp_path / "missing/box.tar.gz", overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        ("status --nope", "; see memwatch status --help"),
+        ("status extra", "; see memwatch status --help"),
+        ("autopsy", "; see memwatch autopsy --help"),
+        ("nosuch", "; see memwatch --help"),
+        ("status --url", "; see memwatch --help"),
+        ("run", "COMMAND is missing; for example memwatch run -- python train.py"),
+    ],
+)
+def test_wrong_command_line_has_a_remedy(command: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first part is click's, and changes with its version."""
+    assert main(command.split()) == 2
+    error = capsys.readouterr().err
+    assert error.endswith(f"{remedy}\n")
+    assert ".;" not in error
+
+
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        ("nosuch", "see memwatchd --help"),
+        ("--listen", "see memwatchd --help"),
+        (
+            "install-service --uninstall",
+            "install the Debian package, or copy the unit files of the package as docs/start/install.md shows "
+            "under Other Linux",
+        ),
+    ],
+)
+def test_wrong_command_line_of_the_daemon_has_a_remedy(
+    command: str, remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert daemon_main(command.split()) == 2
+    assert capsys.readouterr().err.endswith(f"; {remedy}\n")
