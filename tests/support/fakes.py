@@ -1,15 +1,18 @@
-"""Fakes: a manual clock and a collector that can fail."""
+"""Fakes: a manual clock, a wait of a thread that follows it, and a collector that can fail."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
 from memwatch.core.findings import Findings
 from memwatch.core.model import Pool, PoolKind, Quality
+from support.waiting import wait_until
 
 GIB = 1 << 30
+LOOK_SECONDS = 0.005
 
 
 class FakeClock(Struct):
@@ -64,3 +67,19 @@ def ram(used: int, size: int = 64 * GIB, pool_id: str = "ram") -> Pool:
         source="test",
         quality=Quality.MEASURED,
     )
+
+
+class ManualWait:
+    """Wait that ignores the pause: the thread looks at its clock again after 5 ms, or when it is notified."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def __call__(self, waiting: threading.Event | threading.Condition, _seconds: float | None) -> None:
+        self._looks += 1
+        waiting.wait(LOOK_SECONDS)
+
+    def settle(self) -> None:
+        """Return when the thread has looked twice from now on, and found nothing to do."""
+        wanted = self._looks + 2
+        wait_until(lambda: self._looks >= wanted)

@@ -12,8 +12,7 @@ from memwatch_monitor.notify.http_post import GATEWAY_LOST_IT, Poster, PostResul
 from memwatch_monitor.notify.outbox import Outbox
 from memwatch_monitor.notify.receiver import SCHEDULE, Receiver
 from memwatch_monitor.notify.webhook import WebhookChannel, parse_secret
-from support.fakes import FakeClock
-from support.manual_wait import ManualWait
+from support.fakes import FakeClock, ManualWait
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_samples import SECRET, QueuedReceiver
 

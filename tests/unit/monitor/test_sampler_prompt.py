@@ -13,8 +13,7 @@ from memwatch.core.findings import Findings
 from memwatch.core.linux.files import SourceUnavailable
 from memwatch.core.reading.collector_runner import CollectorRunner
 from memwatch.core.reading.sampler import Sampler
-from support.fakes import GIB, FakeClock, FakeCollector, ram
-from support.manual_wait import ManualWait
+from support.fakes import GIB, FakeClock, FakeCollector, ManualWait, ram
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 

@@ -1,4 +1,4 @@
-"""Files are found by pattern, with the links on the way, never outside their root, and a report says what it has."""
+"""Files are found by pattern, with the links on the way, never outside their root. A report says what it has."""
 
 from __future__ import annotations
 
