@@ -42,7 +42,7 @@ from memwatch.planning.answer import (
 )
 from memwatch.planning.decode_rate import DecodeRate, describe_rate
 from memwatch.planning.diffusion import ImageUse
-from memwatch.planning.fit import CPU, FitVerdict
+from memwatch.planning.fit import CPU, FitVerdict, exceeds_totals
 from memwatch.planning.launch import ALL, ENGINES, select_engines
 from memwatch.planning.model_names import read_subject
 from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size, parse_need
@@ -360,7 +360,7 @@ def _conclusion(found: Json, verdicts: Sequence[FitVerdict]) -> str:
         return f"Fits on {len(split['devices'])} GPUs, {', '.join(split['devices'])}: {split['reason']}."
     if unknown := found.get("unknown"):  # older daemons do not send it
         return f"Not known if it fits: {unknown[0].lower()}{unknown[1:]}"
-    now = "" if found.get("on") else " right now"
+    now = "" if found.get("on") or exceeds_totals(verdicts) else " right now"
     if change := found.get("change"):
         beside = f" and {wording.size(change['ram_bytes'])} in System RAM" if change["ram_bytes"] else ""
         needed = wording.size(change["bytes"]) + beside

@@ -19,6 +19,7 @@ from memwatch.core.model import (
     Process,
     Thresholds,
     find_system_ram,
+    sum_figures,
 )
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
@@ -83,6 +84,13 @@ class FitVerdict(Struct, frozen=True):
     host_bytes: Annotated[
         int, Doc("Part of need_bytes of the engine's processes, where CPU and GPU share their memory.")
     ] = 0
+
+
+def exceeds_totals(verdicts: Sequence[FitVerdict]) -> bool:
+    """Return True if a need is more than each memory, and than all GPUs together: freeing memory does not help."""
+    gpus = [one.size_bytes for one in verdicts if one.device != CPU]
+    rooms = (sum_figures(gpus), *(one.size_bytes for one in verdicts))
+    return all(isinstance(room, int) and one.need_bytes > room for one in verdicts for room in rooms)
 
 
 class Holder(NamedTuple):

@@ -40,7 +40,7 @@ MEASURED = frozenset({"vllm", "sglang", "tensorrt-llm"})
 
 def file_kind(checkpoint: Checkpoint, dtype: str) -> str:
     """Return the kind of a model's files. A format of llama.cpp is only in GGUF files."""
-    if checkpoint.source == "GGUF":
+    if checkpoint.source == "GGUF" or checkpoint.file_format:
         return GGUF
     in_file = canonical_name(dtype) in FILE_BITS or checkpoint.scope == "file"
     return GGUF if in_file and checkpoint.source != "safetensors" else SAFETENSORS

@@ -370,6 +370,6 @@ def _list_narrower(checkpoint: Checkpoint) -> dict[str, str]:
     them at load, or of a GGUF file other files, whose sizes are averages."""
     if checkpoint.file_format:
         files = list_narrower_files(checkpoint.file_format)
-        return {one: f"a {OFFERED_FILES[one]} file (its size is estimated)" for one in files}
+        return {one: f"a {OFFERED_FILES[one]} file, whose size is estimated" for one in files}
     words = {"int8": "8-bit weights", "int4": "4-bit weights"}
     return {one: word for one, word in words.items() if checkpoint.dtype_bytes > bits_per_weight(one) / 8}

@@ -11,16 +11,17 @@ from memwatch.cli.machines import Need, place
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
-from memwatch.planning.answer import FitAnswer, answer_model
+from memwatch.planning.answer import FitAnswer, answer_model, answer_request
 from memwatch.planning.checkpoint import describe_config
 from memwatch.planning.fit import CPU
 from memwatch.planning.host_memory import ESTIMATES, GGUF, SAFETENSORS
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.model_table import list_runnable
 from memwatch.planning.named_machines import read_machine
-from memwatch.planning.request import Use
+from memwatch.planning.request import Use, write_request
 from memwatch.planning.training import TrainingPlan
 from memwatch.reporting.render.fit_json import fit_json
+from memwatch_web.api.fit_query import parse_query
 from scripts.published_models import MODELS
 from support.sample_snapshots import simulated
 
@@ -46,6 +47,15 @@ def test_engine_that_runs_here_is_the_measure() -> None:
     assert found.need.host is not None
     assert found.need.host.source == "5.0 GiB, as those of vLLM (vllm-8000) take here"
     assert fit_json(found)["processes_source"] == found.need.host.source
+
+
+def test_gguf_file_has_the_processes_of_its_engines_by_its_query() -> None:
+    """The daemon counted those of vLLM, which the command without a daemon did not."""
+    file = replace(LLAMA, source="GGUF", weights_bytes=8 * GIB, file_format="q8_0")
+    here = answer_model(file, Use(), serving()).need.host
+    sent = answer_request(parse_query(write_request(file, Use())), serving()).need.host
+
+    assert here == sent == ESTIMATES[GGUF]
 
 
 @pytest.mark.parametrize(

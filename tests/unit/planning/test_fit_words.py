@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
-from memwatch.planning.fit import compute_fit
+from memwatch.planning.fit import compute_fit, exceeds_totals
 from support.fakes import GIB
 from support.gpu_cards import cards
 
@@ -53,3 +53,18 @@ def test_fit_that_leaves_less_than_five_percent_is_critical(left: int, is_critic
 
     assert found.fits is True
     assert ("which is critical" in found.reason) is is_critical
+
+
+@pytest.mark.parametrize(
+    ("gpus", "need", "is_beyond"), [(2, 81, False), (1, 4000, True), (8, 4000, True), (8, 600, False)]
+)
+def test_need_beyond_all_totals_has_no_right_now(gpus: int, need: int, is_beyond: bool) -> None:
+    """600 GiB may fit onto eight GPUs of 80 GiB later."""
+    assert exceeds_totals(compute_fit(need * GIB, cards(gpus, 80 * GIB)).verdicts) is is_beyond
+
+
+def test_total_that_is_not_known_is_not_exceeded() -> None:
+    verdicts = compute_fit(4000 * GIB, cards(1, 80 * GIB)).verdicts
+    unknown = replace(verdicts[0], size_bytes=Absent.NOT_AVAILABLE)
+
+    assert not exceeds_totals([unknown, *verdicts[1:]])

@@ -330,7 +330,7 @@ def test_answer_of_the_daemon_offers_the_same_files() -> None:
 
     assert here is not None
     assert sent is not None
-    assert here.words == sent.words == "a Q6_K file (its size is estimated)"
+    assert here.words == sent.words == "a Q6_K file, whose size is estimated"
     assert here.need.parts == sent.need.parts
 
 

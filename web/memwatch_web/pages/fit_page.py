@@ -18,7 +18,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, answer_request, greatest_sentence, report_sentence
 from memwatch.planning.decode_rate import describe_rate
 from memwatch.planning.diffusion import Pipeline
-from memwatch.planning.fit import CPU, Fit, FitVerdict
+from memwatch.planning.fit import CPU, Fit, FitVerdict, exceeds_totals
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.launch import ALL, ENGINES, Launches
 from memwatch.planning.need import PARTS, compute_need_here
@@ -51,7 +51,7 @@ IMPORT_SECONDS = 0.2
 # The shapes of published checkpoints, from their config.json.
 EXAMPLES = (
     ("Llama 3.2 1B", Transformer(2048, 8192, 16, 128256, 32, 8, head_dim=64, tied_embeddings=True)),
-    ("Mistral 7B", Transformer(4096, 14336, 32, 32000, 32, 8)),
+    ("Mistral 7B v0.3", Transformer(4096, 14336, 32, 32768, 32, 8)),
     ("Llama 3 8B", Transformer(4096, 14336, 32, 128256, 32, 8)),
     ("Qwen3 30B-A3B", Transformer(2048, 768, 48, 151936, 32, 4, head_dim=128, n_experts=128, qk_norm=True)),
     ("Llama 3 70B", Transformer(8192, 28672, 80, 128256, 64, 8)),
@@ -165,7 +165,9 @@ def build_headline(name: str, found: Fit) -> str:
         return f"{name} fits {on_cpu if best.device == CPU else f'on {best.device}'}{how}"
     if split := found.split:
         return f"{name} fits on {len(split.devices)} GPUs: {', '.join(split.devices)}"
-    return f"Not known if {name} fits" if found.unknown else f"{name} does not fit right now"
+    if found.unknown:
+        return f"Not known if {name} fits"
+    return f"{name} does not fit{'' if exceeds_totals(found.verdicts) else ' right now'}"
 
 
 def list_facts(request: FitRequest, found: FitAnswer) -> Iterator[str]:
