@@ -15,9 +15,10 @@ import pytest
 
 from memwatch.core.collectors.engines import PORT_UNKNOWN, Collector
 from memwatch.core.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, vllm
-from memwatch.core.engines.command import FURTHER_NODE, UNIX_SOCKET
+from memwatch.core.engines.command import FURTHER_NODE, GRPC_ONLY, UNIX_SOCKET
 from memwatch.core.engines.records import Cache, Engine
 from memwatch.core.engines.requests import Answers
+from memwatch.core.engines.server import WANTS_KEY_FOR
 from memwatch.core.model import Absent
 from support import engine_texts as texts
 from support.engine_host import EngineHost
@@ -82,6 +83,8 @@ KIMI = to_json(served_model_name="Kimi-K2", version="0.5.5", tp_size=2, internal
 KT = ("--model", "Kimi-K2/", "--kt-weight-path", "Kimi-K2-CPU/", "--kt-method", "AMXINT4", "--kt-cpuinfer", "56")
 FIGURES = {"kv_cache_ratio": 0.97, "requests_running": 3, "requests_waiting": 1, "generation_tokens_total": 9000}
 APHRODITE = {"/metrics": texts.in_form_of_vllm("aphrodite:", "m"), "/v1/models": texts.listed("m")}
+GPTQ = "Qwen/Qwen2.5-3B-Instruct-GPTQ-Int4"
+KEYED = ("--model", GPTQ, "--max-model-len", "8192", "--enforce-eager", "--dtype", "half", "--api-key", "k")
 OLLAMA_RUNNER = (
     "/tmp/ollama12/runners/cuda_v12/ollama_llama_server",
     "--model",
@@ -284,6 +287,17 @@ FASTDEPLOY = {"/metrics": texts.in_form_of_vllm("fastdeploy:", "m"), "/v1/models
             id="KServe with transformers",
         ),
         pytest.param(
+            started_by("python3", "-m", vllm.API_SERVER, *KEYED),
+            {"/metrics": texts.in_form_of_vllm("vllm:", GPTQ), "/v1/models": refused(401)},
+            {
+                "model": GPTQ,
+                "context_tokens": 8192,
+                **FIGURES,
+                "notes": (WANTS_KEY_FOR.format(paths="/v1/models"),),
+            },
+            id="cd-linux.club: vLLM with a key",
+        ),
+        pytest.param(
             started_by("/bin/ollama", "start", then=(OLLAMA_RUNNER,)),
             texts.ollama(("llama3", 6 << 30, 6 << 30)),
             {"model": "llama3", "pids": (500, 501)},
@@ -401,9 +415,14 @@ def test_server_of_a_further_report_is_read(
             sglang.UNASKED_ROUTER,
             id="SGLang: its page on the router",
         ),
+        pytest.param(("python3", "-m", vllm.GRPC, "--model", "m"), GRPC_ONLY, id="vLLM with gRPC only"),
+        pytest.param(("vllm", "serve", "m", "--grpc"), GRPC_ONLY, id="vLLM with gRPC by an option"),
         pytest.param(
-            ("python3", "-m", vllm.GRPC, "--model", "m"), vllm.UNASKED[vllm.GRPC], id="vLLM with gRPC only"
+            ("python3", "-m", "sglang.launch_server", "--model-path", "m", "--grpc-mode"),
+            GRPC_ONLY,
+            id="SGLang, gRPC",
         ),
+        pytest.param(("trtllm-serve", "m", "--grpc"), GRPC_ONLY, id="mintlify.com: trtllm-serve"),
         pytest.param(
             ("python3", "-m", vllm.DEMONSTRATION, "--model", "m"),
             vllm.UNASKED[vllm.DEMONSTRATION],

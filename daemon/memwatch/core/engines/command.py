@@ -124,6 +124,7 @@ class Command(Struct, frozen=True):
 DRAFT_CACHE = "The KV cache of its draft model is counted in the rest."
 # Why a server is not asked.
 FURTHER_NODE = "It is a part of a server on several nodes ({option}): the first node has the API and the figures."
+GRPC_ONLY = "It listens for gRPC only, which is not asked."
 UNIX_SOCKET = "It listens on a Unix socket ({path}), which is not asked."
 
 

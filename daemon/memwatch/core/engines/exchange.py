@@ -21,6 +21,8 @@ OVERDUE = f"{NOT_IN_TIME}, the lookup of its name included"
 NO_THREAD = "no thread could be started to ask it"
 # An exchange that ends at the deadline reports that itself.
 GRACE_SECONDS = 0.25
+# Answers of a server that wants a key, or another one.
+NOT_ALLOWED = frozenset({401, 403})
 
 # vLLM prints 60 to 300 kB of metrics. An answer to a request that is sent once a minute is kept until the next one.
 MAX_ANSWER_BYTES = 1 << 20
@@ -34,6 +36,7 @@ class Exchange:
     """One round with one server. Only `run` sends; its results are valid when `is_done`.
 
     `bodies` are the answers by path, with those of earlier rounds to requests that are sent once a minute.
+    `refused`: paths of this round that want a key.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Exchange:
         self.bodies: dict[str, bytes] = dict(earlier)
         self.failure: GetError | None = None
         self.has_asked_rare: bool = False
+        self.refused: set[str] = set()  # paths that want a key
         self.is_done: bool = False
         self._deadline = deadline
         self._kind, self._fetch = kind, fetch
@@ -107,6 +111,8 @@ class Exchange:
                 return False
             else:
                 self.bodies.pop(one.path, None)
+                if self.failure is not None and self.failure.status in NOT_ALLOWED:
+                    self.refused.add(one.path)
         return True
 
     def _first(self, request: Request, max_bytes: int) -> bytes | None:

@@ -13,11 +13,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.engines.command import Command
-from memwatch.core.engines.exchange import OVERDUE, Exchange
+from memwatch.core.engines.exchange import NOT_ALLOWED, OVERDUE, Exchange
 from memwatch.core.engines.kinds import EngineKind
 from memwatch.core.engines.records import Address, Counters, Engine, EngineReading, ModelQuery, ModelSizes
-from memwatch.core.engines.requests import Answers
+from memwatch.core.engines.requests import MAX_NAMED, Answers
 from memwatch.core.http import Admit, GetError, GetTimeoutError, Resolve, get
+from memwatch.core.listing import some_of
 from memwatch.core.model import Absent, Bytes, Quality
 from memwatch.core.printable import printable
 
@@ -73,8 +74,8 @@ NO_ANSWER = "no answer"
 DEFECT = "its answers could not be parsed; the log has the reason"
 
 log: logging.Logger = logging.getLogger(__name__)
-NOT_ALLOWED = frozenset({401, 403})
 WANTS_KEY = "It wants an API key: name it under [[engines]] with its token."
+WANTS_KEY_FOR = "It wants an API key for {paths}: name it under [[engines]] with its token."
 
 TOO_OFTEN = "The files of its model are read once a minute."
 NOT_YET = "The files of its model are not read yet."
@@ -155,6 +156,7 @@ class EngineServer:
         self._has_defect = False
         self._rates = Rates()
         self._oddities: tuple[str, ...] = ()
+        self._refused: set[str] = set()
         self._before: tuple[float, Counters] | None = None
         self._tls: ssl.SSLContext | None = None
 
@@ -229,7 +231,8 @@ class EngineServer:
         found = build_engine(engine, self._reading, self._rates, sizes, draft, beside)
         if not self._is_fresh:
             return replace(found.as_stale(), notes=(*engine.notes, self._costly))
-        return replace(found, notes=tuple(dict.fromkeys((*found.notes, *self._oddities))))
+        key = (WANTS_KEY_FOR.format(paths=some_of(sorted(self._refused), MAX_NAMED)),) if self._refused else ()
+        return replace(found, notes=tuple(dict.fromkeys((*found.notes, *self._oddities, *key))))
 
     def _take(self, exchange: Exchange, now: float) -> Mapping[str, bytes]:
         """Return the answers of a round, none if it has not ended. Keep those to rare requests, and the failure."""
@@ -237,6 +240,8 @@ class EngineServer:
         answers = exchange.bodies if is_done else {}
         rare = {one.path for one in self.kind.requests_of("once a minute")}
         self._bodies = {path: body for path, body in answers.items() if path in rare}
+        kept = {path for path in self._refused if path in rare and not exchange.has_asked_rare}
+        self._refused = kept | (exchange.refused if is_done else set())
         if answers:
             self._rare_at = now if exchange.has_asked_rare else self._rare_at
             self._failure, self._times_used_up = None, 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from memwatch.core.engines.command import DRAFT_CACHE, FURTHER_NODE, Command
+from memwatch.core.engines.command import DRAFT_CACHE, FURTHER_NODE, GRPC_ONLY, Command
 from memwatch.core.engines.records import Counters, EngineReading
 from memwatch.core.engines.requests import Answers, Request
 from memwatch.core.engines.text import (
@@ -97,6 +97,8 @@ def matches(command: Command) -> bool:
 
 def why_unasked(command: Command) -> str:
     """Return why a server has no API, empty if it has. At a further node it only answers checks of its health."""
+    if command.has("--grpc-mode"):
+        return GRPC_ONLY
     if command.module == WITH_ROUTER:
         return UNASKED_ROUTER
     return FURTHER_NODE.format(option="--node-rank") if command.number("--node-rank") else ""
@@ -121,7 +123,9 @@ def parse(answers: Answers) -> EngineReading:
         draft_path=draft,
         draft_weights_bytes=Absent.NOT_AVAILABLE if draft else Absent.NOT_SUPPORTED,
         quantization=name_of(info.quantization),
-        context_tokens=count_of(info.context_length or metrics.one("sglang:context_len")),
+        context_tokens=count_of(
+            info.context_length or metrics.one("sglang:context_len") or command.number("--context-length")
+        ),
         weights_bytes=find_bytes([one.weight for one in usage], gpus),
         kv_cache_bytes=find_bytes([one.kvcache for one in usage], gpus),
         kv_cache_ratio=worst,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.core.engines.command import Command
+from memwatch.core.engines.command import GRPC_ONLY, Command
 from memwatch.core.engines.records import Cache, Counters, EngineReading
 from memwatch.core.engines.requests import Answers, Models, Request, VersionAnswer
 from memwatch.core.engines.text import (
@@ -92,6 +92,8 @@ def why_unasked(command: Command) -> str:
     """Return why a server is not asked. The path of a worker of Dynamo is the one never asked of `trtllm-serve`."""
     if command.module == DYNAMO:
         return UNASKED_DYNAMO
+    if command.has("--grpc"):
+        return GRPC_ONLY
     return UNASKED_RANK if command.subcommand == RANK else ""
 
 

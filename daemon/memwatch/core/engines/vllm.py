@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.engines.command import DRAFT_CACHE, FURTHER_NODE, UNIX_SOCKET, Command
+from memwatch.core.engines.command import DRAFT_CACHE, FURTHER_NODE, GRPC_ONLY, UNIX_SOCKET, Command
 from memwatch.core.engines.records import FULL, HALF, Cache, Counters, EngineReading
 from memwatch.core.engines.requests import Answers, Models, Request, VersionAnswer, decode
 from memwatch.core.engines.text import (
@@ -45,7 +45,7 @@ MODULES = frozenset({
 # Modules of the program `vllm`; the second one until 0.8.
 PROGRAMS = ("vllm.entrypoints.cli.main", "vllm.scripts")
 UNASKED: Mapping[str, str] = {
-    GRPC: "It listens for gRPC only, which is not asked.",
+    GRPC: GRPC_ONLY,
     DEMONSTRATION: "It is vLLM's server for demonstrations (vllm.entrypoints.api_server): it has no figures.",
 }
 NO_CORE = "None, at any level of sleep: the API server answers, without its engine."
@@ -89,6 +89,8 @@ def why_unasked(command: Command) -> str:
     """Return why a server has no HTTP API, empty if it has. The engine of a further node has sockets for others."""
     if command.has("--headless"):
         return FURTHER_NODE.format(option="--headless")
+    if command.has("--grpc"):
+        return GRPC_ONLY
     if command.module in UNASKED:
         return UNASKED[command.module]
     path = command.option("--uds")
@@ -109,7 +111,7 @@ def parse(answers: Answers) -> EngineReading:
         draft_path=draft,
         draft_weights_bytes=Absent.NOT_AVAILABLE if draft else Absent.NOT_SUPPORTED,
         quantization=name_of(command.option("--quantization", "-q")),
-        context_tokens=count_of(model.max_model_len),
+        context_tokens=count_of(model.max_model_len or command.number("--max-model-len")),
         kv_cache_ratio=worst,
         kv_cache_mean_ratio=mean,
         requests_running=count_of(metrics.total(RUNNING, VLLM_CORE)),
