@@ -68,6 +68,8 @@ def test_pair_of_machines_is_on_one_page_of_both(tmp_path: Path) -> None:
         placed_json = memwatch("fit", "200GiB", "--machines", "--json", "--url", spark.url)
         metrics = spark.get("/metrics").text
         missing = spark.get("/machines/unknown")
+        drawn = spark.get("/picture.svg?machine=ember")
+        not_drawn = spark.get("/picture.svg?machine=unknown")
 
         assert {one["name"]: one["is_self"] for one in listed} == {"spark-1a2b": True, "ember": False}
         assert 'memwatch_neighbour_up{neighbour="ember"} 1.0' in metrics
@@ -87,6 +89,9 @@ def test_pair_of_machines_is_on_one_page_of_both(tmp_path: Path) -> None:
         assert found == {"spark-1a2b": False, "ember": False}
         assert missing.status == 404
         assert "the neighbours are: ember" in missing.text
+        assert (drawn.status, drawn.headers["content-type"]) == (200, "image/svg+xml")
+        assert "ember" in drawn.text
+        assert (not_drawn.status, "the neighbours are: ember" in not_drawn.text) == (404, True)
 
 
 def test_machine_without_neighbours_has_no_entry_and_no_thread(shared_daemons: SharedDaemons) -> None:

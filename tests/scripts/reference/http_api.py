@@ -76,7 +76,8 @@ PAGES = {
 OTHER_PAGES = {
     "/processes/PID": "one process: its footprint over time, its memory by kind, its allocators",
     "/machines/NAME": "the last two minutes and the last hour of a neighbour",
-    "/picture.svg": "the memory as a picture: `at` (a time), `size` (1200x630 or 600x315), `theme` (light or dark)",
+    "/picture.svg": "the memory as a picture: `at` (a time), `machine` (a neighbour), `size` (1200x630 or "
+    "600x315), `theme` (light or dark)",
     "/last-words": "the last two minutes of a run that did not end cleanly",
     "/runbooks": "what to check and do for each alert; `runbook_url` in notifications leads there",
     "/docs": "this API, to try out",

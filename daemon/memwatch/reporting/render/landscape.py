@@ -257,6 +257,7 @@ def _build_holder(found: Segment, one: MemoryMap, growing: Growing | None) -> No
             drawn.width,
             drawn.part.size_bytes,
             drawn.part.label,
+            ("empty: can be freed",) if drawn.part.kind == "kv_reserved" else (),
             link=node.link,
         )
         for drawn in one.engine_parts

@@ -1,0 +1,173 @@
+"""The picture of a neighbour: its pools, levels and last ten minutes from the ticks that it sent.
+
+A tick has the use of each pool, and of System RAM what devices and processes hold: less than a snapshot. The
+picture has fewer parts. Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from msgspec.structs import replace
+
+from memwatch.core.model import Absent, Content, Pool, PoolKind, Quality
+from memwatch.core.snapshot import Level, Machine, Pressure, SelfUsage, Snapshot
+from memwatch.reporting.render import words
+from memwatch.reporting.render.landscape import Layer, Past
+from memwatch.reporting.render.memory_map import GPU_MEMORY
+from memwatch_monitor.neighbours.neighbour import HOUR_STEP_SECONDS
+from memwatch_monitor.neighbours.tick import PoolTick, Tick
+from memwatch_monitor.render.status_line import build_status_line
+from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.pages.machine_wall import Tile
+from memwatch_web.pages.picture import Card, PictureQuery, build_card
+
+PAST_SECONDS = 600.0
+KINDS = {kind.value: kind for kind in PoolKind}
+LEVELS = {level.word: level for level in Level}
+# Layers of System RAM from the ground up, of memory of a GPU, and of a pool whose kind is not known.
+RAM_LAYERS = ("devices", "anonymous", "unattributed", "available")
+GPU_LAYERS, OTHER_LAYERS = ("devices", "available"), ("used", "available")
+# A pause of more than these steps is a gap.
+GAP_STEPS = 2.5
+
+
+def build_neighbour_picture(tile: Tile, ticks: Sequence[Tick], wanted: PictureQuery) -> Card:
+    """Return the picture of a neighbour now, or at `wanted.at`. `ticks`: those that are kept, the oldest first.
+
+    Raises ProblemError if it has sent none, or none of that time is kept.
+    """
+    machine = tile.machine
+    if machine.tick is None:
+        raise ProblemError(404, f"{machine.name} has sent nothing yet: {machine.text}. See /machines.")
+    tick = machine.tick if wanted.at is None else _find_tick(machine.name, ticks, wanted.at)
+    shown = build_shown(tick, machine.name)
+    status = build_status_line(shown)
+    if wanted.at is None:
+        status = replace(status, level=tile.level, headline=tile.headline)
+    elif tick.headline:
+        status = replace(status, headline=tick.headline)
+    pasts = dict(_build_pasts(tick, ticks, is_now=wanted.at is None)) if wanted.form.has_past else {}
+    return build_card(shown, status, {}, pasts, None, wanted.form, wanted.ink)
+
+
+def _find_tick(name: str, ticks: Sequence[Tick], at: float) -> Tick:
+    near = [one for one in ticks if at - GAP_STEPS * HOUR_STEP_SECONDS <= one.unix <= at]
+    if not near:
+        kept = f"from {words.moment(ticks[0].unix)} to {words.moment(ticks[-1].unix)}" if ticks else "none"
+        raise ProblemError(404, f"no tick of {name} of {words.moment(at)} is kept: kept are {kept}.")
+    return near[-1]
+
+
+def build_shown(tick: Tick, name: str) -> Snapshot:
+    """Return the part of a snapshot that a tick has."""
+    pools = tuple(map(_build_pool, tick.pools))
+    levels = {pool.id: LEVELS[pool.level] for pool in tick.pools if pool.level in LEVELS}
+    return Snapshot(
+        seq=0,
+        unix=tick.unix,
+        monotonic=0.0,
+        boot_id="",
+        host=name,
+        interval_seconds=tick.interval,
+        simulated=tick.simulated,
+        machine=Machine(name=tick.kind or Absent.NOT_AVAILABLE),
+        self_usage=SelfUsage(Absent.NOT_AVAILABLE, 0.0, 0.0, 0.0, memory_locked=False),
+        pools=pools,
+        pressure=tuple(
+            Pressure(one.id, level, level, one.used_bytes / one.size_bytes, kind=one.kind.value)
+            for one in pools
+            if (level := levels.get(one.id)) is not None and isinstance(one.used_bytes, int) and one.size_bytes
+        ),
+    )
+
+
+def _build_pool(one: PoolTick) -> Pool:
+    """Return the pool of a tick. A neighbour may send figures that do not add up: what is above the size is cut."""
+    kind = _kind_of(one)
+    sizes = _split(one)
+    if sizes is None:
+        nothing = Absent.NOT_AVAILABLE
+        return Pool(one.id, kind, one.label or one.id, one.size, nothing, nothing, "tick", Quality.MEASURED)
+    kinds = RAM_LAYERS if len(sizes) == len(RAM_LAYERS) else OTHER_LAYERS
+    contents = tuple(Content(part, size) for part, size in zip(kinds, sizes, strict=True) if size)
+    used = sum(sizes[:-1])
+    return Pool(
+        one.id,
+        kind,
+        one.label or one.id,
+        one.size,
+        used,
+        one.size - used,
+        "tick",
+        Quality.MEASURED,
+        contents=contents,
+    )
+
+
+def _kind_of(one: PoolTick) -> PoolKind:
+    """Return the kind of a pool. Early versions send none, and later ones may have others."""
+    return KINDS.get(one.kind, PoolKind.SYSTEM_RAM)
+
+
+def _split(one: PoolTick) -> tuple[int, ...] | None:
+    """Return the sizes of the layers of a pool, None if its use is not known."""
+    if one.used is None:
+        return None
+    used = min(one.used, one.size)
+    if one.kind != PoolKind.SYSTEM_RAM.value or one.gpu is None or one.processes is None:
+        return used, one.size - used
+    devices = min(one.gpu, used)
+    processes = min(one.processes, used - devices)
+    return devices, processes, used - devices - processes, one.size - used
+
+
+def _build_pasts(tick: Tick, ticks: Sequence[Tick], is_now: bool) -> Iterator[tuple[str, Past]]:
+    """Yield the last ten minutes of each pool with at least two ticks in them."""
+    window = [one for one in ticks if tick.unix - PAST_SECONDS <= one.unix < tick.unix]
+    shown = [*window, tick]
+    for pool in tick.pools:
+        rows = [(one.unix, next((each for each in one.pools if each.id == pool.id), None)) for one in shown]
+        kinds = _list_layers(pool)
+        columns = [(unix, _fit(_split(found), len(kinds)) if found else None) for unix, found in rows]
+        if sum(sizes is not None for _, sizes in columns) < 2:
+            continue
+        times, filled = _break_at_gaps(columns)
+        layers = tuple(
+            Layer(kind, tuple(None if sizes is None else float(sizes[number]) for sizes in filled))
+            for number, kind in enumerate(kinds)
+        )
+        levels = tuple(
+            (start, end, found.level)
+            for (start, found), (end, _) in pairwise(rows)
+            if found and found.level in LEVELS and LEVELS[found.level] > Level.LOW
+        )
+        word = "now" if is_now else words.clock(tick.unix)[:8]
+        yield pool.id, Past(times, times[0], times[-1], layers, levels, end_word=word)
+
+
+def _list_layers(pool: PoolTick) -> tuple[str, ...]:
+    if len(_split(pool) or ()) == len(RAM_LAYERS):
+        return RAM_LAYERS
+    return GPU_LAYERS if _kind_of(pool) in GPU_MEMORY else OTHER_LAYERS
+
+
+def _fit(sizes: tuple[int, ...] | None, count: int) -> tuple[int, ...] | None:
+    """Return the sizes if they are as many as the layers: another version of a neighbour has others."""
+    return sizes if sizes is not None and len(sizes) == count else None
+
+
+def _break_at_gaps(
+    columns: Sequence[tuple[float, tuple[int, ...] | None]],
+) -> tuple[tuple[float, ...], list[tuple[int, ...] | None]]:
+    """Put a time without figures into each pause, so that nothing is drawn there."""
+    times: list[float] = []
+    filled: list[tuple[int, ...] | None] = []
+    for unix, sizes in columns:
+        if times and unix - times[-1] > GAP_STEPS * HOUR_STEP_SECONDS:
+            times.append((times[-1] + unix) / 2)
+            filled.append(None)
+        times.append(unix)
+        filled.append(sizes)
+    return tuple(times), filled
