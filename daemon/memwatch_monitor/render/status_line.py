@@ -63,6 +63,7 @@ class StatusLine(Struct, frozen=True):
     `headline` is the most urgent figure: time left, use, or "Recovering". `details`: the other reasons.
     `notice`: the silence that mutes alerts about the level. `actions`: what frees memory where it is short.
     `others`: how many of many targets are above OK as well: "6 more high". Empty otherwise.
+    `clears`: when the level falls, if everything stays as it is: "clears in 59 s". Empty if that is not known.
     """
 
     level: str
@@ -79,6 +80,7 @@ class StatusLine(Struct, frozen=True):
     notice: SilenceNotice | None = None
     actions: tuple[Action, ...] = ()
     others: str = ""
+    clears: str = ""
 
 
 def build_status_line(
@@ -101,6 +103,7 @@ def build_status_line(
         grower=growers[0] if growers else None,
         notice=find_notice(snapshot, worst),
         others=count_others(snapshot, worst) if worst else "",
+        clears="" if worst is None else "".join(words.countdown(worst)).removeprefix(f"{worst.level.label} "),
         actions=list_actions(snapshot, worst, [one.process for one in growers]),
     )
 

@@ -6,8 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.model import Absent, Process
+from memwatch.core.pressure.judge import HeldSignal, add_age
+from memwatch.core.pressure.signals import Signal
 from memwatch.core.silences import Silence
-from memwatch.core.snapshot import Level, Pressure, Snapshot
+from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
+from memwatch.reporting.render.words import ratio
 from memwatch_monitor.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader
@@ -117,3 +120,22 @@ def test_deliveries_of_the_firing_alert_are_named_with_the_reason_of_a_failure()
 
     assert "Notified 10:22:33 UTC : ops ✓, mail ✗ (refused)" in text.replace("UTC:", "UTC :")
     assert "Silence 1 h" in text
+
+
+def test_level_that_is_held_is_recovering_with_the_use_and_when_it_clears() -> None:
+    """Without a time the use alone is the headline, and the reasons stand below it as before."""
+    base = critical_gb10()
+    kill = HeldSignal(
+        Signal("oom_kill", Level.CRITICAL, "OOM killer: killed train.py (51210), 37.0 GiB"), 98.0, 130.0
+    )
+    held = Reason("oom_kill", add_age(kill, 100.0))
+    verdict = Pressure("ram", Level.CRITICAL, Level.LOW, 0.66, (held,), clears_in_seconds=59.0)
+    use = ratio(base.pools[0].used_bytes / base.pools[0].size_bytes)
+
+    timed = read(replace(base, pressure=(verdict,))).text.replace("\xa0", " ")
+    plain = read(replace(base, pressure=(replace(verdict, clears_in_seconds=Absent.NOT_AVAILABLE),))).text
+
+    assert f"Recovering System RAM {use} used, clears in 59 s" in timed
+    assert "clears in 59 s · OOM kill" not in timed
+    assert "OOM kill 2 s ago: train.py" in timed
+    assert f"Recovering System RAM {use} used " in plain.replace("\xa0", " ")

@@ -57,7 +57,7 @@ def test_level_held_after_an_oom_kill_is_recovering() -> None:
     """The victim is named, and once when the level clears; use alone would be OK."""
     status = build_status_line(with_verdict(Level.LOW, Level.CRITICAL, held_reason(KILL, 2), clears=28.4))
 
-    assert (status.headline, status.recovering) == ("Recovering", True)
+    assert (status.headline, status.recovering, status.clears) == ("Recovering", True, "clears in 28 s")
     assert status.details == ("critical clears in 28 s", "OOM kill 2 s ago: train.py")
 
 
@@ -66,7 +66,7 @@ def test_oom_kill_without_a_name_is_recovering() -> None:
         with_verdict(Level.LOW, Level.CRITICAL, held_reason("OOM killer: killed a process", 56))
     )
 
-    assert status.details == ("OOM kill 56 s ago",)
+    assert (status.details, status.clears) == (("OOM kill 56 s ago",), "")
 
 
 @pytest.mark.parametrize(
