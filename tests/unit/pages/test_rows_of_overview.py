@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from memwatch.core.events import Event
 from memwatch.core.kernel_log import KernelLog, OomKill
-from memwatch.core.model import Absent
+from memwatch.core.model import Absent, Process
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level
 from memwatch.reporting.incidents.records import Incident
@@ -111,3 +111,35 @@ def test_killed_process_keeps_a_row_for_a_minute_with_what_came_back() -> None:
     assert any(one.startswith(f"who-{others[0].pid}-") for one in rows)
     later = Pages(events=lambda: [replace(event, unix=snapshot.unix - 61)])
     assert b'class="ghost"' not in later.page("overview", snapshot)
+
+
+def test_ranks_of_a_job_are_one_row_with_their_sizes() -> None:
+    """Not those of another user, nor a small or a much larger process of the same name."""
+    base = replace(critical_gb10().processes[0], device_bytes={}, user="ada", container=None, unit="a.scope")
+
+    def rank(number: int, size: int, user: str = "ada") -> Process:
+        return replace(
+            base, pid=100 + number, script="train.py", rank=number, user=user, rss_bytes=size, footprint_bytes=size
+        )
+
+    ranks = [rank(number, (100 + number) * GIB // 10) for number in range(7)]
+    others = [rank(8, 10 * GIB, "eve"), rank(9, 40 * GIB), rank(10, GIB // 2)]
+    snapshot = replace(critical_gb10(), processes=(*ranks, *others))
+
+    holders = find_top_holders(snapshot, (), ranks[3])
+
+    assert [one.label for one in holders] == ["7 ranks of train.py", "", "", ""]
+    assert holders[0].process == ranks[3]
+    assert {one.pid for one in holders[0].alike} == {one.pid for one in ranks}
+    assert holders[0].footprints == "10.0 – 10.6 GiB each"
+    text = Reader(Pages().page("overview", snapshot)).text.replace("\xa0", " ")
+    assert "7 ranks of train.py" in text
+    assert "10.0 – 10.6 GiB each" in text
+    assert all(f"rank {one.rank}, {one.pid} " in text for one in ranks)
+
+
+def test_two_processes_alike_stay_two_rows() -> None:
+    base = critical_gb10().processes[0]
+    two = [replace(base, pid=pid) for pid in (1001, 1002)]
+
+    assert [one.alike for one in find_top_holders(replace(critical_gb10(), processes=two), ())] == [(), ()]

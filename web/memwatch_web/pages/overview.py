@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from math import inf
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, PoolKind, Process
@@ -32,6 +34,8 @@ MAX_NAMED_RECEIVERS = 2
 # Kinds of events that an incident of the same target explains, and the level after a change.
 OF_INCIDENTS = frozenset({"oom_kill", "level", "alert"})
 CHANGED = re.compile(r"→ (?P<after>\w+) \(")
+# Processes of a job are one row from this number on, if each has this much and this part of another.
+MIN_ALIKE, MIN_ALIKE_BYTES, ALIKE_RATIO = 3, 1 << 30, 0.9
 # The earlier value is an average over this time: a single sample may be a spike.
 MIN_HISTORY_SECONDS = 10.0
 
@@ -47,7 +51,8 @@ class BarPart(Struct, frozen=True):
 class TopHolder(Struct, frozen=True):
     """A process. `places`: its GPU memory by place, largest first. `grown_bytes`: in the last ten minutes.
 
-    `grows`: it is the one that grows fastest now.
+    `grows`: it is the one that grows fastest now. `alike`: all processes of its job with about its footprint,
+    itself first, if they are one row; `device_bytes` is their sum then. `label` names them.
     """
 
     process: Process
@@ -57,6 +62,15 @@ class TopHolder(Struct, frozen=True):
     grown_bytes: Bytes
     whole: bool
     grows: bool = False
+    alike: tuple[Process, ...] = ()
+    label: str = ""
+
+    @property
+    def footprints(self) -> str:
+        """Format the footprints of those alike: "76.5 – 79.8 GiB each"."""
+        sizes = [one.footprint_low_bytes for one in self.alike]
+        known = [size for size in sizes if isinstance(size, int)]
+        return f"{words.between(min(known), max(known))} each"
 
 
 class Ghost(Struct, frozen=True):
@@ -83,11 +97,57 @@ def find_top_holders(
     killed = {one.pid: one.unix for one in ghosts}
     alive = [one for one in snapshot.processes if one.pid not in killed or _began_after(one, killed[one.pid])]
     ordered = sorted(by_footprint(alive), key=lambda one: key_of(one) != first)
-    largest = ordered[: max(1, MAX_HOLDERS - len(ghosts))]
+    groups = list(islice(_group_alike(ordered), max(1, MAX_HOLDERS - len(ghosts))))
+    largest = [process for process, *_ in groups]
     growth = {key_of(one.process): one for one in grown}
     scale = max((_known(process.footprint_high_bytes) for process in largest), default=0)
-    return tuple(
+    built = (
         _build_holder(process, growth.get(key_of(process)), scale, key_of(process) == first) for process in largest
+    )
+    return tuple(
+        _name_alike(one, group) if len(group) > 1 else one for one, group in zip(built, groups, strict=True)
+    )
+
+
+def _group_alike(ordered: Sequence[Process]) -> Iterator[tuple[Process, ...]]:
+    """Yield processes in their order, those of a job with about the same footprint together: its ranks."""
+    taken: set[ProcessKey] = set()
+    for process in ordered:
+        if key_of(process) in taken:
+            continue
+        group = [one for one in ordered if key_of(one) not in taken and _is_alike(one, process)]
+        if len(group) < MIN_ALIKE:
+            group = [process]
+        group.sort(key=lambda one: key_of(one) != key_of(process))
+        taken.update(key_of(one) for one in group)
+        yield tuple(group)
+
+
+def _is_alike(one: Process, other: Process) -> bool:
+    """Return True for two large processes of a job. Names alone are none: two users may train with train.py."""
+    mine, its = one.footprint_low_bytes, other.footprint_low_bytes
+    if isinstance(mine, Absent) or isinstance(its, Absent) or min(mine, its) < MIN_ALIKE_BYTES:
+        return key_of(one) == key_of(other)
+    is_of_job = (one.title, one.user, one.unit, one.container, one.job) == (
+        other.title,
+        other.user,
+        other.unit,
+        other.container,
+        other.job,
+    )
+    return is_of_job and min(mine, its) >= ALIKE_RATIO * max(mine, its)
+
+
+def _name_alike(one: TopHolder, group: tuple[Process, ...]) -> TopHolder:
+    noun = "ranks" if all(member.rank is not None for member in group) else "processes"
+    sums = [sum_devices(member.device_bytes) for member in group]
+    known = [size for size in sums if isinstance(size, int)]
+    return replace(
+        one,
+        alike=group,
+        label=f"{len(group)} {noun} of {one.process.title}",
+        places=(),
+        device_bytes=sum(known) if len(known) == len(group) else None,
     )
 
 
