@@ -10,7 +10,7 @@ from memwatch.core.model import Absent, Process
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level
 from memwatch.reporting.incidents.records import Incident
-from memwatch_monitor.notify.notified import Receipt
+from memwatch_monitor.notify.status import Receipt
 from memwatch_web.pages.overview import build_firing, find_top_holders, link_events, name_few
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader

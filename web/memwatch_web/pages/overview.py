@@ -19,7 +19,7 @@ from memwatch.reporting.render import words
 from memwatch.reporting.render.actions import Freed, measure_held
 from memwatch.reporting.render.summary import MANY_GPUS, by_footprint
 from memwatch_monitor.history.tiers import History
-from memwatch_monitor.notify.notified import Receipt
+from memwatch_monitor.notify.status import Receipt
 from memwatch_monitor.render.status_line import find_since
 from memwatch_web.pages.history_data import RANGES, WindowLink
 from memwatch_web.pages.history_view import AROUND_SECONDS, link
