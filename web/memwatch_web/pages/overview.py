@@ -21,8 +21,7 @@ from memwatch.reporting.render.summary import MANY_GPUS, by_footprint
 from memwatch_monitor.history.tiers import History
 from memwatch_monitor.notify.status import Receipt
 from memwatch_monitor.render.status_line import find_since
-from memwatch_web.pages.history_data import RANGES, WindowLink
-from memwatch_web.pages.history_view import AROUND_SECONDS, link
+from memwatch_web.pages.history_data import AROUND_SECONDS, RANGES, WindowLink, link
 from memwatch_web.pages.processes import sort_places, sum_devices
 
 # Rows of both tables at the bottom, and of those of many GPUs.
