@@ -63,7 +63,7 @@ PAGE = ROOT / "docs/quality/mutants.md"
 OUT = ROOT / "out/mutants"
 RESULTS = ROOT / "out/mutants.json"
 # Folders of tests without a process, a socket or a browser.
-BESIDE = ("client", "collectors", "metrics", "recording", "render", "report")
+BESIDE = ("client", "collectors", "metrics", "notify", "recording", "render", "report")
 TESTS = (
     "tests/incidents",
     *(f"tests/unit/{name}" for name in (*PACKAGES, *BESIDE) if (ROOT / f"tests/unit/{name}").is_dir()),

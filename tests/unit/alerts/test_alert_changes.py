@@ -12,11 +12,11 @@ from memwatch.core.silences import Silence
 from memwatch.core.snapshot import CollectorState, CollectorStatus, Level, Pressure, Reason, Snapshot
 from memwatch_monitor.alerts.notification import Key, Notification, describe_news
 from memwatch_monitor.alerts.rules import EVENTS, AlertRules, Condition, evaluate_rules
-from memwatch_monitor.alerts.sources import OF_MEMORY, STARTING_SECONDS, collectors_of, source_word
+from memwatch_monitor.alerts.sources import OF_MEMORY, STARTING_SECONDS, collectors_of, source_of, source_word
 from memwatch_monitor.alerts.state import CHANGE_SECONDS, AlertState, step
 from support.generated.choices import RandomChoices
 from support.generated.machine import draw_machine, tick
-from support.sample_snapshots import calm_workstation
+from support.sample_snapshots import calm_workstation, critical_gb10
 
 RULES = AlertRules()
 KILL = Reason("oom_kill", "the kernel killed python3", Level.CRITICAL)
@@ -354,3 +354,8 @@ def test_every_figure_of_a_generated_machine_has_collectors_that_may_hide_it() -
 
     assert {source for source in sources if not OF_MEMORY.issuperset(collectors_of(source))} == set()
     assert {"meminfo", "nvml", "sysfs", "fdinfo"} <= sources
+
+
+@pytest.mark.parametrize(("target", "source"), [("ram", "meminfo"), ("cuda0", "nvml"), ("gpu7", "")])
+def test_source_of_a_target_is_that_of_its_pool_or_share(target: str, source: str) -> None:
+    assert source_of(target, critical_gb10()) == source

@@ -93,6 +93,20 @@ def test_stalls_raise_the_level(some: float, full: float, used: float, kernel: K
     assert verdict.corroborated == (level > Level.LOW)
 
 
+@pytest.mark.parametrize(("available", "level"), [(2 * GIB, Level.HIGH), (2 * GIB + 1, Level.MEDIUM)])
+@pytest.mark.parametrize(("some", "full"), [(0.25, 0.0), (0.06, 0.06)])
+def test_stalls_are_of_the_machine_from_eighty_percent_on(
+    some: float, full: float, available: int, level: Level
+) -> None:
+    """Of 10 GiB, without direct reclaim of the machine. The level by use is high either way at 80 %."""
+    idle = Kernel(allocstall_total=0, pgscan_direct_total=0)
+    target = ram(available, 10 * GIB)
+
+    verdict = run(lambda at: PressureInputs(at, (target,), psi(at * some, at * full), kernel=idle), 15)[-1]
+
+    assert [reason.level for reason in verdict.reasons if reason.signal == "psi"] == [level]
+
+
 def times(count: int | Absent, at: float) -> int | Absent:
     return count if isinstance(count, Absent) else int(count * at)
 
