@@ -109,7 +109,7 @@ def take_for_readme(browser: Browser) -> None:
         target.write_text(daemon.get("/picture.svg?theme=dark").text)
         print(target, target.stat().st_size)
     with three_machines() as daemon:
-        keep(browser, daemon, "machines", 1280, 720, "light", "/machines")
+        keep(browser, daemon, "machines", 1280, 400, "light", "/machines")
 
 
 @contextmanager
