@@ -166,7 +166,7 @@ def footer_of(view: View) -> tuple[Line, Sequence[Region]]:
 def _fit_keys(
     pages: Sequence[Key], keys: Sequence[Key], width: int, line: int, is_ascii: bool
 ) -> tuple[Line, Sequence[Region]]:
-    """Return the pages and as many keys as fit. The line of a frame is nearly always that of the frame before it."""
+    """Return the pages and as many keys as fit. The line of a frame is mostly that of the frame before it."""
     short = [(key, word if style else "", style) for key, word, style in pages]
     choices = [(names, keys[:number]) for names in (pages, short) for number in range(len(keys), -1, -1)]
     drawn = ([*names, ("", "", ""), *chosen, *_LAST_KEYS] for names, chosen in choices)

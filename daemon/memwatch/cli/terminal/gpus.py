@@ -140,7 +140,9 @@ def device_line(device: Device, view: View, name_width: int) -> Line:
             found.append(Span(f"   {wording.api(api)} free {short(free)}", "muted"))
     sensors = sensors_of(device)
     found += [Span(f"   {sensors}" if sensors else "", "muted"), *_state(device)]
-    return tuple(one for number, one in enumerate(found) if number < 3 or line_cells(found[: number + 1]) <= view.width)
+    return tuple(
+        one for number, one in enumerate(found) if number < 3 or line_cells(found[: number + 1]) <= view.width
+    )
 
 
 def _range(device: Device) -> str:

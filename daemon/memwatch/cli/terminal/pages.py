@@ -58,17 +58,17 @@ def fit_blocks(devices: Sequence[Device], view: View, room: int) -> list[Line]:
     A terminal that is too small for that scrolls over all of it.
     """
     count = max(1, view.width // MIN_COLUMN)
-    for columns, rows in ((1, WRAPPED), (1, 1), (count, WRAPPED), (count, 1), (count, 0)):
-        lines = _arranged(devices, view, columns, rows)
+    for columns, most in ((1, WRAPPED), (1, 1), (count, WRAPPED), (count, 1), (count, 0)):
+        lines = _arranged(devices, view, columns, most)
         if len(lines) <= room:
             return lines
     return _arranged(devices, view, 1, WRAPPED)
 
 
-def _arranged(devices: Sequence[Device], view: View, columns: int, rows: int) -> list[Line]:
-    """Return the GPUs in columns. `rows`: lines that each of their details may take."""
+def _arranged(devices: Sequence[Device], view: View, columns: int, most: int) -> list[Line]:
+    """Return the GPUs in columns. `most`: lines that each of their details may take."""
     width = view.width // columns
-    blocks = [_block(device, replace(view, width=width), rows) for device in devices]
+    blocks = [_block(device, replace(view, width=width), most) for device in devices]
     lines: list[Line] = []
     for first in range(0, len(blocks), columns):
         rows = zip_longest(*blocks[first : first + columns], fillvalue=())
@@ -83,13 +83,13 @@ def _side_by_side(row: Sequence[Line], width: int) -> Line:
     return tuple(span for line, space in zip(cut, spaces, strict=True) for span in (*line, space))
 
 
-def _block(device: Device, view: View, rows: int) -> Block:
+def _block(device: Device, view: View, most: int) -> Block:
     width = name_width_of(view.moment.snapshot.devices, view)
     lines = [gpu_line(device, view, width)]
     lines += [mig_line(share, view, width) for share in mig_of(device, view)]
-    texts = _details(device, view) if rows else []
-    found = (part for text in texts for part in (wrapped(text, view.width - 8) if rows > 1 else [text]))
-    return [*lines, *((Span(f"       {text}", "muted"),) for text in found)]
+    texts = _details(device, view) if most else []
+    found = (part for text in texts for part in (wrapped(text, view.width - 8) if most > 1 else [text]))
+    return [*lines, *[(Span(f"       {text}", "muted"),) for text in found]]
 
 
 def _details(device: Device, view: View) -> list[str]:
@@ -136,10 +136,11 @@ HELP = (
     ("q, Ctrl-C", "quit"),
 )
 LEGEND = (
-    "Bytes go up, time goes to the left, and what is inside a memory stands to its right: CUDA Pool ⊂ System RAM is",
-    "one memory, not two. Between the past and now are the thresholds of the levels medium, high and critical; the",
-    "strip above the past has the level of each time. FOOTPRINT is RSS plus GPU memory. 10MIN is its growth in the",
-    "last ten minutes, or since the process was first seen. ON is the GPU, 7:2 for MIG instance 2 of GPU 7.",
+    "Bytes go up, time goes to the left, and what is inside a memory stands to its right: CUDA Pool ⊂ System RAM",
+    "is one memory, not two. Between the past and now are the thresholds of the levels medium, high and critical;",
+    "the strip above the past has the level of each time. FOOTPRINT is RSS plus GPU memory. 10MIN is its growth",
+    "in the last ten minutes, or since the process was first seen. ON is the GPU, 7:2 for MIG instance 2 of GPU",
+    "7.",
 )
 
 

@@ -51,9 +51,10 @@ MAX_PAINTED = 0.25
 
 
 class Scene(Struct, frozen=True):
-    """The contents of a picture. `levels` are by pool and by MIG instance, `marks` and `notes` (words below a tower) are by pool.
+    """The contents of a picture. `levels` are by pool and by MIG instance.
 
-    `build_past`: the past of a pool for a number of columns, None without one. `names`: short names of pools.
+    `marks` and `notes` (words below a tower) are by pool. `build_past`: the past of a pool for a number of columns,
+    None without one. `names`: short names of pools.
     """
 
     maps: tuple[MemoryMap, ...]
@@ -162,9 +163,7 @@ def _gutter_of(width: int) -> int:
     return min(MAX_GUTTER, int(width * 0.36))
 
 
-def _draw_cell(
-    canvas: Canvas, one: MemoryMap, scene: Scene, cell: Area, past: Past | None, before: int
-) -> None:
+def _draw_cell(canvas: Canvas, one: MemoryMap, scene: Scene, cell: Area, past: Past | None, before: int) -> None:
     """Draw a pool, with `before` columns of its past."""
     left, right, ground, height = cell
     top = ground - rows_of(height)
