@@ -115,13 +115,25 @@ def test_token_goes_to_the_hub_and_nowhere_else(hub: ModelHub, tmp_path: Path) -
     assert all(SECRET not in file.read_text() for file in (tmp_path / "kept").rglob("*.json"))
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_gated_model_says_what_to_do(status: int, hub: ModelHub, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "token", "words"),
+    [
+        (
+            401,
+            "",
+            "no such name, or it is gated: check the name, accept its license on its page",
+        ),
+        (401, SECRET, "it does not accept the token in HF_TOKEN: set another one"),
+        (403, "", "it is gated or private: accept its license on its page, and set HF_TOKEN"),
+        (403, SECRET, "the owner of the token in HF_TOKEN has no access: accept its license on its page"),
+    ],
+)
+def test_gated_model_says_what_to_do(status: int, token: str, words: str, hub: ModelHub, tmp_path: Path) -> None:
+    """With a token its owner knows what to change, and is not told to set one."""
     hub.status["config.json"] = status
-    answer = refusal(hub, tmp_path, HF_TOKEN=SECRET)
+    answer = refusal(hub, tmp_path, HF_TOKEN=token)
 
-    assert answer.startswith(f"org/model: the hub answered {status}; it is gated or private: accept its license")
-    assert answer.endswith(", and set HF_TOKEN")
+    assert answer.startswith(f"org/model: the hub answered {status}; {words}")
 
 
 def test_large_model_is_within_the_limits(tmp_path: Path) -> None:

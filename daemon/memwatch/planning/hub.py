@@ -56,11 +56,15 @@ MAX_FILE_BYTES = 1 << 44
 MAX_KEPT_BYTES = 64 << 10
 NOT_HTTP = "sent an answer that is cut off, or is not HTTP"
 TOKEN, ADDRESS = "HF_TOKEN", "HF_ENDPOINT"
-REMEDIES = {
-    401: "it is gated or private: accept its license on its page, and set HF_TOKEN",
+REMEDIES = {404: "check the name and the revision", 429: "retry later"}
+# The hub answers 401 for names that it does not have as well, and to a token that it does not know.
+NO_ACCESS = {
+    401: "no such name, or it is gated: check the name, accept its license on its page, and set HF_TOKEN",
     403: "it is gated or private: accept its license on its page, and set HF_TOKEN",
-    404: "check the name and the revision",
-    429: "retry later",
+}
+NO_ACCESS_BY_TOKEN = {
+    401: "it does not accept the token in HF_TOKEN: set another one",
+    403: "the owner of the token in HF_TOKEN has no access: accept its license on its page, or set another one",
 }
 
 
@@ -216,12 +220,14 @@ class Hub:
         except HubError:
             raise
         except TimeoutError:
-            raise HubError(f"{self.subject}: {host} did not answer within {SECONDS:g} s") from None
+            raise HubError(f"{self.subject}: {host} did not answer within {SECONDS:g} s; retry later") from None
         except HTTPException:
             raise HubError(f"{self.subject}: {host} {NOT_HTTP}") from None
         except (OSError, UnicodeError, GetError) as error:
             why = str(getattr(error, "strerror", None) or error).lower()
-            raise HubError(f"{self.subject}: cannot reach {host} ({why})") from None
+            raise HubError(
+                f"{self.subject}: cannot reach {host} ({why}); check the network and {ADDRESS}"
+            ) from None
         except ValueError:  # a length of chunks, for example
             raise HubError(f"{self.subject}: {host} {NOT_HTTP}") from None
 
@@ -230,7 +236,8 @@ class Hub:
         if status in REDIRECTS and location:
             return str(location)
         if status not in (200, 206):
-            remedy = REMEDIES.get(status, "retry later" if status >= 500 else "check the address of the hub")
+            remedies = {**REMEDIES, **(NO_ACCESS_BY_TOKEN if self._token else NO_ACCESS)}
+            remedy = remedies.get(status, "retry later" if status >= 500 else "check the address of the hub")
             raise HubError(f"{self.subject}: the hub answered {status}; {remedy}")
         length = response.length
         if not is_range and (length or 0) > most:
@@ -239,7 +246,7 @@ class Hub:
         if not is_range and len(data) > most:
             raise HubError(f"{self.subject}: the answer is larger than {most} bytes")
         if length is not None and len(data) < min(most, length):
-            raise HubError(f"{self.subject}: the answer is cut off")
+            raise HubError(f"{self.subject}: the answer is cut off; retry later")
         return Head(data, _whole_size(status, response.headers["Content-Range"], length, len(data)))
 
 

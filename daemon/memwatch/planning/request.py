@@ -112,9 +112,7 @@ class FitRequest(Struct, frozen=True, kw_only=True):
     ] = ""
     file_format: Annotated[
         str,
-        Doc(
-            "Format of a GGUF file, such as q8_0, or other: its engines and narrower files count."
-        ),
+        Doc("Format of a GGUF file, such as q8_0, or other: its engines and narrower files count."),
         FORMAT,
     ] = ""
     source: Annotated[
