@@ -34,15 +34,39 @@ class Flag(Struct, frozen=True):
     reason: str
 
 
-def cache_format(engine: str, wanted: str, names: Mapping[str, str]) -> Iterator[Flag]:
-    """Yield the option for the format of the cache, none for an engine's own choice. Raises NoLaunchError.
+# Formats to which engines of safetensors files convert weights while they load them, by the same names.
+FLOATS = ("bfloat16", "float16", "float32")
+# The names that most engines have for formats of a cache, empty for their own choice.
+CACHES = {"fp8": "fp8", "bfloat16": "", "float16": ""}
 
-    `names`: the engine's name of each format that it has.
-    """
+
+def cache_name(engine: str, wanted: str, names: Mapping[str, str] = CACHES) -> str:
+    """Return an engine's name of a cache's format, empty for its own choice. Raises NoLaunchError."""
     if wanted and wanted not in names:
         raise NoLaunchError(f"{engine} has no {wanted} cache; use fp8")
-    name = names.get(wanted, "auto")
-    if name != "auto":
+    return names.get(wanted, "")
+
+
+def refuse_conversion(engine: str, dtype: str) -> NoLaunchError:
+    """Return the error for weights of a format that an engine does not make."""
+    return NoLaunchError(f"{engine} does not convert weights to {dtype} at load; give files in that format")
+
+
+def format_flags(
+    engine: str, dtype: str, quantizations: Mapping[str, str], cache: str, caches: Mapping[str, str] = CACHES
+) -> Iterator[Flag]:
+    """Yield the options for the formats of weights and cache. Raises NoLaunchError.
+
+    `dtype`: what the plan counts in place of the file's format, or empty. `quantizations`: the engine's names of
+    formats that it converts to.
+    """
+    if dtype in FLOATS:
+        yield Flag(f"--dtype {dtype}", "the plan counts weights of this format")
+    elif dtype in quantizations:
+        yield Flag(f"--quantization {quantizations[dtype]}", f"the plan counts {dtype} weights, converted at load")
+    elif dtype:
+        raise refuse_conversion(engine, dtype)
+    if name := cache_name(engine, cache, caches):
         yield Flag(f"--kv-cache-dtype {name}", "the plan counts a cache of this format")
 
 

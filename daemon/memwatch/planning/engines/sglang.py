@@ -14,13 +14,14 @@ from msgspec.structs import replace
 from memwatch.core.units import size
 from memwatch.planning.device_totals import reported_total
 from memwatch.planning.engines.placement import (
+    CACHES,
     HEAD,
     Flag,
     Launch,
     NoLaunchError,
     Placement,
-    cache_format,
     each_machine,
+    format_flags,
     round_fraction,
     select_gpus,
     shared_flags,
@@ -34,8 +35,8 @@ WINDOWS = (
     "SGLang knows the windows of gpt-oss, Llama 4, Gemma 4, MiMo V2, Step 3.5 and DeepSeek V4; for other families "
     "this memory holds fewer tokens."
 )
-DTYPES = ("bfloat16", "float16", "float32")
-CACHE_DTYPES = {"fp8": "fp8_e4m3", "bfloat16": "auto", "float16": "auto"}
+QUANTIZATIONS = {"fp8": "fp8"}
+CACHE_NAMES = {**CACHES, "fp8": "fp8_e4m3"}
 
 
 def build(plan: Placement, dtype: str) -> Launch:
@@ -43,7 +44,8 @@ def build(plan: Placement, dtype: str) -> Launch:
     if not isinstance(reported_total(plan.gpu, plan.snapshot), int):
         raise NoLaunchError("the free memory that SGLang reads on this GPU is not known")
     variables, notes = select_gpus(plan)
-    flags = [*_sizes(plan), *_formats(plan, dtype), *_memory(plan), *shared_flags(plan, "--tp-size", "--pp-size")]
+    formats = format_flags("SGLang", dtype, QUANTIZATIONS, plan.cache_dtype, CACHE_NAMES)
+    flags = [*_sizes(plan), *formats, *_memory(plan), *shared_flags(plan, "--tp-size", "--pp-size")]
     if plan.machines > 1:
         where = f"--nnodes {plan.machines} --node-rank 0 --dist-init-addr {HEAD}:20000"
         flags.append(Flag(where, "the first of these machines, at a free port"))
@@ -59,16 +61,6 @@ def _sizes(plan: Placement) -> Iterator[Flag]:
     yield Flag(
         f"--chunked-prefill-size {PIECE_TOKENS}", "the plan counts activations of this many tokens at a time"
     )
-
-
-def _formats(plan: Placement, dtype: str) -> Iterator[Flag]:
-    if dtype in DTYPES:
-        yield Flag(f"--dtype {dtype}", "the plan counts weights of this format")
-    elif dtype == "fp8":
-        yield Flag("--quantization fp8", "the plan counts fp8 weights, converted at load")
-    elif dtype:
-        raise NoLaunchError(f"SGLang does not convert weights to {dtype} at load; give files in that format")
-    yield from cache_format("SGLang", plan.cache_dtype, CACHE_DTYPES)
 
 
 def _tokens(plan: Placement) -> int:

@@ -13,6 +13,8 @@ from memwatch.planning.engines.placement import (
     Launch,
     NoLaunchError,
     Placement,
+    cache_name,
+    refuse_conversion,
     round_fraction,
     select_gpus,
     shared_flags,
@@ -22,13 +24,12 @@ from memwatch.planning.inference import PIECE_TOKENS
 
 BLOCK_TOKENS = 32
 FILE = "trtllm.yaml"
-CACHE_DTYPES = {"fp8": "fp8", "bfloat16": "auto", "float16": "auto"}
 
 
 def build(plan: Placement, dtype: str) -> Launch:
     """Return the lines of TensorRT-LLM for a plan on NVIDIA GPUs: its configuration file, and the command."""
     if dtype:
-        raise NoLaunchError(f"TensorRT-LLM does not convert weights to {dtype} at load; give files in that format")
+        raise refuse_conversion("TensorRT-LLM", dtype)
     variables, notes = select_gpus(plan)
     settings = list(_settings(plan))
     flags = [*_sizes(plan), *shared_flags(plan, "--tp_size", "--pp_size")]
@@ -53,16 +54,14 @@ def _sizes(plan: Placement) -> Iterator[Flag]:
 
 def _settings(plan: Placement) -> Iterator[Flag]:
     varies = bool(plan.shape.sliding_window or plan.shape.linear_layers)
-    cached = plan.cache_dtype
-    if cached and cached not in CACHE_DTYPES:
-        raise NoLaunchError(f"TensorRT-LLM has no {cached} cache; use fp8")
+    cached = cache_name("TensorRT-LLM", plan.cache_dtype)
     if varies and plan.is_unified:
         raise NoLaunchError(
             "TensorRT-LLM counts page cache as used on unified memory, and layers that keep different numbers of "
             "tokens have no absolute size of the cache"
         )
-    if CACHE_DTYPES.get(cached, "auto") != "auto":
-        yield Flag(f"dtype: {CACHE_DTYPES[cached]}", "the plan counts a cache of this format")
+    if cached:
+        yield Flag(f"dtype: {cached}", "the plan counts a cache of this format")
     each = -(-plan.context // BLOCK_TOKENS) * BLOCK_TOKENS + BLOCK_TOKENS
     if not varies:
         plan.check_room(plan.cache_of(plan.shape, each), "TensorRT-LLM")

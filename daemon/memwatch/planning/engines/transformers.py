@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memwatch.core.units import size
-from memwatch.planning.engines.placement import Flag, Launch, NoLaunchError, Placement, select_gpus
+from memwatch.planning.engines.placement import (
+    FLOATS,
+    Flag,
+    Launch,
+    NoLaunchError,
+    Placement,
+    refuse_conversion,
+    select_gpus,
+)
 
 GIB = 1 << 30
-DTYPES = ("bfloat16", "float16", "float32")
 QUANTIZATIONS = {
     "nf4": 'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype="bfloat16")',
     "nf4_double": 'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", '
@@ -42,12 +49,12 @@ def build(plan: Placement, dtype: str) -> Launch:
 def _formats(dtype: str) -> Iterator[Flag]:
     if dtype in QUANTIZATIONS:
         yield Flag(f"quantization_config={QUANTIZATIONS[dtype]}", f"the plan counts {dtype} weights")
-    elif dtype and dtype not in DTYPES:
-        raise NoLaunchError(f"Transformers does not convert weights to {dtype} at load; give files in that format")
+    elif dtype and dtype not in FLOATS:
+        raise refuse_conversion("Transformers", dtype)
     yield Flag(
-        f'dtype="{dtype if dtype in DTYPES else "auto"}"',
+        f'dtype="{dtype if dtype in FLOATS else "auto"}"',
         "the plan counts weights of this format"
-        if dtype in DTYPES
+        if dtype in FLOATS
         else "as in the file; Transformers 4 loads 32 bits otherwise",
     )
 

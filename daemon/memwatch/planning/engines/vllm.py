@@ -18,10 +18,9 @@ from memwatch.planning.engines.placement import (
     HEAD,
     Flag,
     Launch,
-    NoLaunchError,
     Placement,
-    cache_format,
     each_machine,
+    format_flags,
     round_fraction,
     select_gpus,
     shared_flags,
@@ -31,11 +30,8 @@ from memwatch.planning.inference import PIECE_TOKENS, layers_of_group
 from memwatch.planning.transformer import MAX_DIMENSION, Transformer
 
 BLOCK_TOKENS = 16
-# Formats to which vLLM converts weights while it loads them.
 QUANTIZATIONS = {"fp8": "fp8", "nf4": "bitsandbytes"}
-DTYPES = ("bfloat16", "float16", "float32")
 UNKNOWN = "{} (the most that HIP reports as total on an APU: it differs by version)"
-CACHE_DTYPES = {"fp8": "fp8", "bfloat16": "auto", "float16": "auto"}
 
 
 def build(plan: Placement, dtype: str) -> Launch:
@@ -44,7 +40,8 @@ def build(plan: Placement, dtype: str) -> Launch:
     if cache is not None:
         plan.check_room(cache, "vLLM")
     variables, notes = select_gpus(plan)
-    flags = [*_sizes(plan), *_formats(plan, dtype), *_memory(plan, cache)]
+    formats = format_flags("vLLM", dtype, QUANTIZATIONS, plan.cache_dtype)
+    flags = [*_sizes(plan), *formats, *_memory(plan, cache)]
     flags += shared_flags(plan, "--tensor-parallel-size", "--pipeline-parallel-size")
     if plan.machines > 1:
         why = "the first of these machines; without Ray"
@@ -60,16 +57,6 @@ def _sizes(plan: Placement) -> Iterator[Flag]:
     yield Flag(f"--max-num-seqs {plan.batch}", "the plan's batch; vLLM's start measures memory with 256 or more")
     tokens = max(PIECE_TOKENS, plan.batch)
     yield Flag(f"--max-num-batched-tokens {tokens}", "the plan counts activations of this many tokens at a time")
-
-
-def _formats(plan: Placement, dtype: str) -> Iterator[Flag]:
-    if dtype in DTYPES:
-        yield Flag(f"--dtype {dtype}", "the plan counts weights of this format")
-    elif dtype in QUANTIZATIONS:
-        yield Flag(f"--quantization {QUANTIZATIONS[dtype]}", f"the plan counts {dtype} weights, converted at load")
-    elif dtype:
-        raise NoLaunchError(f"vLLM does not convert weights to {dtype} at load; give files in that format")
-    yield from cache_format("vLLM", plan.cache_dtype, CACHE_DTYPES)
 
 
 def _memory(plan: Placement, cache: int | None) -> Iterator[Flag]:
