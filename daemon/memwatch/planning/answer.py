@@ -16,7 +16,7 @@ from memwatch.core.accounting.leased import find_room, held_by_pool, with_leases
 from memwatch.core.doc import Doc
 from memwatch.core.leases import Lease, without_lease
 from memwatch.core.listing import some_of
-from memwatch.core.model import Absent, Bytes, find_system_ram
+from memwatch.core.model import Absent, Bytes, find_system_ram, sum_figures
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
 from memwatch.planning.checkpoint import Checkpoint
@@ -77,8 +77,11 @@ class EngineReport(Struct, frozen=True):
     engine: Annotated[str, Doc(examples=("vllm-8000",))]
     title: Annotated[str, Doc(examples=("vLLM",))]
     planned_bytes: Annotated[int, Doc("Bytes of the plan, with the server's cache if it is known.")]
-    reported_bytes: Annotated[int, Doc("Memory of all its processes.")]
+    reported_bytes: Annotated[int, Doc("Memory of all its processes, or what they hold of GPUs (`on_gpus`).")]
     kv_cache_bytes: Annotated[Bytes, Doc("The cache that the server reserves.")] = Absent.NOT_AVAILABLE
+    on_gpus: Annotated[bool, Doc("True if the plan is of GPUs with memory of their own, and so is the report.")] = (
+        False
+    )
 
 
 def report_sentence(found: EngineReport) -> str:
@@ -86,7 +89,7 @@ def report_sentence(found: EngineReport) -> str:
     how = f" with its cache of {size(cache)}" if isinstance(cache, int) else ""
     return (
         f"{found.title} ({found.engine}) runs this model: planned {size(found.planned_bytes)}{how}, reports "
-        f"{size(found.reported_bytes)}."
+        f"{size(found.reported_bytes)}{' of GPU memory' if found.on_gpus else ''}."
     )
 
 
@@ -188,7 +191,10 @@ def check_model(checkpoint: Checkpoint, use: Use, snapshot: Snapshot) -> Fit:
 def _find_reports(need: MemoryNeed, name: str, snapshot: Snapshot) -> Iterator[EngineReport]:
     wanted = names_of(name)
     for engine in snapshot.engines:
-        used, cache = engine.footprint_bytes, engine.kv_cache_bytes
+        held, cache = engine.held_bytes.values(), engine.kv_cache_bytes
+        # Resident memory also has pages of a mapped file, which no plan counts.
+        on_gpus = need.host is None and not need.demand.ram_bytes and bool(held)
+        used = sum_figures(held) if on_gpus else engine.footprint_bytes
         if need.note or not isinstance(used, int) or engine.sleeping is True:
             continue
         if isinstance(engine.model, Absent) or wanted.isdisjoint(names_of(engine.model)):
@@ -196,7 +202,7 @@ def _find_reports(need: MemoryNeed, name: str, snapshot: Snapshot) -> Iterator[E
         planned = need.bytes + need.demand.ram_bytes
         if isinstance(cache, int):
             planned += cache - need.parts.get("kv_cache", 0)
-        yield EngineReport(engine.id, engine.title, planned, used, cache)
+        yield EngineReport(engine.id, engine.title, planned, used, cache, on_gpus)
 
 
 def names_of(model: str) -> frozenset[str]:

@@ -54,6 +54,29 @@ def test_plan_is_that_of_the_request_where_the_cache_is_not_known() -> None:
     assert report_sentence(found) == "vLLM (vllm-8000) runs this model: planned 16.7 GiB, reports 40.0 GiB."
 
 
+@pytest.mark.parametrize(
+    ("held", "cpu_layers", "reported"),
+    [
+        ({"gpu0": 36 * GIB}, 0, (36, True)),
+        ({"gpu0": 30 * GIB, "gpu1": 6 * GIB}, 0, (36, True)),
+        ({"gpu0": 30 * GIB}, 16, (40, False)),
+        ({}, 0, (40, False)),
+    ],
+)
+def test_plan_of_gpus_is_compared_with_what_is_held_of_them(
+    held: dict[str, int], cpu_layers: int, reported: tuple[int, bool]
+) -> None:
+    """The resident memory of llama.cpp, 6 GiB beside its GPU's, has the pages of the file that it maps."""
+    (found,) = reports(serving(held_bytes=held), cpu_layers=cpu_layers)
+
+    assert (found.reported_bytes, found.on_gpus) == (reported[0] * GIB, reported[1])
+    assert report_sentence(found).endswith(" of GPU memory.") is found.on_gpus
+
+
+def test_unknown_part_of_gpu_memory_is_not_compared() -> None:
+    assert reports(serving(held_bytes={"gpu0": Absent.NOT_PERMITTED})) == ()
+
+
 def test_bytes_in_system_ram_count_in_the_plan() -> None:
     """A server's processes hold both."""
     plain, moved = (
@@ -117,5 +140,6 @@ def test_api_and_page_have_the_report_of_the_command() -> None:
             "planned_bytes": of_api.engines[0].planned_bytes,
             "reported_bytes": 40 * GIB,
             "kv_cache_bytes": 20 * GIB,
+            "on_gpus": False,
         }
     ]
