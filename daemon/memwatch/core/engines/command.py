@@ -120,7 +120,7 @@ class Command(Struct, frozen=True):
         return argv[argv.index(word) + 1] if word in argv[:-1] else ""
 
 
-# A draft model proposes tokens to vLLM or SGLang. Its layers are in their KV cache, or it has one of its own.
+# A draft model proposes tokens to vLLM or SGLang. Its layers are in their KV cache, or it has a separate one.
 DRAFT_CACHE = "The KV cache of its draft model is counted in the rest."
 # Why a server is not asked.
 FURTHER_NODE = "It is a part of a server on several nodes ({option}): the first node has the API and the figures."

@@ -27,7 +27,7 @@ from memwatch.core.units import size
 PORT = 11434
 # The binary of a release has its platform in its name. `ollama start` is `ollama serve`.
 PROGRAM, COMMANDS = re.compile(r"ollama(?:-linux-[a-z0-9]+)?"), ("serve", "start")
-# Its runner, which 0.1.32 to 0.5 had as a program of its own.
+# Its runner, which 0.1.32 to 0.5 had as a separate program.
 RUNNER, EARLY_RUNNER = "runner", "ollama_llama_server"
 NO = Absent.NOT_SUPPORTED
 MAX_MODELS, MAX_TOKENS = 16, 10**9

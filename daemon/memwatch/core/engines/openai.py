@@ -101,9 +101,9 @@ def is_kobold(command: Command) -> bool:
     return command.script.startswith(KOBOLD)
 
 
-def worker_of(command: Command) -> str:
-    """Return the program of which this is a worker, empty for a server."""
-    return WORKERS.get(command.script) or WORKERS.get(command.module, "")
+def worker_of(command: Command) -> str | None:
+    """Return the program of which this is a worker, None for a server."""
+    return WORKERS.get(command.script) or WORKERS.get(command.module)
 
 
 def why_unasked(command: Command) -> str:
