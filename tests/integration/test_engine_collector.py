@@ -21,6 +21,7 @@ from memwatch.core.collectors.engines import (
     Options,
 )
 from memwatch.core.engines import llama_cpp
+from memwatch.core.engines.command import DRAFT_CACHE
 from memwatch.core.engines.exchange import MAX_ANSWER_BYTES
 from memwatch.core.engines.records import Address, Engine, ModelQuery, ModelSizes, ServedBy
 from memwatch.core.engines.server import BESIDE, MAX_BESIDE
@@ -325,7 +326,7 @@ def test_unreadable_draft_model_is_named(host: EngineHost) -> None:
         host.listen(500, site.port)
         (engine,) = Collector(host.roots, True, (), size, host.net).collect().engines
     assert engine.draft_weights_bytes is Absent.NOT_AVAILABLE
-    assert {"not here", llama_cpp.DRAFT_CACHE} <= set(engine.notes)
+    assert {"not here", DRAFT_CACHE} <= set(engine.notes)
 
 
 def test_variables_that_are_read_late_replace_an_estimate_at_once(host: EngineHost) -> None:

@@ -241,7 +241,8 @@ def read_served(path: ModelPath) -> ServedModel:
     """Read a model's files."""
     try:
         checkpoint = read_gguf([path]) if path.name.startswith(BLOB) else read_checkpoint(path)
-        number_bytes = 0.0 if checkpoint.problem else checkpoint.dtype_bytes
+        is_known = checkpoint.transformer is not None and not checkpoint.problem
+        number_bytes = checkpoint.dtype_bytes if is_known else 0.0
         weights = size_weights(checkpoint)
         return ServedModel(weights, checkpoint.transformer, checkpoint.note, number_bytes=number_bytes)
     except (InvalidInputError, OSError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -365,7 +366,7 @@ def test_draft_model_of_vllm_is_named_by_its_options(options: tuple[str, ...], d
     ],
 )
 def test_draft_model_of_sglang_is_no_part_of_its_weights(
-    told: dict[str, object], options: tuple[str, ...], draft: str, note: str | None
+    told: dict[str, Any], options: tuple[str, ...], draft: str, note: str | None
 ) -> None:
     """zai-org/GLM-4.5#3: without a path it loads the same files twice."""
     command = Command(("python", "-m", "sglang.launch_server", *options))
