@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from memwatch.reporting.incidents.records import Entry, Incident, Sample, Suspect
 from memwatch.reporting.incidents.words import find_cut, write_summary, write_title
 from memwatch.reporting.render.landscape import Drawing, Rectangle, width_of
-from memwatch_web.pages import incident_page
+from memwatch_web.pages import incident_page, incident_picture
 from memwatch_web.pages.incident_files import build_card, wrap
-from memwatch_web.pages.incident_page import LAYOUTS, Layout, Picture, build_page, build_row, draw, find_place
+from memwatch_web.pages.incident_page import build_page, build_row
+from memwatch_web.pages.incident_picture import LAYOUTS, Layout, Picture, draw, find_place
 from memwatch_web.pages.picture import THEMES
 from memwatch_web.pages.renderer import Pages
 from support.fakes import GIB
@@ -236,13 +237,13 @@ def test_axis_of_a_large_machine_has_no_decimals() -> None:
 
 
 def test_flags_that_would_cross_words_disturb() -> None:
-    low = incident_page.Flag(10.0, 13.0, 60.0, 0)
+    low = incident_picture.Flag(10.0, 13.0, 60.0, 0)
 
-    assert incident_page.Flag(30.0, 33.0, 80.0, 1).disturbs(low)
-    assert low.disturbs(incident_page.Flag(30.0, 33.0, 80.0, 1))
-    assert incident_page.Flag(62.0, 65.0, 99.0, 0).disturbs(low)
-    assert not incident_page.Flag(5.0, 8.0, 70.0, 1).disturbs(low)
-    assert not incident_page.Flag(70.0, 73.0, 99.0, 0).disturbs(low)
+    assert incident_picture.Flag(30.0, 33.0, 80.0, 1).disturbs(low)
+    assert low.disturbs(incident_picture.Flag(30.0, 33.0, 80.0, 1))
+    assert incident_picture.Flag(62.0, 65.0, 99.0, 0).disturbs(low)
+    assert not incident_picture.Flag(5.0, 8.0, 70.0, 1).disturbs(low)
+    assert not incident_picture.Flag(70.0, 73.0, 99.0, 0).disturbs(low)
 
 
 def test_name_is_inside_its_area() -> None:

@@ -20,7 +20,7 @@ from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.incidents.incident_json import incident_json
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
 from memwatch_web.pages.history_page import send_page
-from memwatch_web.pages.incident_page import Layout, Picture, draw
+from memwatch_web.pages.incident_picture import Layout, Picture, draw
 from memwatch_web.pages.picture import THEMES, Ink
 from memwatch_web.pages.renderer import PageServices
 

@@ -383,7 +383,7 @@ def place_tower(
         inside += written
         if not written:
             beside.append((box.y + box.height / 2, node.name, words.size(node.size_bytes)))
-    drawing = Drawing((), (*(box for box, _ in found), *above), (_outline(frame),), tuple(inside))
+    drawing = Drawing((), (*(box for box, _ in found), *above), (outline(frame),), tuple(inside))
     if not isinstance(one.edge, Absent) and not one.slices:
         y = frame.ground - one.edge * frame.height
         drawing += Drawing(lines=(Line("used", ((frame.x, y), (frame.right, y))),))
@@ -400,7 +400,8 @@ def count_columns(nodes: Iterable[Node]) -> int:
     return max((node.depth for node in nodes), default=1)
 
 
-def _outline(frame: Rectangle) -> Line:
+def outline(frame: Rectangle) -> Line:
+    """Return the border of a place."""
     left, right, top, ground = frame.x, frame.right, frame.y, frame.ground
     return Line("frame", ((left, ground), (left, top), (right, top), (right, ground), (left, ground)))
 
@@ -502,10 +503,11 @@ def draw_past(past: Past, size_bytes: int, frame: Rectangle, strip: float) -> Dr
     """Draw the layers over time at the scale of the frame, and above it a strip of the levels, `strip` high."""
     drawing = draw_layers(past, size_bytes, frame)
     above = Drawing(tuple(draw_levels(past, replace(frame, y=frame.y - strip, height=strip))))
-    return drawing + above + Drawing(lines=(_outline(frame),))
+    return drawing + above + Drawing(lines=(outline(frame),))
 
 
-def _place_time(past: Past, frame: Rectangle, unix: float) -> float:
+def place_time(past: Past, frame: Rectangle, unix: float) -> float:
+    """Return the x of a time, within the frame."""
     return frame.x + frame.width * min(1.0, max(0.0, (unix - past.start) / (past.end - past.start)))
 
 
@@ -524,7 +526,7 @@ def draw_layers(past: Past, size_bytes: float, frame: Rectangle) -> Drawing:
             for size, low in zip(layer.sizes, below, strict=True)
         ]
         for first, last in find_runs(above):
-            x = [_place_time(past, frame, past.times[i]) for i in range(first, last)]
+            x = [place_time(past, frame, past.times[i]) for i in range(first, last)]
             upper = [(x[i - first], place_bytes(above[i] or 0.0)) for i in range(first, last)]
             lower = [(x[i - first], place_bytes(below[i] or 0.0)) for i in range(first, last)]
             areas.append(Line(layer.kind, (*upper, *reversed(lower))))
@@ -538,10 +540,10 @@ def draw_levels(past: Past, frame: Rectangle) -> Iterator[Line]:
     """Yield an area as high as the frame for each time at a level, OK first."""
     known = [None if None in sizes else 0.0 for sizes in zip(*(one.sizes for one in past.layers), strict=True)]
     for first, last in find_runs(known):
-        left, right = (_place_time(past, frame, past.times[number]) for number in (first, last - 1))
+        left, right = (place_time(past, frame, past.times[number]) for number in (first, last - 1))
         yield _band("level-low", left, right, frame)
         for began, ended, level in past.levels:
-            left, right = (_place_time(past, frame, unix) for unix in (began, ended))
+            left, right = (place_time(past, frame, unix) for unix in (began, ended))
             yield _band(f"level-{level}", left, right, frame)
 
 

@@ -1,0 +1,161 @@
+"""Who held what in the samples of an incident: holders in their order, layers over time, and one moment as nodes.
+
+From the ground up: memory of GPUs, processes, memory of no process, page cache. Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memwatch.core.units import size
+from memwatch.reporting.incidents.records import Incident, Sample
+from memwatch.reporting.incidents.words import is_name_of
+from memwatch.reporting.render import words
+from memwatch.reporting.render.landscape import Layer, Node
+
+# Uses of System RAM in a sample, from the ground up, above the processes.
+PARTS = ("huge_pages", "shared_memory", "kernel", "unattributed")
+GROWTH = "level-critical"
+OTHERS, REST = "other processes", "other memory"
+# A process below this part of the target has no layer.
+MIN_HOLDER_RATIO = 0.015
+
+
+def rank_holders(one: Incident) -> list[str]:
+    """Return the holders from the ground up: those on GPUs first, the cause above the others of its kind.
+
+    Small ones are left out, and so a part of the other memory.
+    """
+    largest: dict[str, int] = {}
+    for sample in one.samples:
+        for name, held in sample.holders.items():
+            largest[name] = max(held, largest.get(name, 0))
+    whole = max([one.size_bytes or 0, *(sample.used_bytes for sample in one.samples)])
+    return sorted(
+        (name for name, held in largest.items() if held >= MIN_HOLDER_RATIO * whole or is_cause(one, name)),
+        key=lambda name: (name not in one.gpu_holders, is_cause(one, name), -largest[name], name),
+    )
+
+
+def is_cause(one: Incident, name: str) -> bool:
+    return one.cause is not None and is_name_of(one.cause, name)
+
+
+def measure_holders(sample: Sample, ranked: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the bytes of each holder, and of the memory beside them by use: together what is used.
+
+    A scan may be older than the figures of the pool: what is above the use is cut off.
+    """
+    left = sample.used_bytes
+    held: dict[str, int] = {}
+    for name in ranked:
+        held[name] = min(sample.holders.get(name, 0), left)
+        left -= held[name]
+    parts: dict[str, int] = {}
+    for name in reversed(PARTS):
+        if name in sample.parts:
+            parts[name] = min(sample.parts[name], left)
+            left -= parts[name]
+    return held, {(OTHERS if sample.parts else REST): left, **dict(reversed(parts.items()))}
+
+
+def split_layers(one: Incident, whole: int) -> tuple[Layer, ...]:
+    """Return the layers from the ground up. The growth of the cause is a separate layer. The last is not used."""
+    ranked = rank_holders(one)
+    measured = [measure_holders(sample, ranked) for sample in one.samples]
+    layers = []
+    for name in ranked:
+        kind, sizes = kind_of(one, name), [held[name] for held, _ in measured]
+        if is_cause(one, name) and one.cause is not None:
+            before = max(0, one.cause.held_bytes - one.cause.growth_bytes)
+            layers.append(Layer(kind, tuple(float(min(held, before)) for held in sizes)))
+            layers.append(Layer(GROWTH, tuple(float(max(0, held - before)) for held in sizes)))
+        else:
+            layers.append(Layer(kind, tuple(map(float, sizes))))
+    beside = list(dict.fromkeys(name for _, parts in measured for name in parts))
+    for name in beside:
+        kind = {OTHERS: "anonymous", REST: "unattributed"}.get(name, name)
+        layers.append(Layer(kind, tuple(float(parts.get(name, 0)) for _, parts in measured)))
+    if any(sample.parts for sample in one.samples):
+        sizes = [min(sample.parts.get("page_cache", 0), whole - sample.used_bytes) for sample in one.samples]
+        layers.append(Layer("page_cache", tuple(map(float, sizes))))
+    else:
+        layers.append(Layer("free", tuple(float(whole - sample.used_bytes) for sample in one.samples)))
+    return tuple(layers)
+
+
+def kind_of(one: Incident, name: str) -> str:
+    return "devices" if name in one.gpu_holders else "anonymous"
+
+
+def build_nodes(one: Incident, sample: Sample, whole: int) -> tuple[Node, ...]:
+    """Return what the target held at a sample, from the ground up: families with their holders, and the rest."""
+    held, beside = measure_holders(sample, rank_holders(one))
+    named = [(name, count) for name, count in held.items() if count]
+    nodes: list[Node] = []
+    used = 0.0
+
+    def add(kind: str, count: int, name: str, details: tuple[str, ...] = (), grown: float = 0.0) -> Node:
+        nonlocal used
+        node = Node(
+            kind, used / whole, count / whole, count, name, details, grown=grown, level="critical" if grown else ""
+        )
+        used += count
+        return node
+
+    for kind, family in (("devices", "mostly GPU"), ("anonymous", "processes")):
+        start = used
+        inside = [
+            add(kind, count, name.rpartition(" (")[0], _describe(one, name), _grown_part(one, name, count))
+            for name, count in named
+            if kind_of(one, name) == kind
+        ]
+        if kind == "anonymous" and beside.get(OTHERS):
+            inside.append(add(kind, beside[OTHERS], "others" if inside else OTHERS))
+        if not inside:
+            continue
+        total = sum(node.size_bytes for node in inside)
+        is_alone = not sample.parts and len({kind_of(one, name) for name, _ in named}) < 2
+        if is_alone:
+            nodes += inside
+        else:
+            nodes.append(Node(kind, start / whole, total / whole, total, family, inside=tuple(inside)))
+    for name, count in beside.items():
+        if name != OTHERS and count:
+            kind = "unattributed" if name == REST else name
+            nodes.append(add(kind, count, words.CONTENT_WORDS.get(name, name)))
+    cache = min(sample.parts.get("page_cache", 0), whole - sample.used_bytes)
+    if cache:
+        nodes.append(add("page_cache", cache, words.CONTENT_WORDS["page_cache"]))
+    free = whole - sample.used_bytes - cache
+    if free > 0:
+        nodes.append(add("free", free, "free" if sample.parts else "available"))
+    return tuple(nodes)
+
+
+def _grown_part(one: Incident, name: str, count: int) -> float:
+    if one.cause is None or not is_cause(one, name):
+        return 0.0
+    before = max(0, one.cause.held_bytes - one.cause.growth_bytes)
+    return max(0, count - before) / count
+
+
+def _describe(one: Incident, name: str) -> tuple[str, ...]:
+    """Return the lines below the name of a holder."""
+    pid = f"PID {name.rpartition(' (')[2].rstrip(')')}"
+    if one.cause is None or not is_cause(one, name):
+        return (pid,)
+    seconds = one.growth_seconds
+    within = f" in {words.duration(seconds)}" if seconds else ""
+    return (f"+{size(one.cause.growth_bytes)}{within}", pid)
+
+
+def names_of(one: Incident, layers: Sequence[Layer]) -> list[str]:
+    """Return a name for each layer, empty for the part of the cause that is named with its growth."""
+    names: list[str] = []
+    for name in rank_holders(one):
+        plain = name.rpartition(" (")[0]
+        names += ["", plain] if is_cause(one, name) else [plain]
+    beside = list(dict.fromkeys(n for s in one.samples for n in measure_holders(s, [])[1]))
+    names += [words.CONTENT_WORDS.get(name, name) for name in beside]
+    return [*names, "page cache" if layers[-1].kind == "page_cache" else "available"]

@@ -1,0 +1,524 @@
+"""The picture of an incident from its own record: memory over time, and who held what at the cut before the kill.
+
+Both are at one scale, on one ground, in one order: memory of GPUs, processes, memory of no process, page cache.
+Swap is below the ground at the same scale. A record with fewer figures gets less of a picture. Pure functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.core.snapshot import Level
+from memwatch.core.units import size
+from memwatch.reporting.incidents.records import Incident, Sample
+from memwatch.reporting.incidents.words import (
+    Cut,
+    find_cut,
+    list_fired,
+)
+from memwatch.reporting.render import words
+from memwatch.reporting.render.landscape import (
+    STEPS,
+    Box,
+    Drawing,
+    Layer,
+    Line,
+    Node,
+    Past,
+    Rectangle,
+    Text,
+    draw_past,
+    outline,
+    place_boxes,
+    place_time,
+    shorten,
+    width_of,
+    write_beside,
+    write_inside,
+)
+from memwatch_web.pages.incident_holders import (
+    GROWTH,
+    build_nodes,
+    is_cause,
+    measure_holders,
+    names_of,
+    rank_holders,
+    split_layers,
+)
+
+# A pause is drawn as a gap if it is longer than this, and than this many times the usual one.
+MIN_GAP_SECONDS, GAP_FACTOR = 5.0, 4.0
+# Steps of the axis of time, and the room for one, in the size of the font.
+TIME_STEPS, TIME_ROOM = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600), 8.5
+# Less swap, in pixels, and fewer stalls are no picture.
+MIN_SWAP_PIXELS, MIN_STALL_RATIO = 1.5, 0.01
+STALL_LINES = 1.5
+MAX_KILLS = 8
+# Places from which room for a name is sought.
+MAX_STARTS = 30
+# From this width on, in the size of the font, the past has half of it.
+MIN_ROOMY = 100.0
+# Where the holders begin, beside their families, in parts of the width.
+HOLDERS_FROM = 0.36
+# Lines of words above the past, for marks.
+MARK_LINES, MARK_ROWS = 4.8, 3
+
+
+class Moment(Struct, frozen=True):
+    """A time in the picture, at the end of a line `y`. `has_seconds`: "10:14:17", else "10:14"."""
+
+    x: float
+    y: float
+    unix: float
+    anchor: str = "middle"
+    strong: bool = False
+    has_seconds: bool = True
+
+    @property
+    def text(self) -> str:
+        """Return the time in UTC."""
+        return words.clock(self.unix)[: 8 if self.has_seconds else 5]
+
+
+class Picture(Struct, frozen=True):
+    """The picture. `held`: name and bytes of what is drawn at the cut, for those who do not see it."""
+
+    width: float
+    height: float
+    drawing: Drawing
+    moments: tuple[Moment, ...]
+    held: tuple[tuple[str, int], ...]
+    notes: tuple[str, ...]
+
+
+class Layout(Struct, frozen=True):
+    """Form of the picture: its width, the font, and how high the target's size is drawn.
+
+    `is_wide`: the composition stands beside the past, not below it. `height`: of all, for a wide one.
+    """
+
+    width: float
+    height: float
+    font: float
+    is_wide: bool
+
+    @property
+    def axis(self) -> float:
+        """Return the room for the axis of bytes."""
+        return 3.8 * self.font
+
+    @property
+    def gutter(self) -> float:
+        """Return the room for words beside the composition."""
+        return (15.5 if self.is_wide else 13.6) * self.font
+
+    @property
+    def beside(self) -> str:
+        return "shown at right" if self.is_wide else "shown below"
+
+    def place_past(self, depth: float) -> Rectangle:
+        """Return the place of the past. `depth`: room that is needed below the ground."""
+        above = MARK_LINES * self.font
+        part = 0.47 if self.width > MIN_ROOMY * self.font else 0.42
+        width = part * self.width if self.is_wide else self.width - self.axis - 2
+        return Rectangle(self.axis, above, width, self.height - above - depth if self.is_wide else self.height)
+
+    def place_held(self, past: Rectangle, depth: float) -> Rectangle:
+        """Return the place of the composition, at the scale of the past."""
+        if not self.is_wide:
+            return Rectangle(0.5, past.ground + depth + 4 * self.font, self.width - self.gutter, past.height)
+        left = past.right + 4 * self.font
+        return Rectangle(left, past.y, self.width - left - self.gutter, past.height)
+
+
+# Of the page: beside each other on a wide screen, below each other on a narrow one, in the same font.
+LAYOUTS: Mapping[str, Layout] = {
+    "wide": Layout(1320.0, 300.0, 11.0, True),
+    "narrow": Layout(280.0, 190.0, 11.0, False),
+}
+
+
+def draw(one: Incident, layout: Layout) -> Picture | None:
+    """Draw the samples of an incident. None with fewer than two."""
+    cut, samples = find_cut(one), one.samples
+    if cut is None or len(samples) < 2 or samples[-1].unix <= samples[0].unix:
+        return None
+    whole = max([one.size_bytes or 0, *(sample.used_bytes for sample in samples), 1])
+    font = layout.font
+    depth = measure_below(samples, whole, layout)
+    frame = layout.place_past(depth)
+    held_frame = layout.place_held(frame, depth)
+    layers = split_layers(one, whole)
+    times = [sample.unix for sample in samples]
+    past = _break_at_gaps(Past(tuple(times), times[0], times[-1], layers, tuple(_list_levels(samples))))
+    has_levels = any(sample.level for sample in samples)
+    kills = [victim.unix for victim in one.victims[:MAX_KILLS] if times[0] <= victim.unix <= times[-1]]
+    drawing = draw_past(past, whole, frame, 0.5 * font)
+    if not has_levels:  # a strip would claim that all was well
+        drawing = replace(drawing, areas=tuple(area for area in drawing.areas if area.kind != "level-low"))
+    drawing += _draw_marks(one, past, frame, font, kills) + _draw_axis(whole, frame, font)
+    drawing += _draw_ghost(one, cut, past, frame, frame.height / whole)
+    drawing += Drawing(texts=tuple(_name_layers(past, whole, frame, font, kills, names_of(one, layers))))
+    below, moments = _draw_below(samples, cut, past, frame, layout, whole)
+    nodes = build_nodes(one, cut.sample, whole)
+    held, heading = draw_held(nodes, cut, whole, held_frame, layout, one.label)
+    ground = frame.ground + depth if layout.is_wide else held_frame.ground + 0.6 * font
+    return Picture(
+        layout.width,
+        ground,
+        drawing + below + held,
+        (*moments, heading),
+        tuple(_list_held(nodes)),
+        tuple(_list_notes(one)),
+    )
+
+
+def _list_held(nodes: Iterable[Node]) -> Iterator[tuple[str, int]]:
+    for node in nodes:
+        yield node.name, node.size_bytes
+        yield from _list_held(node.inside)
+
+
+def _list_notes(one: Incident) -> Iterator[str]:
+    if any(sample.parts for sample in one.samples):
+        yield "Growth between two scans of the processes shows as other processes."
+    else:
+        yield "The record has the largest processes; all else is other memory."
+    if not any(sample.level for sample in one.samples):
+        yield "It has no levels."
+
+
+def draw_held(
+    nodes: Sequence[Node], cut: Cut, whole: int, frame: Rectangle, layout: Layout, label: str
+) -> tuple[Drawing, Moment]:
+    """Draw the composition at the cut in two columns, with its heading. Return its time apart from it."""
+    font = layout.font
+    has_families = any(node.inside for node in nodes)
+    columns = (HOLDERS_FROM, 1.0) if has_families else (1.0,)
+    inner = frame.x + frame.width * (HOLDERS_FROM if has_families else 0.0)
+    boxes: list[Box] = []
+    texts: list[Text] = []
+    beside: list[tuple[float, str, str]] = []
+    for box, node in (pair for family in nodes for pair in place_boxes(family, frame, columns, 0)):
+        found, written = _write_box(box, node, font)
+        boxes += found
+        texts += written
+        # A family too low for words has its holders beside the tower.
+        if not written and not node.inside:
+            beside.append((box.y + box.height / 2, node.name, size(node.size_bytes)))
+    y = frame.ground - frame.height * cut.sample.used_bytes / whole
+    used = f"used {size(cut.sample.used_bytes)} · {words.ratio(cut.sample.used_bytes / whole)}"
+    room = layout.gutter - 1.2 * font
+    beside.append(
+        (y, "", used if width_of(used, font, strong=True) <= room else f"used {size(cut.sample.used_bytes)}")
+    )
+    lines = (outline(frame), Line("used", ((frame.x, y), (frame.right, y))))
+    drawing = Drawing((), tuple(boxes), lines, tuple(texts)) + write_beside(beside, frame, layout.gutter, font)
+    heading = Moment(frame.x, frame.y - 2.2 * font, cut.sample.unix, "start", strong=True)
+    after = frame.x + width_of("00:00:00 ", font, strong=True)
+    captions = [Text(after, heading.y, plain=_describe_cut(cut))]
+    if has_families:
+        within = f"in {label}"
+        fits = width_of(within, font) <= inner - frame.x
+        captions += [Text(frame.x, frame.y - 0.7 * font, plain=within, kind="muted")] if fits else []
+    captions.append(Text(inner, frame.y - 0.7 * font, plain="held by", kind="muted"))
+    return drawing + Drawing(texts=tuple(captions)), heading
+
+
+def _describe_cut(cut: Cut) -> str:
+    if cut.kill is None:
+        return "at the worst"
+    return f"{words.duration(max(0.05, cut.kill - cut.sample.unix))} before the kill"
+
+
+def _write_box(box: Box, node: Node, font: float) -> tuple[list[Box], list[Text]]:
+    """Return a box with that of its growth, and the words in the larger part, which no line crosses."""
+    if not node.grown:
+        return [box], write_inside(box, node, font)
+    grown, count = box.height * node.grown, round(node.size_bytes * node.grown)
+    growth = Box(box.x, box.y, box.width, grown, count, GROWTH, box.depth, f"growth of {node.name}: {size(count)}")
+    rest = replace(box, y=box.y + grown, height=box.height - grown)
+    return [box, growth], write_inside(growth if 2 * grown >= box.height else rest, node, font)
+
+
+# The past
+
+
+def _break_at_gaps(past: Past) -> Past:
+    """Put a time without figures into each pause, so that nothing is drawn there."""
+    steps = [later - earlier for earlier, later in pairwise(past.times)]
+    least = max(MIN_GAP_SECONDS, GAP_FACTOR * median(steps))
+    times: list[float] = []
+    columns: list[tuple[float | None, ...]] = []
+    for number, column in enumerate(zip(*(layer.sizes for layer in past.layers), strict=True)):
+        if number and steps[number - 1] > least:
+            times.append(past.times[number] - steps[number - 1] / 2)
+            columns.append((None,) * len(past.layers))
+        times.append(past.times[number])
+        columns.append(column)
+    layers = tuple(
+        Layer(layer.kind, sizes) for layer, sizes in zip(past.layers, zip(*columns, strict=True), strict=True)
+    )
+    return Past(tuple(times), past.start, past.end, layers, past.levels)
+
+
+def _list_levels(samples: Sequence[Sample]) -> Iterator[tuple[float, float, str]]:
+    """Yield from, to and word of each level above OK."""
+    start, word = 0.0, None
+    for sample in samples:
+        if sample.level != word:
+            if word is not None and word != Level.LOW.word:
+                yield start, sample.unix, word
+            start, word = sample.unix, sample.level
+    if word is not None and word != Level.LOW.word:
+        yield start, samples[-1].unix, word
+
+
+def _draw_marks(one: Incident, past: Past, frame: Rectangle, font: float, kills: Sequence[float]) -> Drawing:
+    """Draw kills as lines, and above the past what happened when: words of the later ones only where they fit."""
+    lines = [
+        Line("kill", ((x, frame.y - 0.9 * font), (x, frame.ground)))
+        for x in (place_time(past, frame, unix) for unix in kills)
+    ]
+    texts = []
+    placed: list[Flag] = []
+    for unix, word, kind in _list_marks(one, past, kills):
+        x, width = place_time(past, frame, unix), width_of(word, font, strong=kind != "muted")
+        fits_after = x + 3 + width <= frame.right
+        left = x + 3 if fits_after else x - 3 - width
+        flags = (Flag(x, left, left + width, row) for row in range(MARK_ROWS))
+        flag = next(
+            (one for one in flags if left >= frame.x and not any(one.disturbs(other) for other in placed)), None
+        )
+        if flag is None:
+            continue
+        placed.append(flag)
+        y = frame.y - (1.0 + 1.3 * flag.row) * font
+        texts.append(Text(left, y, word if kind == "muted" else "", "" if kind == "muted" else word, kind=kind))
+        lines.append(Line("tick", ((x, y - 0.8 * font), (x, frame.y - 0.5 * font))))
+    return Drawing((), (), tuple(lines), tuple(texts))
+
+
+class Flag(Struct, frozen=True):
+    """Words above the past, from `left` to `right` in a row counted upwards, with a line down from there at `x`."""
+
+    x: float
+    left: float
+    right: float
+    row: int
+
+    def disturbs(self, other: Flag) -> bool:
+        """Return True if words meet, or the line of one crosses the words of the other."""
+        meets = self.row == other.row and self.left < other.right + 6 and other.left < self.right + 6
+        return meets or self._crosses(other) or other._crosses(self)
+
+    def _crosses(self, other: Flag) -> bool:
+        return self.row > other.row and other.left - 2 < self.x < other.right + 2
+
+
+def _list_marks(one: Incident, past: Past, kills: Sequence[float]) -> Iterator[tuple[float, str, str]]:
+    """Yield time, words and colour of what happened, the most important first."""
+    failed = one.killer is not None and one.killer.kind == "program"
+    for unix in kills[:1]:
+        yield unix, "failed allocation" if failed else "kill" if len(kills) == 1 else "first kill", "critical"
+    for word in (Level.CRITICAL.word, Level.HIGH.word):
+        began = next((start for start, _, level in past.levels if level == word), None)
+        if began is not None and began > past.start:
+            yield began, word, word
+    if one.cause is not None and past.start < one.cause.began < past.end:
+        name = shorten(one.cause.who, 120.0, 11.0)
+        yield one.cause.began, f"{name} {'starts' if one.cause.is_new else 'grows'}", "muted"
+    fired = list_fired(one)
+    if fired and past.start <= fired[0].unix <= past.end:
+        yield fired[0].unix, "alert", "muted"
+
+
+def _draw_axis(whole: int, frame: Rectangle, font: float) -> Drawing:
+    """Draw bytes at round steps beside the past, and the size at the top."""
+    step = next((found for found in STEPS if frame.height * found / whole >= 3 * font), whole)
+    unit = 1 << 30 if whole >= 1 << 32 else 1 << 20
+    places = [number * step for number in range(int(whole / step) + 1)]
+    places = [found for found in places if (whole - found) * frame.height / whole >= 1.3 * font]
+    return Drawing(
+        texts=tuple(
+            Text(
+                frame.x - 0.5 * font,
+                frame.ground - frame.height * found / whole + 0.36 * font,
+                plain=f"{found / unit:,.0f}"
+                if found % unit == 0 or found >= 1000 * unit
+                else f"{found / unit:,.1f}",
+                anchor="end",
+                kind="muted",
+            )
+            for found in (*places, whole)
+        )
+    )
+
+
+def _draw_ghost(one: Incident, cut: Cut, past: Past, frame: Rectangle, scale: float) -> Drawing:
+    """Outline from the kill on what the cause held, if it is what was killed."""
+    cause, victim = one.cause, one.victim
+    if cut.kill is None or cause is None or victim is None or not victim.is_cause or victim.pid != cause.pid:
+        return Drawing()
+    ranked = rank_holders(one)
+    held, _ = measure_holders(cut.sample, ranked)
+    name = next((name for name in ranked if is_cause(one, name)), None)
+    x = place_time(past, frame, cut.kill)
+    if name is None or frame.right - x < 4 or held[name] * scale < 4:
+        return Drawing()
+    ground = frame.ground - scale * sum(held[each] for each in ranked[: ranked.index(name)])
+    top = ground - held[name] * scale
+    return Drawing(
+        lines=(Line("ghost", ((x, ground), (x, top), (frame.right, top), (frame.right, ground), (x, ground))),)
+    )
+
+
+def _name_layers(
+    past: Past, whole: int, frame: Rectangle, font: float, kills: Sequence[float], names: Sequence[str]
+) -> Iterator[Text]:
+    """Yield the names of layers that have room for a line, in the widest place without a kill."""
+    walls = sorted(place_time(past, frame, unix) for unix in kills)
+    below = [0.0] * len(past.times)
+    for layer, name in zip(past.layers, names, strict=True):
+        known = [None if size is None else low + size for size, low in zip(layer.sizes, below, strict=True)]
+        edges = [
+            (
+                place_time(past, frame, unix),
+                None if high is None else frame.ground - frame.height * min(1.0, high / whole),
+                frame.ground - frame.height * min(1.0, low / whole),
+            )
+            for unix, high, low in zip(past.times, known, below, strict=True)
+        ]
+        place = find_place(edges, walls, 1.35 * font) if name else None
+        if place is not None:
+            room = place.width - font
+            text = shorten(name, room, font, strong=True)
+            if len(text) >= min(len(name), 5):
+                y = place.y + place.height / 2 + 0.36 * font
+                yield Text(place.x + 0.5 * font, y, strong=text, kind=layer.kind)
+        below = [low if high is None else high for high, low in zip(known, below, strict=True)]
+
+
+def find_place(
+    edges: Sequence[tuple[float, float | None, float]], walls: Sequence[float], height: float
+) -> Rectangle | None:
+    """Return the widest rectangle inside an area, at least so high, that no wall crosses.
+
+    `edges`: x, upper and lower end of the area; the upper one is None in a gap.
+    """
+    best: Rectangle | None = None
+    for first in range(0, len(edges), max(1, len(edges) // MAX_STARTS)):
+        left, begin, start = edges[first]
+        if begin is None:
+            continue
+        upper, lower = begin, start
+        for x, high, low in edges[first + 1 :]:
+            if high is None or any(left < wall < x for wall in walls):
+                break
+            upper, lower = max(upper, high), min(lower, low)
+            if lower - upper < height:
+                break
+            if best is None or x - left > best.width:
+                best = Rectangle(left, upper, x - left, lower - upper)
+    return best
+
+
+def _list_swap(samples: Sequence[Sample]) -> list[tuple[float, int]]:
+    """Return the swap in use where it is known."""
+    return [(sample.unix, sample.parts["swap"]) for sample in samples if "swap" in sample.parts]
+
+
+def _list_stalls(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+    return [(sample.unix, sample.stall_ratio) for sample in samples if sample.stall_ratio is not None]
+
+
+def _measure_rows(samples: Sequence[Sample], whole: int, layout: Layout) -> tuple[int, float]:
+    """Return the most swap in use and the worst stall, each 0 if it is too small to draw."""
+    most = max((swap for _, swap in _list_swap(samples)), default=0)
+    worst = max((ratio for _, ratio in _list_stalls(samples)), default=0.0)
+    scale = (layout.height - MARK_LINES * layout.font) / whole
+    return most if most * scale >= MIN_SWAP_PIXELS else 0, worst if worst >= MIN_STALL_RATIO else 0.0
+
+
+def measure_below(samples: Sequence[Sample], whole: int, layout: Layout) -> float:
+    """Return the room below the ground: for the axis of time, swap at the scale of the rest, and stalls."""
+    font = layout.font
+    most, worst = _measure_rows(samples, whole, layout)
+    rows = 1.9 * font + (STALL_LINES + 0.6) * font * bool(worst)
+    if not most:
+        return rows
+    if not layout.is_wide:
+        return rows + max(1.3 * font, most * layout.height / whole) + 0.4 * font
+    # The swap takes its part of the height that is left.
+    left = layout.height - MARK_LINES * font - rows - 0.4 * font
+    return rows + 0.4 * font + max(1.3 * font, left * most / (whole + most))
+
+
+def _draw_below(
+    samples: Sequence[Sample], cut: Cut, past: Past, frame: Rectangle, layout: Layout, whole: int
+) -> tuple[Drawing, list[Moment]]:
+    """Draw the axis of time, swap at the scale of the rest, and stalls below the ground."""
+    font, scale = layout.font, frame.height / whole
+    y = frame.ground + 1.4 * font
+    x = place_time(past, frame, cut.sample.unix)
+    label = width_of(f"00:00:00 {layout.beside}", font, strong=True)
+    left = min(x, frame.right - label - 0.6 * font)
+    moments = [
+        moment
+        for moment in _list_times(past, frame, font, y)
+        if abs(moment.x - left - label / 2) > label / 2 + 3.5 * font
+    ]
+    moments.append(Moment(left, y, cut.sample.unix, "start", strong=True))
+    after = left + width_of("00:00:00 ", font, strong=True)
+    texts = [Text(after, y, plain=layout.beside, kind="muted")]
+    lines = [Line("used", ((x, frame.ground), (x, frame.ground + 0.45 * font)))]
+    areas: list[Line] = []
+    top = frame.ground + 1.9 * font
+    most, worst = _measure_rows(samples, whole, layout)
+    if most:
+        upper = [(place_time(past, frame, unix), top + swap * scale) for unix, swap in _list_swap(samples)]
+        areas.append(Line("anonymous", (*upper, (upper[-1][0], top), (upper[0][0], top))))
+        texts += _name_row("swap", f"up to {size(most)}, at this scale", upper, top + font, frame, font)
+        top += max(1.3 * font, most * scale) + 0.4 * font
+    if worst:
+        ground = top + STALL_LINES * font
+        points = [
+            (place_time(past, frame, unix), ground - min(1.0, ratio) * STALL_LINES * font)
+            for unix, ratio in _list_stalls(samples)
+        ]
+        lines.append(Line("stalls", tuple(points)))
+        texts += _name_row("stalls", f"up to {worst:.0%} of 10 s", points, ground - 0.45 * font, frame, font)
+    return Drawing(tuple(areas), (), tuple(lines), tuple(texts)), moments
+
+
+def _name_row(
+    name: str, figure: str, points: Sequence[tuple[float, float]], y: float, frame: Rectangle, font: float
+) -> list[Text]:
+    """Return the name of a row before it, and its largest figure on that side of it where less is drawn."""
+    rest = points[0][1]
+    busy = [x for x, height in points if abs(height - rest) > 1] or [frame.x]
+    after, before = frame.right - max(busy), min(busy) - frame.x
+    text = Text(frame.x + 0.5 * font, y, plain=figure, kind="muted")
+    if after > before:
+        text = Text(frame.right - 0.5 * font, y, plain=figure, anchor="end", kind="muted")
+    fits = max(after, before) >= width_of(figure, font) + font
+    return [Text(frame.x - 0.5 * font, y, plain=name, anchor="end", kind="muted"), *([text] if fits else [])]
+
+
+def _list_times(past: Past, frame: Rectangle, font: float, y: float) -> Iterator[Moment]:
+    """Yield the marks of the axis of time, at round times."""
+    span = past.end - past.start
+    step = next((one for one in TIME_STEPS if frame.width * one / span >= TIME_ROOM * font), TIME_STEPS[-1])
+    unix = math.ceil(past.start / step) * step
+    while unix <= past.end:
+        x = place_time(past, frame, unix)
+        half = 2.6 * font
+        if frame.x + half <= x <= frame.right - half:
+            yield Moment(x, y, unix, has_seconds=step < 60)
+        unix += step
