@@ -102,11 +102,11 @@ def worst_level(one: MemoryMap, pressure: Mapping[str, Pressure]) -> str:
 
 
 def describe_room(one: MemoryMap) -> str:
-    """Say what is left of a GPU: "13.2 GiB left", or the largest room of a MIG instance."""
+    """Say what is left of a GPU: "13.2 GiB left", or the largest room of a MIG instance: "max 9.5 GiB free"."""
     if not one.slices:
         return f"{words.size(one.whole.available_bytes)} left"
     left = [size for piece in one.slices if not isinstance(size := piece.share.left_bytes, Absent)]
-    return f"largest free {words.size(max(left))}" if left else words.count(len(one.slices), "slice")
+    return f"max {words.size(max(left))} free" if left else words.count(len(one.slices), "slice")
 
 
 def heading(found: PageLandscape, snapshot: Snapshot) -> Markup:

@@ -43,7 +43,7 @@ from memwatch_web.pages.overview import Ghost
 FONT, TITLE_FONT = 11.0, 13.0
 # Heights in pixels: of a tower alone, of the largest of several, of one of many GPUs, and of those of more than a
 # row. The overview is one screen at 1440 × 900.
-TOWER, TOWER_OF_SEVERAL, CELL, LOW_CELL = 348.0, 312.0, 214.0, 104.0
+TOWER, TOWER_OF_SEVERAL, CELL, LOW_CELL = 348.0, 312.0, 214.0, 103.0
 CELLS_OF_A_ROW = 8
 # Above and below a tower: words of the past and of the columns, and times.
 TOP, BOTTOM, CELL_BOTTOM = 44.0, 20.0, 17.0

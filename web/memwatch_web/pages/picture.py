@@ -74,15 +74,18 @@ class Ink(Struct, frozen=True):
 
     def stroke(self, kind: str) -> Markup:
         """Return the attributes of a line."""
-        form = ' stroke-width="2"' if kind == "used" else ""
-        if kind in LEVEL_WORDS:
+        form = ' stroke-width="2"' if kind in ("used", "kill") else ""
+        if kind in LEVEL_WORDS or kind == "ghost":
             form = ' stroke-dasharray="3 4"'
         return Markup('fill="none" stroke="{}"').format(self.line(kind)) + Markup(form)  # noqa: S704  a constant
 
     def words(self, kind: str) -> Markup:
-        """Return the attributes of words on bytes of a kind. Those on hatched bytes have a halo."""
+        """Return the attributes of words on bytes of a kind. Those on hatched bytes have a halo.
+
+        Yellow and orange are too pale for words on white: their words are black.
+        """
         halo = {"page_cache": self.ground, "engine-kv_reserved": self.cache_reserved}.get(kind)
-        found = Markup('fill="{}"').format(self.word(kind))
+        found = Markup('fill="{}"').format(self.text if kind in ("medium", "high") else self.word(kind))
         form = Markup(' paint-order="stroke" stroke="{}" stroke-width="3" stroke-linejoin="round"')
         return found + form.format(halo) if halo else found
 
@@ -100,7 +103,7 @@ class Ink(Struct, frozen=True):
         return str(getattr(self, AREAS.get(kind, "rest")))
 
     def line(self, kind: str) -> str:
-        return str(getattr(self, {"used": "edge"}.get(kind, kind if kind in LEVEL_WORDS else "frame")))
+        return str(getattr(self, LINES.get(kind, kind if kind in LEVEL_WORDS else "frame")))
 
     def word(self, kind: str) -> str:
         """Return the colour of words on bytes of a kind, beside them, or about a level."""
@@ -137,6 +140,7 @@ AREAS = {
     "level-critical": "critical_area",
     "level-critical-family": "critical_area",
 }
+LINES = {"used": "edge", "kill": "edge", "ghost": "critical", "stalls": "text"}
 BRIGHT = frozenset(kind for kind, use in AREAS.items() if use in ("weights", "cache_used", "medium", "high"))
 THEMES: Mapping[str, Ink] = {
     "light": Ink(

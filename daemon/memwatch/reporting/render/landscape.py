@@ -154,6 +154,8 @@ def build_nodes(
     if one.slices:
         return tuple(_build_slices(one, levels))
     holders = _lift_growing([_build_holder(found, one, growing) for found in one.segments if found.size_bytes])
+    if not holders and isinstance(one.whole.used_bytes, Absent):
+        return (Node("unknown", 0.0, 1.0, one.whole.size_bytes, "use not known"),)
     if one.pool is None or one.pool.kind in GPU_MEMORY:
         return tuple(holders)
     return tuple(_build_families(one, holders))
