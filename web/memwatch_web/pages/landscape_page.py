@@ -21,10 +21,12 @@ from memwatch.reporting.render.landscape import (
     LINE_HEIGHT,
     MAX_CELLS,
     STEPS,
+    Block,
     Box,
     Drawing,
     Growing,
     Line,
+    Link,
     Past,
     Rectangle,
     Text,
@@ -34,8 +36,8 @@ from memwatch.reporting.render.landscape import (
     draw_levels,
     place_tower,
     shorten,
-    spread,
     width_of,
+    write_gutter,
 )
 from memwatch.reporting.render.memory_map import MemoryMap, split_gpus
 from memwatch_web.pages.overview import Ghost
@@ -131,7 +133,7 @@ class Now(Struct, frozen=True):
     height: float
     drawing: Drawing
     marks: tuple[Mark, ...] = ()
-    links: tuple[Word, ...] = ()
+    links: tuple[Link, ...] = ()
     left_out: tuple[str, ...] = ()
 
 
@@ -352,7 +354,7 @@ def _draw_now(one: MemoryMap, height: float, scene: Scene, width: float) -> Now:
     blocks = [Block(y, ((name, figure),)) for y, name, figure in tower.notes]
     blocks += _list_actions(one, tower.drawing, scene)
     blocks += _list_engines(one, tower.drawing, scene, several)
-    beside, links = write_gutter(blocks, frame, gutter)
+    beside, links = write_gutter(blocks, frame, gutter, FONT, TOP - 12.0)
     drawing = _join_past(one, frame, 0.0) + tower.drawing + beside + draw_captions(one, frame, FONT)
     drawing += _draw_ghosts(one, frame, scene) + _draw_leases(one, frame)
     return Now(MARKS + width + gutter, TOP + height + BOTTOM, drawing, tuple(_list_marks(one, frame)), links)
@@ -434,18 +436,6 @@ def _draw_leases(one: MemoryMap, frame: Rectangle) -> Drawing:
     )
 
 
-class Block(Struct, frozen=True):
-    """Lines of words beside a tower, each plain and strong, at the height `y`.
-
-    `brackets`: top and ground of bytes with a bracket in place of a leader. `link`: where the first line leads.
-    """
-
-    y: float
-    lines: tuple[tuple[str, str], ...]
-    brackets: tuple[tuple[float, float], ...] = ()
-    link: str = ""
-
-
 def _list_actions(one: MemoryMap, drawing: Drawing, scene: Scene) -> Iterator[Block]:
     """Yield each action that frees memory of the pool, and the level that follows, over the bytes that it frees."""
     for action in scene.actions:
@@ -484,55 +474,6 @@ def _list_engines(one: MemoryMap, drawing: Drawing, scene: Scene, several: bool)
                 name = engine.title
             lines = (("", name), *((line, "") for line in load[: 2 if several else 4]))
             yield Block(low.y + low.height / 2, lines)
-
-
-def write_gutter(blocks: Iterable[Block], frame: Rectangle, gutter: float) -> tuple[Drawing, tuple[Word, ...]]:
-    """Write blocks of words beside a tower, a line apart, each with a leader or a bracket to its bytes.
-
-    Those that do not fit one below the other are left out, the longest first.
-    """
-    step = LINE_HEIGHT * FONT
-    ordered = sorted(blocks, key=lambda block: block.y)
-    room = frame.height + TOP - 8.0
-    while ordered and sum(len(block.lines) for block in ordered) * step > room:
-        ordered.remove(max(ordered, key=lambda block: len(block.lines)))
-    rows = [number for block in ordered for number in range(len(block.lines))]
-    wanted: list[float] = []
-    for block in ordered:
-        first = block.y - (len(block.lines) - 1) * step / 2
-        wanted += [first + number * step for number in range(len(block.lines))]
-    places = spread(wanted, step, frame.y - TOP + 12.0, frame.ground)
-    texts: list[Text] = []
-    lines: list[Line] = []
-    links: list[Word] = []
-    start, width = frame.right + 15.0, gutter - 16.0
-    at = iter(zip(places, rows, strict=True))
-    for block in ordered:
-        for plain, strong in block.lines:
-            y, row = next(at)
-            left = width - width_of(f" {strong}", FONT, strong=True) if strong else width
-            word = shorten(plain, left, FONT) if plain else ""
-            if row == 0:
-                lines += _draw_leader(block, frame, y + (len(block.lines) - 1) * step / 2, y)
-            if row == 0 and block.link:
-                links.append(Word(0.0, y + 4.0, word, start, link=block.link))
-                continue
-            strong = strong if plain else shorten(strong, width, FONT, strong=True)
-            kind = "muted" if plain and not (block.brackets or strong.startswith("used")) else ""
-            texts.append(Text(start, y + 4.0, f"{word} " if word and strong else word, strong, kind=kind))
-    return Drawing((), (), tuple(lines), tuple(texts)), tuple(links)
-
-
-def _draw_leader(block: Block, frame: Rectangle, middle: float, first: float) -> Iterator[Line]:
-    """Yield a leader to the first line of a block, or brackets, of which the first leads to its middle."""
-    right = frame.right
-    if not block.brackets:
-        yield Line("leader", ((right, block.y), (right + 12.0, first)))
-        return
-    end = right + 8.0
-    for top, ground in block.brackets:
-        yield Line("bracket", ((right + 3.0, top), (end, top), (end, ground), (right + 3.0, ground)))
-    yield Line("bracket", ((end, block.y), (right + 12.0, middle)))
 
 
 def _list_axis(one: MemoryMap, height: float) -> Iterator[Text]:

@@ -1,7 +1,7 @@
 """The picture of a neighbour: its pools, levels and last ten minutes from the ticks that it sent.
 
 A tick has the use of each pool, and of System RAM what devices and processes hold: less than a snapshot. The
-picture has fewer parts. Pure functions.
+picture has fewer parts.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
 
 from memwatch.core.model import Absent, Content, Pool, PoolKind, Quality
 from memwatch.core.snapshot import Level, Machine, Pressure, SelfUsage, Snapshot
@@ -20,8 +22,11 @@ from memwatch_monitor.neighbours.neighbour import HOUR_STEP_SECONDS
 from memwatch_monitor.neighbours.tick import PoolTick, Tick
 from memwatch_monitor.render.status_line import build_status_line
 from memwatch_web.asgi.problems import ProblemError
-from memwatch_web.pages.machine_wall import Tile
-from memwatch_web.pages.picture import Card, PictureQuery, build_card
+from memwatch_web.pages.history_page import PAGE_SECONDS
+from memwatch_web.pages.machine_wall import Tile, build_tile
+from memwatch_web.pages.picture import Card, PictureQuery, build_card, parse_query
+from memwatch_web.pages.picture import picture as draw_own
+from memwatch_web.pages.renderer import PageServices
 
 PAST_SECONDS = 600.0
 KINDS = {kind.value: kind for kind in PoolKind}
@@ -31,6 +36,23 @@ RAM_LAYERS = ("devices", "anonymous", "unattributed", "available")
 GPU_LAYERS, OTHER_LAYERS = ("devices", "available"), ("used", "available")
 # A pause of more than these steps is a gap.
 GAP_STEPS = 2.5
+
+
+async def picture(services: PageServices, request: Request) -> Response:
+    """Return the picture of the neighbour `machine`, now or at the time `at`, by default that of this machine."""
+    query, snapshot = request.query_params, services.current()
+    name = query.get("machine")
+    if not name:
+        return await draw_own(services, request)
+    wanted = parse_query(query, snapshot)
+    found, past = services.machine(name), services.neighbours.past(name)
+
+    def work() -> bytes:
+        ticks = sorted((*past.hour, *past.recent), key=lambda one: one.unix) if past else []
+        return services.pages.card(build_neighbour_picture(build_tile(found), ticks, wanted))
+
+    body = await services.query(("picture of a neighbour", str(query), snapshot.seq), PAGE_SECONDS, work)
+    return Response(body, media_type="image/svg+xml")
 
 
 def build_neighbour_picture(tile: Tile, ticks: Sequence[Tick], wanted: PictureQuery) -> Card:

@@ -35,7 +35,6 @@ from memwatch_web.pages.history_data import HistoryInput, available_ranges, find
 from memwatch_web.pages.history_page import GZIP_LEVEL, PAGE_SECONDS, SERIES_OF_A_POOL, build_input
 from memwatch_web.pages.landscape_past import build_pasts as build_pasts
 from memwatch_web.pages.landscape_past import choose_window, query_past, rewind
-from memwatch_web.pages.machine_wall import build_tile
 from memwatch_web.pages.renderer import Pages, PageServices
 
 
@@ -214,14 +213,9 @@ class PictureQuery(Struct, frozen=True):
 
 
 async def picture(services: PageServices, request: Request) -> Response:
-    """Return the picture of the latest sample, or of the time `at` as far as the history has it.
-
-    `machine`: the name of a neighbour, drawn from the ticks that it sent.
-    """
+    """Return the picture of the latest sample, or of the time `at` as far as the history has it."""
     snapshot, past = services.current(), build_input(services.monitor)
     wanted = parse_query(request.query_params, snapshot)
-    if name := request.query_params.get("machine"):
-        return await _draw_neighbour(services, name, wanted, (str(request.query_params), snapshot.seq))
 
     def work() -> bytes:
         return services.pages.card(build_picture(services.pages, snapshot, past, wanted))
@@ -231,21 +225,6 @@ async def picture(services: PageServices, request: Request) -> Response:
     series = SERIES_OF_A_POOL * len(snapshot.pools)
     seconds = PAGE_SECONDS + past.history.estimate_seconds(series, start, end, window.points)
     body = await services.query(("picture.svg", str(request.query_params), snapshot.seq), seconds, work)
-    return Response(body, media_type="image/svg+xml")
-
-
-async def _draw_neighbour(
-    services: PageServices, name: str, wanted: PictureQuery, key: tuple[str, int]
-) -> Response:
-    from memwatch_web.pages.neighbour_picture import build_neighbour_picture  # it draws by this module
-
-    found, past = services.machine(name), services.neighbours.past(name)
-
-    def work() -> bytes:
-        ticks = sorted((*past.hour, *past.recent), key=lambda one: one.unix) if past else []
-        return services.pages.card(build_neighbour_picture(build_tile(found), ticks, wanted))
-
-    body = await services.query(("picture of a neighbour", *key), PAGE_SECONDS, work)
     return Response(body, media_type="image/svg+xml")
 
 

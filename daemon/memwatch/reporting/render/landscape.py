@@ -33,8 +33,8 @@ WIDTH_OF = {one: width for width, several in WIDTHS.items() for one in several}
 STRONG_FACTOR = 1.12
 # In parts of the font's size: space beside words, and from one line to the next.
 INSET, LINE_HEIGHT = 0.5, 1.28
-# Length of a leader from a tower to its words.
-BESIDE = 1.2
+# From a tower to its words, and leaders to them.
+BESIDE = 1.36
 # Ends of the columns, in parts of the width, for one, two and three of them.
 COLUMN_ENDS: Mapping[int, tuple[float, ...]] = {1: (1.0,), 2: (0.42, 1.0), 3: (0.26, 0.60, 1.0)}
 # Bytes of rounding between two ways to a sum.
@@ -154,8 +154,6 @@ def build_nodes(
     if one.slices:
         return tuple(_build_slices(one, levels))
     holders = _lift_growing([_build_holder(found, one, growing) for found in one.segments if found.size_bytes])
-    if not holders and isinstance(one.whole.used_bytes, Absent):
-        return (Node("unknown", 0.0, 1.0, one.whole.size_bytes, "use not known"),)
     if one.pool is None or one.pool.kind in GPU_MEMORY:
         return tuple(holders)
     return tuple(_build_families(one, holders))
@@ -445,23 +443,80 @@ def write_inside(box: Box, node: Node, font: float, some: bool = False) -> list[
     return [Text(x, y + 0.1 * font + step * row, plain=one, kind=box.kind) for row, one in enumerate(lines)]
 
 
-def write_beside(notes: Iterable[tuple[float, str, str]], frame: Rectangle, gutter: float, font: float) -> Drawing:
-    """Return words beside a tower, each with a leader to its bytes. `notes`: height on the page, name and figure.
+class Block(Struct, frozen=True):
+    """Lines of words beside a tower, each plain and strong, at the height `y`.
 
-    They are in the order of the bytes and a line apart from each other.
+    `brackets`: top and ground of bytes with a bracket in place of a leader. `link`: where the first line leads.
     """
-    ordered = sorted(notes, key=lambda note: note[0])
+
+    y: float
+    lines: tuple[tuple[str, str], ...]
+    brackets: tuple[tuple[float, float], ...] = ()
+    link: str = ""
+
+
+class Link(Struct, frozen=True):
+    """Words from `x` on the line `y` that lead to a page."""
+
+    x: float
+    y: float
+    text: str
+    link: str
+
+
+def write_beside(notes: Iterable[tuple[float, str, str]], frame: Rectangle, gutter: float, font: float) -> Drawing:
+    """Return words beside a tower, each with a leader to its bytes. `notes`: height, name and figure."""
+    blocks = [Block(y, ((name, figure),)) for y, name, figure in notes]
+    return write_gutter(blocks, frame, gutter, font, LINE_HEIGHT * font)[0]
+
+
+def write_gutter(
+    blocks: Iterable[Block], frame: Rectangle, gutter: float, font: float, above: float
+) -> tuple[Drawing, tuple[Link, ...]]:
+    """Write blocks of words beside a tower, a line apart, each with a leader or brackets to its bytes.
+
+    They begin `above` the frame at most. Those that do not fit one below the other are left out, the longest first.
+    """
     step = LINE_HEIGHT * font
-    places = spread([y for y, *_ in ordered], step, frame.y - step, frame.ground)
-    end, x = frame.right + 0.9 * font, frame.right + BESIDE * font
-    room = gutter - BESIDE * font
-    texts, lines = [], []
-    for (y, name, figure), at in zip(ordered, places, strict=True):
-        left = room - width_of(f" {figure}", font, strong=True)
-        plain = f"{shorten(name, left, font)} " if name else ""
-        texts.append(Text(x, at + 0.36 * font, plain=plain, strong=figure, kind="muted" if name else ""))
-        lines.append(Line("leader", ((frame.right, y), (end, at))))
-    return Drawing((), (), tuple(lines), tuple(texts))
+    ordered = sorted(blocks, key=lambda block: block.y)
+    room = frame.height + above + 0.36 * font
+    while ordered and sum(len(block.lines) for block in ordered) * step > room:
+        ordered.remove(max(ordered, key=lambda block: (len(block.lines), bool(block.lines[0][0]))))
+    wanted: list[float] = []
+    for block in ordered:
+        first = block.y - (len(block.lines) - 1) * step / 2
+        wanted += [first + number * step for number in range(len(block.lines))]
+    texts: list[Text] = []
+    lines: list[Line] = []
+    links: list[Link] = []
+    start, width = frame.right + BESIDE * font, gutter - (BESIDE + 0.09) * font
+    places = iter(spread(wanted, step, frame.y - above, frame.ground))
+    for block in ordered:
+        for row, (plain, strong) in enumerate(block.lines):
+            at = next(places)
+            left = width - width_of(f" {strong}", font, strong=True) if strong else width
+            word = shorten(plain, left, font) if plain else ""
+            if row == 0:
+                lines += _draw_leader(block, frame.right, at + (len(block.lines) - 1) * step / 2, at, font)
+            if row == 0 and block.link:
+                links.append(Link(start, at + 0.36 * font, word, block.link))
+                continue
+            strong = strong if plain else shorten(strong, width, font, strong=True)
+            kind = "muted" if plain and not block.brackets else ""
+            text = f"{word} " if word and strong else word
+            texts.append(Text(start, at + 0.36 * font, text, strong, kind=kind))
+    return Drawing((), (), tuple(lines), tuple(texts)), tuple(links)
+
+
+def _draw_leader(block: Block, right: float, middle: float, first: float, font: float) -> Iterator[Line]:
+    """Yield a leader to the first line of a block, or brackets, of which the first leads to its middle."""
+    near, edge, end = (right + part * font for part in (0.27, 0.73, 1.09))
+    if not block.brackets:
+        yield Line("leader", ((right, block.y), (end, first)))
+        return
+    for top, ground in block.brackets:
+        yield Line("bracket", ((near, top), (edge, top), (edge, ground), (near, ground)))
+    yield Line("bracket", ((edge, block.y), (end, middle)))
 
 
 def spread(wanted: Sequence[float], step: float, top: float, bottom: float) -> list[float]:
