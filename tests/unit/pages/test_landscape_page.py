@@ -144,6 +144,7 @@ def test_actions_are_brackets_over_the_bytes_that_they_free() -> None:
         if line.kind == "bracket" and len(line.points) == 4
     ]
     stop, option = actions
+    assert stop.process is not None
     boxes = [box for box in tower.now.drawing.boxes if box.link == f"processes/{stop.process.pid}"]
     held = [box.height for box in boxes if not box.kind.startswith("engine")]
 

@@ -130,7 +130,9 @@ def test_level_that_is_held_is_recovering_with_the_use_and_when_it_clears() -> N
     )
     held = Reason("oom_kill", add_age(kill, 100.0))
     verdict = Pressure("ram", Level.CRITICAL, Level.LOW, 0.66, (held,), clears_in_seconds=59.0)
-    use = ratio(base.pools[0].used_bytes / base.pools[0].size_bytes)
+    used = base.pools[0].used_bytes
+    assert isinstance(used, int)
+    use = ratio(used / base.pools[0].size_bytes)
 
     timed = read(replace(base, pressure=(verdict,))).text.replace("\xa0", " ")
     plain = read(replace(base, pressure=(replace(verdict, clears_in_seconds=Absent.NOT_AVAILABLE),))).text
