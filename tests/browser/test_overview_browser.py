@@ -16,7 +16,7 @@ from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames
 from memwatchd.settings.schema import DEMOS
 from support.axe import faults
-from support.browsing import SharedBrowser, wait_for_frames
+from support.browsing import SharedBrowser, opened, wait_for_frames
 from support.daemon_process import running_daemon
 from support.live_page import showing, visiting, wait_for_ticks
 from support.sample_mig import eight_by_seven
@@ -219,3 +219,21 @@ def test_words_of_a_picture_lie_apart(visited_page: Page, demo: str, size: str) 
     visited_page.set_content(Pages().card(card).decode())
 
     assert visited_page.evaluate(COLLISIONS) == []
+
+
+def test_stream_has_the_form_that_fits_the_page(browser: SharedBrowser, tmp_path: Path) -> None:
+    """A page that becomes narrow asks for the narrow tower, which is then up to date."""
+    with (
+        running_daemon(tmp_path, "--demo", "dgx-spark", "--speed", "1") as daemon,
+        opened(browser, daemon.url) as page,
+    ):
+        wait_for_ticks(page)
+        seen = page.locator("#now-wide-ram .now-title").text_content()
+        expect(page.locator("#now-wide-ram .now-title")).not_to_have_text(seen or "")
+        old = page.locator("#now-narrow-ram").evaluate("(one) => one.outerHTML")
+        with page.expect_request("**/live?page=overview&form=narrow"):
+            page.set_viewport_size({"width": 390, "height": 844})
+        expect(page.locator("#now-narrow-ram")).to_be_visible()
+        page.wait_for_function("(old) => document.getElementById('now-narrow-ram').outerHTML !== old", arg=old)
+        with page.expect_request("**/live?page=overview&form=wide"):
+            page.set_viewport_size({"width": 1440, "height": 900})

@@ -142,7 +142,8 @@ def test_hidden_page_follows_the_title_only(browser: SharedBrowser) -> None:
         expect(page.locator("#live")).to_contain_text("CUDA Pool")
 
         assert hidden == before
-        assert [url for url in streams if url.startswith("live")] == ["live?page=title", "live?page=overview"]
+        live = [url for url in streams if url.startswith("live")]
+        assert live == ["live?page=title", "live?page=overview&form=wide"]
 
 
 def late(route: Route) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import socket
 import statistics
 import time
@@ -241,10 +242,47 @@ def test_compressed_stream_has_the_same_ticks_in_a_tenth_of_the_bytes(tmp_path: 
     assert statistics.median(map(len, pieces[1:])) < len(decoded[0]) / 10
 
 
+@pytest.mark.long  # twenty seconds each: samples that a busy machine skips would be longer
+@pytest.mark.parametrize(("demo", "most"), [("dgx-spark", 50_000), ("h100x8-mig", 250_000)])
+def test_a_minute_of_the_overview_while_memory_fills_up_is_small(tmp_path: Path, demo: str, most: int) -> None:
+    """Compressed bytes of a third of a minute, without the first event, which is the page."""
+    with (
+        running_daemon(tmp_path, "--demo", demo, "--at", "200s", "--speed", "1") as daemon,
+        live_stream(daemon, "gzip", "&form=wide") as packed,
+    ):
+        inflate, received, text, first = zlib.decompressobj(GZIP), 0, b"", 0
+        while text.count(b"\n\n") <= 20:
+            piece = packed.read1(1 << 20)
+            received += len(piece)
+            text += inflate.decompress(piece)
+            first = first or (received if b"\n\n" in text else 0)
+
+    assert len(set(re.findall(rb'"verdict":"([^"]+)"', text))) > 10
+    assert 0 < received - first <= most / 3
+
+
+def test_stream_has_the_form_that_the_page_shows(tmp_path: Path) -> None:
+    """The other form is an empty element, which stays as it is. Without a form both are sent."""
+    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
+        found = {}
+        for form in ("", "&form=wide", "&form=narrow"):
+            with live_stream(daemon, "identity", form) as stream:
+                text = b""
+                while b"\n\n" not in text:
+                    text += stream.read1(1 << 20)
+                found[form] = text
+        refused = daemon.get("/live?page=overview&form=tall")
+
+    forms = {form: set(re.findall(rb'<svg class="now-(\w+)"', text)) for form, text in found.items()}
+    assert forms == {"": {b"wide", b"narrow"}, "&form=wide": {b"wide"}, "&form=narrow": {b"narrow"}}
+    assert b'<svg id="now-narrow-ram" data-same></svg>' in found["&form=wide"]
+    assert refused.status == 422
+
+
 @contextmanager
-def live_stream(daemon: RunningDaemon, coding: str) -> Iterator[http.client.HTTPResponse]:
+def live_stream(daemon: RunningDaemon, coding: str, more: str = "") -> Iterator[http.client.HTTPResponse]:
     connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=MAX_WAIT_SECONDS)
-    connection.request("GET", "/live?page=overview", headers={"Accept-Encoding": coding})
+    connection.request("GET", f"/live?page=overview{more}", headers={"Accept-Encoding": coding})
     try:
         with connection.getresponse() as response:
             assert response.headers.get("content-encoding", "identity") == coding
@@ -262,4 +300,4 @@ def test_stream_for_hidden_pages_has_the_title_and_no_page(tmp_path: Path) -> No
         host = daemon.snapshot()["host"]
 
     assert latest["title"].endswith(host)
-    assert {"seq", "unix", "level", "verdict", "targets"} <= set(latest)
+    assert {"seq", "unix", "level", "verdict", "title"} <= set(latest)

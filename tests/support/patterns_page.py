@@ -8,7 +8,6 @@ from pathlib import Path
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader
 
 from memwatch.core.model import Absent
-from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.summary import build_latest, build_notices, find_worst
@@ -33,13 +32,12 @@ def _environment() -> Environment:
 
 
 def render_patterns() -> bytes:
-    rules = PressureRules()
     pools = [
         {
             "state": one.state,
             "snapshot": one.snapshot,
             "worst": find_worst(one.snapshot),
-            "latest": build_latest(one.snapshot, rules),
+            "latest": build_latest(one.snapshot),
             "pressure": {verdict.target: verdict for verdict in one.snapshot.pressure},
             "landscape": draw_page((*build_maps(one.snapshot, {}), *build_limit_maps(one.snapshot, {})), Scene()),
             "status": build_status_line(one.snapshot),

@@ -29,7 +29,7 @@ from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.latest_snapshot import RenderCache, stalled_seconds
 from memwatch_web.asgi.problems import ErrorAnswer, ProblemError, refuse_repeated
 from memwatch_web.asgi.routes import FIT_PAGE, LIVE, Route
-from memwatch_web.asgi.sse import Gzip, Identity, SharedDeflate, sse
+from memwatch_web.asgi.sse import FORMS, Gzip, Identity, SharedDeflate, keep_form, sse
 from memwatch_web.asgi.static_files import VARY, Compression, accepts_gzip
 from memwatch_web.pages import fit_page, history_page, incident_files, neighbour_picture, picture, process_page
 from memwatch_web.pages.history_data import available_ranges, find_range
@@ -93,7 +93,10 @@ async def processes(services: PageServices, request: Request) -> Response:
 
 
 async def live(services: PageServices, request: Request) -> Response:
-    """Stream the live part of a page, once for each sample. `title`: the figures of a page's title alone."""
+    """Stream the live part of a page, once for each sample. `title`: the figures of a page's title alone.
+
+    `form`: that of the pictures of the overview which the page shows, both by default.
+    """
     pages, query = services.pages, request.query_params
     page = query.get("page", "overview")
     if page == PROCESS and "pid" in query:
@@ -103,10 +106,16 @@ async def live(services: PageServices, request: Request) -> Response:
     view = parse_stream_view(page, query)
     if view is not None and not view.is_shared:
         return stream_view(services, request, page, view)
+    form = query.get("form", "")
+    if form not in ("", *FORMS):
+        raise ProblemError(422, f"form is {form[:80]!r}: use {' or '.join(FORMS)}, or leave it out for both.")
     shared = services.caches.get(("live", page), lambda _, snapshot: sse(page, pages.fragment(page, snapshot)))
+    if form and page.startswith("overview"):
+        whole = shared
+        shared = services.caches.get(("live", page, form), lambda _, one: keep_form(whole.plain(one), form))
     if not accepts_gzip(request):
         return services.stream(Identity(shared.plain))
-    return services.stream(Gzip(services.deflated.setdefault(page, SharedDeflate(shared))))
+    return services.stream(Gzip(services.deflated.setdefault(f"{page} {form}", SharedDeflate(shared))))
 
 
 def parse_stream_view(page: str, query: QueryParams) -> ListView | None:

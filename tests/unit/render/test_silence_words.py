@@ -18,7 +18,6 @@ from memwatch.cli.terminal.pages import render
 from memwatch.cli.terminal.past import past_snapshot
 from memwatch.cli.terminal.state import State
 from memwatch.cli.terminal.style import line_cells, plain
-from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import build_snapshot, snapshot_from
@@ -129,7 +128,7 @@ def test_title_has_the_silence_that_mutes_the_worst_level(
 ) -> None:
     """A title has room for one sentence. Where the level is silenced, no button offers a silence."""
     shown = silenced(silence("sil_1", event, target))
-    latest = build_latest(shown, PressureRules())
+    latest = build_latest(shown)
 
     assert latest["title"].startswith("critical, full in ~40 s · ")
     assert (" until 18:17 UTC: no one is notified" in latest["title"]) is is_named

@@ -111,6 +111,21 @@ def shorten(text: bytes, before: bytes) -> bytes:
     return PART.sub(choose, text)
 
 
+# One of two forms of a picture. A page shows the one that fits its width.
+FORMS = ("wide", "narrow")
+FORM = re.compile(rb'<!--(wide|narrow)-->\s*<(\w+)[^>]*? id="([^"]+)".*?<!--/\1-->', re.DOTALL)
+
+
+def keep_form(text: bytes, form: str) -> bytes:
+    """Return the text with an empty element, `data-same`, for each picture in another form."""
+
+    def choose(found: re.Match[bytes]) -> bytes:
+        its, tag, name = found.groups()
+        return found.group() if its == form.encode() else b'<%b id="%b" data-same></%b>' % (tag, name, tag)
+
+    return FORM.sub(choose, text)
+
+
 class Chunk(NamedTuple):
     """A chunk as it is sent, and its text."""
 

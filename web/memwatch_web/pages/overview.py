@@ -18,10 +18,11 @@ from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render import words
 from memwatch.reporting.render.actions import Freed, measure_held
 from memwatch.reporting.render.summary import MANY_GPUS, by_footprint
+from memwatch.reporting.render.words import timestamp
 from memwatch_monitor.history.tiers import History
 from memwatch_monitor.notify.status import Receipt
 from memwatch_monitor.render.status_line import find_since
-from memwatch_web.pages.history_data import AROUND_SECONDS, RANGES, WindowLink, link
+from memwatch_web.pages.history_data import RANGES
 from memwatch_web.pages.processes import sort_places, sum_devices
 
 # Rows of both tables at the bottom, and of those of many GPUs.
@@ -209,8 +210,9 @@ def _link_event(event: Event, incidents: Iterable[Incident], now: float) -> Even
     found = next((one for one in incidents if _is_about(event, one, now)), None)
     if found is not None:
         return EventRow(event, _level_of(event), f"incidents/{found.id}", "incident")
-    around = WindowLink(event.unix - AROUND_SECONDS, min(event.unix + AROUND_SECONDS, now))
-    return EventRow(event, _level_of(event), link("history", RANGES[0].name, (), around), "then")
+    # Without bounds that move with the time: the stream has the rows once.
+    then = f"history?range={RANGES[0].name}&at={timestamp(event.unix)}"
+    return EventRow(event, _level_of(event), then, "then")
 
 
 def _is_about(event: Event, one: Incident, now: float) -> bool:

@@ -243,7 +243,7 @@ class Pages:
     def fragment(self, stream: str, snapshot: Snapshot, view: ListView | None = None) -> bytes:
         """Render the live part of a page, byte for byte as in the page. For `title`: its `#latest` as JSON."""
         if stream == TITLE:
-            return to_bytes(self._latest(snapshot, self._rules()))
+            return to_bytes(self._latest(snapshot))
         name, _, group = stream.partition("-")
         view = view or next((ListView(by) for by in GROUPS if by == group), None)
         span = next((one for one in RANGES if one.name == group), RANGES[0])
@@ -279,7 +279,7 @@ class Pages:
             "subject": view.process.title,
             "snapshot": snapshot,
             "simulated": snapshot.simulated,
-            "latest": self._latest(snapshot, self._rules()),
+            "latest": self._latest(snapshot),
             "view": view,
             "recorded": recorded,
             "engine": engine_of(snapshot.engines, view.process.pid),
@@ -322,7 +322,7 @@ class Pages:
     def fit(self, snapshot: Snapshot, form: Any) -> bytes:  # noqa: ANN401  fit_page.Form, a layer above
         """Render the fit page: the form and the answer."""
         context = {"page": "fit", "snapshot": snapshot, "form": form, "simulated": snapshot.simulated}
-        return self._render("fit.html", context | {"latest": self._latest(snapshot, self._rules())})
+        return self._render("fit.html", context | {"latest": self._latest(snapshot)})
 
     def last_words(self, words: UncleanShutdown | None, simulated: bool = False) -> bytes:
         """Render the last two minutes of the previous run."""
@@ -363,14 +363,14 @@ class Pages:
         self, name: str, snapshot: Snapshot, view: ListView | None = None, span: Range = RANGES[0]
     ) -> dict[str, Any]:
         view = view or ListView()
-        rules, history_writer = self._rules(), self._history_writer()
+        history_writer = self._history_writer()
         words = history_writer.unclean_shutdown if history_writer else None
         context = {
             "page": name,
             "stream": view.stream(name),
             "snapshot": snapshot,
             "simulated": snapshot.simulated,
-            "latest": self._latest(snapshot, rules),
+            "latest": self._latest(snapshot),
             "processes": snapshot.processes,
             "who": find_memory_holders(snapshot, self._growth) if name == "processes" else None,
             "listing": build_listing(snapshot, self._growth, view) if name == "processes" else None,
@@ -388,7 +388,7 @@ class Pages:
             "targets": target_labels(snapshot),
             "past": None,
         }
-        return context | self._overview(snapshot, rules, span) if name == "overview" else context
+        return context | self._overview(snapshot, span) if name == "overview" else context
 
     def _wall(self, snapshot: Snapshot) -> Wall:
         series, fastest = self._history(), next(iter(rank_growers(self._grown_lately(snapshot), snapshot)), None)
@@ -402,10 +402,10 @@ class Pages:
         parsed = [(parse_name(name), name) for name in (series.holders.current_names() if series else ())]
         return {parts[1]: name for parts, name in parsed if parts and parts[0] == kind and parts[2] in FOOTPRINTS}
 
-    def _latest(self, snapshot: Snapshot, rules: PressureRules) -> dict[str, Any]:
-        return {**build_latest(snapshot, rules), "firing": self._firing()}
+    def _latest(self, snapshot: Snapshot) -> dict[str, Any]:
+        return {**build_latest(snapshot), "firing": self._firing()}
 
-    def _overview(self, snapshot: Snapshot, rules: PressureRules, span: Range) -> dict[str, Any]:
+    def _overview(self, snapshot: Snapshot, span: Range) -> dict[str, Any]:
         pressure: dict[str, Pressure] = {verdict.target: verdict for verdict in snapshot.pressure}
         past, grown, events = self._past(), self.growth(snapshot), self._events()
         firing, ghosts = build_firing(snapshot, events, grown), find_ghosts(snapshot, events)[-MAX_GHOSTS:]
@@ -426,7 +426,7 @@ class Pages:
             "events": link_events(
                 events[: MAX_FIRING if firing else MAX_HOLDERS], self._incidents(), snapshot.unix
             ),
-            "latest": self._latest(snapshot, rules),
+            "latest": self._latest(snapshot),
             "advice": advise_engines(snapshot),
         }
 

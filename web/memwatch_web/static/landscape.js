@@ -15,6 +15,9 @@
   let isKept = false;
   let isAsking = false;
   const parts = new Map(); // of now, while an earlier time is shown
+  let request = null; // of the stream
+  let connection = null;
+  let isMoved = false;
 
   const { spanOf, timeAt } = Scrub;
   const firstPast = () => live.querySelector("svg.past");
@@ -96,9 +99,44 @@
     for (const [id, before] of parts) document.getElementById(id)?.replaceWith(before);
     parts.clear();
     point();
-    htmx.trigger(live, "reconnect"); // for all parts: those that have not changed since are not sent again
+    connectAgain(); // for all parts: those that have not changed since are not sent again
     if (hasFocus) live.querySelector(".past-slider")?.focus({ preventScroll: true });
   }
+
+  // The stream has towers in the form that fits the width of the page.
+  function form() {
+    const wide = live.querySelector(".now-wide");
+    return wide && getComputedStyle(wide).display === "none" ? "narrow" : "wide";
+  }
+
+  function nameForm() {
+    const [path, query] = request.action.split("?");
+    const wanted = new URLSearchParams(query);
+    wanted.set("form", form());
+    request.action = `${path}?${wanted}`;
+  }
+
+  document.addEventListener("htmx:config:request", ({ detail: { ctx } }) => {
+    if (ctx.sourceElement !== live) return;
+    request = ctx.request;
+    nameForm();
+  });
+
+  document.addEventListener("htmx:sse:before:connection", ({ detail }) => {
+    connection = detail.connection;
+    nameForm();
+    if (isMoved) setTimeout(() => connection.delayCanceller?.()); // the pause is for errors
+    isMoved = false;
+  });
+
+  function connectAgain() {
+    isMoved = true;
+    connection?.reader?.cancel();
+  }
+
+  window.addEventListener("resize", () => {
+    if (request && !request.action.endsWith(form())) connectAgain();
+  });
 
   live.addEventListener("pointermove", (event) => {
     const past = event.target.closest("svg.past");

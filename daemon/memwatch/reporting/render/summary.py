@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from memwatch.core.backends.devices import read_system_ram
 from memwatch.core.model import Absent, Bytes, Pool, Process, find_system_ram
-from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.render import words as wording
@@ -164,11 +163,10 @@ def _known(figure: Bytes) -> int:
     return -1 if isinstance(figure, Absent) else figure
 
 
-def build_latest(snapshot: Snapshot, rules: PressureRules) -> Mapping[str, Any]:
-    """Return the part of a sample that the page's script needs: title, verdict, chart values, time."""
+def build_latest(snapshot: Snapshot) -> Mapping[str, Any]:
+    """Return the part of a sample that the page's script needs: title, verdict, time."""
     worst = find_worst(snapshot)
     notice = find_notice(snapshot, worst)
-    thresholds = rules.thresholds_for(worst.target) if worst else rules.thresholds
     return {
         "seq": snapshot.seq,
         "unix": snapshot.unix,
@@ -177,16 +175,6 @@ def build_latest(snapshot: Snapshot, rules: PressureRules) -> Mapping[str, Any]:
         "title": build_title(snapshot, worst, notice),
         "silence": _until(notice, snapshot.unix) if notice else None,
         "verdict": build_sentence(snapshot, worst),
-        "thresholds": {level: getattr(thresholds, level) for level in ("medium", "high", "critical")},
-        "targets": [
-            {
-                "id": verdict.target,
-                "label": snapshot.labels.get(verdict.target, verdict.target),
-                "level": verdict.level.word,
-                "ratio": verdict.ratio,
-            }
-            for verdict in snapshot.pressure
-        ],
     }
 
 
