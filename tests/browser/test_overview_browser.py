@@ -179,7 +179,7 @@ def test_an_incident_does_not_shift_the_layout(browser: SharedBrowser, tmp_path:
 def test_back_undoes_a_zoom(browser: SharedBrowser) -> None:
     with showing(browser, Site(calm_workstation())) as page:
         page.goto(page.url + "history?range=1h")
-        page.locator(".u-over").first.wait_for()
+        page.locator("[data-chart] svg.past").first.wait_for()
         before = page.url
         page.locator("#past-closer").click()
         page.wait_for_url(re.compile("from="))

@@ -35,7 +35,7 @@ def test_event_of_an_incident_leads_to_it() -> None:
 
     assert [one.word for one in rows] == ["incident", "then", "then", "then", "incident"]
     assert rows[0].href == "incidents/inc_1"
-    assert rows[1].href.startswith("history?range=10m&from=")
+    assert rows[1].href == "history?range=10m&at=1970-01-01T00:02:20Z"
     assert [one.level for one in rows] == ["critical", "medium", "high", "unknown", "unknown"]
 
 
