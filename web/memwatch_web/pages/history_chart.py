@@ -35,8 +35,8 @@ WIDE, NARROW = 520.0, 200.0
 LONG_WORD, SHORT_WORD = 18, 8
 # A band lower than this part of the plot is not visible.
 MIN_BAND = 0.005
-# Time ahead for a forecast, as a part of the range.
-MAX_AHEAD, PAST_FULL = 0.14, 1.25
+# Time ahead for a forecast: at most this part of the range, and this much of the time to the end.
+MAX_AHEAD_RATIO, PAST_FULL = 0.14, 1.25
 # The last interval of a live range is now if it is at most this long, in seconds.
 MAX_NOW_SECONDS = 10.0
 # Width of the shortest level, in UNITS.
@@ -150,7 +150,7 @@ def find_edges(window: TimeWindow, until: float, seconds_to_full: Iterable[float
     """Return the edges. A live range has room for the forecasts of its charts, as far as they reach."""
     length = window.end - window.start
     farthest = max((one or 0.0 for one in seconds_to_full), default=0.0)
-    ahead = min(MAX_AHEAD * length, farthest * PAST_FULL) if window.live else 0.0
+    ahead = min(MAX_AHEAD_RATIO * length, farthest * PAST_FULL) if window.live else 0.0
     return Edges(window.start, until, window.end + ahead)
 
 
