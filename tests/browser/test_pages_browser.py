@@ -46,7 +46,7 @@ def test_phone_has_room_for_footprints_in_two_units(browser: SharedBrowser) -> N
 
 def test_update_keeps_picture_details_focus_and_scroll(browser: SharedBrowser) -> None:
     site = Site(critical_gb10())
-    with showing(browser, site) as page:
+    with showing(browser, site, viewport={"width": 1280, "height": 600}) as page:
         wait_for_ticks(page)
         page.locator("#why summary").click()
         page.evaluate("window.picture = document.querySelector('#landscape svg.past')")

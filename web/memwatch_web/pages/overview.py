@@ -68,9 +68,11 @@ class TopHolder(Struct, frozen=True):
     @property
     def footprints(self) -> str:
         """Format the footprints of those alike: "76.5 – 79.8 GiB each"."""
-        sizes = [one.footprint_low_bytes for one in self.alike]
-        known = [size for size in sizes if isinstance(size, int)]
-        return f"{words.between(min(known), max(known))} each"
+        low = min(size for one in self.alike if isinstance(size := one.footprint_low_bytes, int))
+        highs = [one.footprint_high_bytes for one in self.alike]
+        known = [size for size in highs if isinstance(size, int)]
+        high: Bytes = max(known) if len(known) == len(highs) else Absent.NOT_AVAILABLE
+        return f"{words.between(low, high)} each"
 
 
 class Ghost(Struct, frozen=True):
