@@ -1,4 +1,4 @@
-"""Who held what in the samples of an incident: holders in their order, layers over time, and one moment as nodes.
+"""Holders in the samples of an incident: their order, layers over time, and one moment as nodes.
 
 From the ground up: memory of GPUs, processes, memory of no process, page cache. Pure functions.
 """
