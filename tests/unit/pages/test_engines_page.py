@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from itertools import islice
 
@@ -60,6 +61,24 @@ def test_pages_with_a_server_are_closed_html(second: int) -> None:
 def test_load_is_beside_the_picture_and_in_the_line_of_the_device() -> None:
     assert "41 tokens/s" in Pages().page("overview", frame()).decode()
     assert LINE in Pages().page("devices", frame()).decode()
+
+
+def test_load_is_below_a_narrow_picture_too() -> None:
+    """A server that reports no load has no line of its own there: its name says nothing."""
+    page = Pages().page("overview", frame()).decode()
+    assert re.search(
+        r'class="note engine-load">vLLM 0\.11\.0 · \d+ running, \d+ waiting · 41 tokens/s · KV: ', page
+    )
+    assert "engine-load" not in Pages().page("overview", frame(second=20)).decode()
+
+
+def test_page_of_a_server_that_reports_nothing_has_the_reason_without_empty_rows() -> None:
+    pages, snapshot = Pages(), frame(second=20)
+    view = pages.view_process(snapshot, 3921, 0.0, Absent.NOT_AVAILABLE)
+    assert view is not None
+    page = pages.process(snapshot, view).decode()
+    assert "It does not listen on a TCP port yet." in page
+    assert "Requests running" not in page
 
 
 def test_page_of_the_process_has_the_figures_of_its_server() -> None:
