@@ -45,7 +45,7 @@ def test_bar_of_a_process_has_gpu_memory_then_its_resident_set() -> None:
 
 def test_only_the_largest_processes_are_listed() -> None:
     base = critical_gb10()
-    many = tuple(replace(base.processes[0], pid=pid) for pid in range(1, 30))
+    many = tuple(replace(base.processes[0], pid=pid, name=f"server-{pid}") for pid in range(1, 30))
 
     assert len(find_top_holders(replace(base, processes=many), ())) == MAX_HOLDERS
 

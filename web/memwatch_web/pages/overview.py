@@ -114,10 +114,11 @@ def find_top_holders(
 def _group_alike(ordered: Sequence[Process]) -> Iterator[tuple[Process, ...]]:
     """Yield processes in their order, those of a job with about the same footprint together: its ranks."""
     taken: set[ProcessKey] = set()
+    large = [one for one in ordered if _known(one.footprint_low_bytes) >= MIN_ALIKE_BYTES]
     for process in ordered:
         if key_of(process) in taken:
             continue
-        group = [one for one in ordered if key_of(one) not in taken and _is_alike(one, process)]
+        group = [one for one in large if key_of(one) not in taken and _is_alike(one, process)]
         if len(group) < MIN_ALIKE:
             group = [process]
         group.sort(key=lambda one: key_of(one) != key_of(process))
