@@ -64,7 +64,7 @@ def test_load_is_beside_the_picture_and_in_the_line_of_the_device() -> None:
 
 
 def test_load_is_below_a_narrow_picture_too() -> None:
-    """A server that reports no load has no line of its own there: its name says nothing."""
+    """A server that reports no load has no line there: its name alone says nothing."""
     page = Pages().page("overview", frame()).decode()
     assert re.search(
         r'class="note engine-load">vLLM 0\.11\.0 · \d+ running, \d+ waiting · 41 tokens/s · KV: ', page
