@@ -43,6 +43,14 @@ def test_bar_of_a_process_has_gpu_memory_then_its_resident_set() -> None:
     assert (largest.grown_bytes, largest.whole) == (5 * GIB, True)
 
 
+def test_process_that_was_read_once_has_no_growth() -> None:
+    """It is older than the daemon: 0 would say that it does not grow."""
+    snapshot = critical_gb10()
+    once = ProcessGrowth(snapshot.processes[0], 600, 5 * GIB, 600, 5 * GIB, whole=False)
+
+    assert find_top_holders(snapshot, [once])[0].grown_bytes is Absent.NOT_AVAILABLE
+
+
 def test_only_the_largest_processes_are_listed() -> None:
     base = critical_gb10()
     many = tuple(replace(base.processes[0], pid=pid, name=f"server-{pid}") for pid in range(1, 30))

@@ -164,7 +164,7 @@ def _build_holder(process: Process, grown: ProcessGrowth | None, scale: int, gro
         bar=tuple(_build_bar(process, scale)),
         places=sort_places(process.device_bytes),
         device_bytes=sum_devices(process.device_bytes),
-        grown_bytes=grown.grown_bytes if grown else Absent.NOT_AVAILABLE,
+        grown_bytes=grown.measured_bytes if grown else Absent.NOT_AVAILABLE,
         whole=grown is not None and grown.whole,
         grows=grows,
     )
@@ -260,7 +260,7 @@ def build_firing(
     """Return the pools and limits above OK of a machine with many GPUs, worst first. Empty for other machines."""
     if sum(pool.kind in (PoolKind.VRAM, PoolKind.HBM) for pool in snapshot.pools) < MANY_GPUS:
         return ()
-    growth = {key_of(one.process): one.grown_bytes for one in grown}
+    growth = {key_of(one.process): one.measured_bytes for one in grown}
     above = [one for one in snapshot.pressure if one.level > Level.LOW]
     above.sort(key=lambda one: (-one.level, _left(one), -one.ratio))
     return tuple(_build_firing(one, snapshot, events, growth) for one in above[:MAX_FIRING])
@@ -271,7 +271,7 @@ def _left(one: Pressure) -> float:
 
 
 def _build_firing(
-    one: Pressure, snapshot: Snapshot, events: Sequence[Event], growth: Mapping[ProcessKey, int]
+    one: Pressure, snapshot: Snapshot, events: Sequence[Event], growth: Mapping[ProcessKey, Bytes]
 ) -> FiringRow:
     held = [(measure_held([process], snapshot, one.target), process) for process in snapshot.processes]
     most, holder = max(held, key=lambda pair: pair[0].low_bytes, default=(Freed(0, 0), None))

@@ -234,7 +234,7 @@ def process_keys(one: ProcessRow) -> Mapping[str, Key]:
         "home": _text(find_home(process.unit, process.container)),
         "footprint": _known(process.footprint_low_bytes),
         "rss": _known(process.rss_bytes),
-        "growth": one.grown.grown_bytes if one.grown else None,
+        "growth": _number_or_none(one.grown.measured_bytes) if one.grown else None,
         "gpu": _number_or_none(one.device_bytes),
     }
 

@@ -110,6 +110,11 @@ class ProcessGrowth(Struct, frozen=True):
     def grown_bytes(self) -> int:
         return self.to_bytes - self.from_bytes
 
+    @property
+    def measured_bytes(self) -> Bytes:
+        """Return `grown_bytes`, or Absent for an older process that was read only once."""
+        return self.grown_bytes if self.from_boottime < self.to_boottime else Absent.NOT_AVAILABLE
+
 
 class ProcessPast(Struct, frozen=True):
     """The known sizes of a process in the last hour as (boot time, bytes), oldest first. `listed`: in the last
