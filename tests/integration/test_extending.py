@@ -15,9 +15,9 @@ NAMED = re.findall(r"`((?:daemon|web|tests|systemd|docs)/[\w./-]+)`", PAGE)
 
 def test_every_recipe_has_an_example() -> None:
     assert list(EXAMPLES) == re.findall(r"^## (.*)", PAGE, re.MULTILINE)
-    assert len(EXAMPLES) == 6
+    assert len(EXAMPLES) == 7
 
 
 @pytest.mark.parametrize("path", NAMED)
 def test_named_file_exists(path: str) -> None:
-    assert (ROOT / path.replace("NAME", "meminfo")).exists()
+    assert any(ROOT.glob(path.replace("NAME", "*")))

@@ -226,7 +226,7 @@ def test_keys_select_pages_filter_and_order(spark: RunningDaemon) -> None:
         program.send("4")
         program.wait_for(lambda text: "NAME" not in text and "Last" not in text)
         program.send("?")
-        program.wait_for("key closes this page.")
+        program.wait_for("key closes")
         program.send("x1/gnome")
         program.wait_for("filter: gnome")
         filtered = program.wait_for(lambda text: "gnome-shell" in text and "VLLM" not in table_of(text))

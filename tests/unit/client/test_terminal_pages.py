@@ -321,11 +321,12 @@ def sizes_now(process: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_growth_that_is_large_is_marked() -> None:
+    """The process has the name of its script, as in the table."""
     snapshot = sent(critical_gb10())
     process = snapshot["processes"][0]
+    process["script"] = "train.py"
     grown = {
         **process,
-        "name": "train.py",
         **sizes_now(process),
         "grown_bytes": 37 * GIB,
         "windows": {"60": 6 * GIB},

@@ -191,6 +191,15 @@ def test_eight_gpus_are_readable_in_80_by_24() -> None:
     assert "more pools, less full: press 2" in "\n".join(plain(line) for line in render(small).lines)
 
 
+def test_gpus_have_their_names_at_every_height() -> None:
+    """A tower as high as its place takes no row more, though its height is a quotient times its divisor."""
+    snapshot = eight_by_seven()
+    for height in range(24, 90):
+        frame = render(View(Moment(snapshot), State(), 132, height, snapshot.unix))
+        heads = next(line for line in map(plain, frame.lines) if "GPU0" in line)
+        assert heads.count("GPU") == 8
+
+
 @pytest.mark.parametrize("ink", INKS)
 def test_mig_slice_above_ok_has_the_mark_and_the_colour_of_its_level(ink: str) -> None:
     """Slices at OK keep the colour of GPU memory, and the memory of no slice has none."""

@@ -183,10 +183,9 @@ def _grower(view: View) -> tuple[str, str]:
     most, process = _find_growth(view)
     if process is None:
         return "", ""
-    return (
-        f"↑ {clip(process['name'] or '?', 15)} {process['pid']} +{short(round(most / GROWTH_SECONDS))}/s",
-        "bold high",
-    )
+    pid = process["pid"]
+    titles = {one.pid: one.title for one in view.moment.snapshot.processes}
+    return f"↑ {clip(titles.get(pid) or '?', 15)} {pid} +{short(round(most / GROWTH_SECONDS))}/s", "bold high"
 
 
 def _find_growth(view: View) -> tuple[int, Json | None]:

@@ -183,8 +183,8 @@ def _draw_cell(canvas: Canvas, one: MemoryMap, scene: Scene, cell: Area, past: P
 
 
 def rows_of(height: float) -> int:
-    """Return the rows that a height takes, a part of one counted whole."""
-    return max(1, -int(-height // 1))
+    """Return the rows that a height takes, a part of one counted whole. A billionth of a row is rounding."""
+    return max(1, ceil(height - 1e-9))
 
 
 def _write_title(canvas: Canvas, one: MemoryMap, scene: Scene, x: int, row: int, right: int) -> None:

@@ -5,7 +5,6 @@ LMDeploy, Aphrodite, FastDeploy and NVIDIA NIM have metrics of vLLM's form with 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -299,7 +298,7 @@ def parse(answers: Answers) -> EngineReading:
         requests_waiting=NO,
         rate=NO,
         sleeping=NO,
-        converts_from=HALF if command.option("--quantization", "--isq") else math.inf,
+        converts_from=HALF if command.option("--quantization", "--isq") else None,
         notes=tuple(filter(None, (note, OWN_PORT if is_apart else NOTHING_MORE))),
     )
     if is_kobold(command):
@@ -335,7 +334,7 @@ def parse_tei(answers: Answers) -> EngineReading:
         version=name_of(info.version),
         model=name_of(started),
         model_path=started,
-        converts_from=math.inf if command.option("--dtype") == "float32" else FULL,
+        converts_from=None if command.option("--dtype") == "float32" else FULL,
         context_tokens=count_of(info.max_input_length),
         kv_cache_bytes=NO,
         kv_cache_ratio=NO,

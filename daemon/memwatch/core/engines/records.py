@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Literal, get_args
 
@@ -195,7 +194,7 @@ class EngineReading(Struct, frozen=True):
 
     `cache` is the capacity where the engine reports tokens and not bytes. `rate`: tokens per second as reported.
     `converts_from`: weights with at least that many bytes a number are converted to a smaller format as they are
-    loaded.
+    loaded; None: no weights are.
     """
 
     version: Words = Absent.NOT_AVAILABLE
@@ -218,7 +217,7 @@ class EngineReading(Struct, frozen=True):
     sleeping: bool | Absent = Absent.NOT_AVAILABLE
     gpu_fraction: float | Absent = NO
     quality: Quality = Quality.MEASURED
-    converts_from: float = math.inf
+    converts_from: float | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -360,7 +360,7 @@ def build_engine(
 
 def converts(reading: EngineReading, sizes: ModelSizes) -> bool:
     """Return True if the weights in memory are smaller than those of the files (vllm-project/vllm#15042)."""
-    return sizes.number_bytes >= reading.converts_from
+    return reading.converts_from is not None and sizes.number_bytes >= reading.converts_from
 
 
 def _notes(engine: Engine, reading: EngineReading, *sizes: ModelSizes) -> Iterator[str]:

@@ -5,7 +5,6 @@ It reports blocks of its cache and not their bytes, and nothing of its weights: 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -129,9 +128,9 @@ def parse(answers: Answers) -> EngineReading:
     return with_sleep(with_cache(found, metrics, command), metrics)
 
 
-def find_dtype(command: Command) -> float:
-    """Return the bytes a number from which on weights are halved: without an option those of 32 bits."""
-    return math.inf if command.option("--dtype") in ("float", "float32") else FULL
+def find_dtype(command: Command) -> float | None:
+    """Return the bytes a number from which on weights are halved: by default those of 32 bits, or never."""
+    return None if command.option("--dtype") in ("float", "float32") else FULL
 
 
 def find_draft(command: Command, started: str) -> str:
