@@ -191,8 +191,8 @@ def test_composition_of_a_fixed_or_long_range_is_not_called_now(browser: SharedB
         composition = page.locator(f"{BOX} >> xpath=.. >> css=.moment")
         expect(composition).to_have_text(re.compile(r"^now \d\d\.\d% used"))
         page.locator("#past-earlier").click()
-        last_year = r"(\D{3} \d+, 20\d\d, )?"  # in the first hours of a year
-        expect(composition).to_have_text(re.compile(rf"^{last_year}\d\d:\d\d:\d\d (\d\d\.\d% used|no data)"))
+        day_before = r"(\D{3} \d+, (20\d\d, )?)?"  # in the first hours of a day
+        expect(composition).to_have_text(re.compile(rf"^{day_before}\d\d:\d\d:\d\d (\d\d\.\d% used|no data)"))
         page.goto(f"{address}/history?range=7d")
         expect(composition).to_have_text(re.compile(r"^(\D{3} \d+, )?\d\d:\d\d:\d\d \d\d\.\d% used"))
 
@@ -325,7 +325,7 @@ def test_phone_has_no_horizontal_scrolling(visited_page: Page, query: str) -> No
 def test_mark_appears_as_an_annotation(browser: SharedBrowser, daemon: RunningDaemon) -> None:
     """The text of a mark is escaped in the list and in the charts."""
     with opened(browser, f"{daemon.url}/history") as page:
-        text = "Before <b>VAE</b> Load"
+        text = "<b>V</b> loads"
         page.evaluate(
             "body => fetch('api/v1/marks', "
             "{ method: 'POST', headers: { 'content-type': 'application/json' }, body })",
@@ -334,4 +334,4 @@ def test_mark_appears_as_an_annotation(browser: SharedBrowser, daemon: RunningDa
 
         # It appears without a reload: the range is live.
         expect(page.locator(".past-mark").first).to_contain_text(text)
-        expect(page.locator(f"{BOX} .flag-word.t-mark").first).to_have_text(re.compile(r"^\d+ Before <b>VAE"))
+        expect(page.locator(f"{BOX} .flag-word.t-mark").first).to_have_text(re.compile(r"^\d+ <b>V"))
