@@ -22,12 +22,13 @@ RESULTS: Mapping[str, ToldResult] = {
 
 def update_told(one: Incident, receivers: Iterable[tuple[str, Sequence[Delivery]]]) -> tuple[Told, ...]:
     """Return the deliveries of an incident's record, brought up to date. `receivers`: names with their deliveries,
-    newest first. A receiver that is gone keeps what is recorded."""
+    newest first. A receiver that is gone keeps what is recorded. Of more than MAX_TOLD the first ones stay, so that
+    a second call changes nothing."""
     found = {(told.receiver, told.rule): told for told in one.told or ()}
     for name, deliveries in receivers:
         for told in reversed(list(_list_told(one, name, deliveries))):
             found[told.receiver, told.rule] = told
-    return tuple(found.values())[-MAX_TOLD:]
+    return tuple(found.values())[:MAX_TOLD]
 
 
 def _list_told(one: Incident, receiver: str, deliveries: Iterable[Delivery]) -> Iterator[Told]:

@@ -11,7 +11,7 @@ from memwatch.reporting.incidents.words import describe_told, list_timeline
 from memwatch_monitor.incidents.incident_json import incident_json
 from memwatch_monitor.incidents.store import pack, unpack
 from memwatch_monitor.notify.queue import Delivery
-from memwatch_monitor.notify.told import update_told
+from memwatch_monitor.notify.told import MAX_TOLD, update_told
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader
 from support.sample_incident import INCIDENT
@@ -55,6 +55,15 @@ def test_queued_alert_of_an_incident_that_lasts_is_not_delivered_yet() -> None:
 def test_receiver_that_is_gone_stays_in_the_record() -> None:
     assert update_told(replace(INCIDENT, told=(LOST,)), []) == (LOST,)
     assert update_told(replace(INCIDENT, told=(LOST,)), [("ops", [FIRED])]) == (LOST, GOT)
+
+
+def test_more_deliveries_than_fit_do_not_take_turns() -> None:
+    """A record that changed with each call would be written to disk at each tick."""
+    receivers = [(f"receiver{number}", [FIRED]) for number in range(MAX_TOLD + 4)]
+    told = update_told(INCIDENT, receivers)
+
+    assert [one.receiver for one in told] == [name for name, _ in receivers[:MAX_TOLD]]
+    assert update_told(replace(INCIDENT, told=told), receivers) == told
 
 
 @pytest.mark.parametrize(
