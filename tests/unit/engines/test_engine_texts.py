@@ -664,6 +664,35 @@ def test_every_name_of_an_engine_is_looked_at(name: str) -> None:
     assert may_start_engine(f"python3\0-m\0{name}\0serve\0".encode())
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("exo", "compute", "instance", "list"),
+        ("exo.py",),
+        ("mlc_llm", "compile", "m"),
+        ("mlc_llm", "chat", "m"),
+        ("python", "-m", "mlc_llm", "convert_weight", "m"),
+        ("ollama", "run", "llama3"),
+        ("python", "main.py"),
+        ("server", "--map", "x.gguf"),
+    ],
+)
+def test_client_or_program_of_the_same_name_is_no_engine(argv: tuple[str, ...]) -> None:
+    assert find_kind(Command(argv)) is None
+
+
+@pytest.mark.parametrize("folder", ["tabbyAPI", "TabbyAPI", "TabbyApi", "tabbyapi"])
+def test_folder_of_tabby_api_in_any_case_is_looked_at(folder: str) -> None:
+    argv = ("python", f"/home/u/{folder}/main.py")
+    assert find_kind(Command(argv)) is not None
+    assert may_start_engine("\0".join(argv).encode())
+
+
+@pytest.mark.parametrize("word", ["exon", "flexo", "novms", "climax\0serve", "annexa\0serve", "ovmsx"])
+def test_longer_word_is_no_name_of_an_engine(word: str) -> None:
+    assert not may_start_engine(f"/usr/bin/{word}\0".encode())
+
+
 def test_other_command_lines_are_not_looked_at() -> None:
     assert not may_start_engine(b"/usr/bin/cc\0-O2\0-c\0main.c\0")
     assert not may_start_engine(b"")

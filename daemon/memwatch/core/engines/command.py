@@ -171,14 +171,17 @@ def base_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-# Every command line of an engine has one of these. The search takes 1 µs for a short command line; splitting it and
-# comparing its words with each kind takes 12 µs. A build starts hundreds of processes a second.
+# Every command line of an engine has one of these. Each begins with a letter, which is compared before all else: the
+# search takes 1 µs for a short command line, and 20 µs for 700 bytes, not 68 as with a leading \b (November 2026).
+# Splitting it and comparing its words with each kind takes 12 µs. A build starts hundreds of processes a second.
 MENTION = re.compile(
-    rb"vllm|sglang|\bovms\b|llama|ollama|text-generation|trtllm|tensorrt_llm|triton|mlx_v?lm|mlc_llm|lmdeploy|koboldcpp|aphrodite|mistralrs"
-    rb"|llmster|lm-studio|atom\.entrypoints|nim_llm_sdk|local-ai|[Tt]abby(?:API|api)|xinference|fastdeploy|rtp[-_]llm|maga_transformer|lightllm"
-    rb"|\.gguf\b|trtserver|text-embeddings|infinity_emb|\bmax(?:-pipelines|\.entrypoints\.pipelines)?\x00serve"
-    rb"|huggingfaceserver|fastchat\.serve|ktransformers|dynamo-run|dynamo\x00run|openllm|mlc_chat|mii\.entrypoints"
-    rb"|\b(?:transformers|flm|nexa)\x00serve|(?:^|[/\x00])exo(?:\x00|$)"
+    rb"a(?:phrodite|tom\.entrypoints)|d(?:ynamo-run|ynamo\x00run)|e(?<![^/\x00]e)xo(?:\x00|$)"
+    rb"|f(?:astdeploy|astchat\.serve|(?<!\wf)lm\x00serve)|huggingfaceserver|infinity_emb|k(?:oboldcpp|transformers)"
+    rb"|l(?:lama|lmster|m-studio|mdeploy|ocal-ai|ightllm)|m(?:lx_v?lm|lc_llm|lc_chat|istralrs|aga_transformer)"
+    rb"|m(?:ii\.entrypoints|(?<!\wm)ax(?:-pipelines|\.entrypoints\.pipelines)?\x00serve)"
+    rb"|n(?:im_llm_sdk|(?<!\wn)exa\x00serve)|o(?:penllm|(?<!\wo)vms\b)|rtp[-_]llm|sglang"
+    rb"|t(?:ext-generation|ext-embeddings|rtllm|rtserver|ensorrt_llm|riton|(?<!\wt)ransformers\x00serve)"
+    rb"|t(?i:abbyapi)|T(?i:abbyapi)|vllm|xinference|\.gguf\b"
 )
 
 

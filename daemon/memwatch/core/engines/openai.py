@@ -36,6 +36,7 @@ NIM_MODULES = frozenset({
 })  # fmt: skip
 # LocalAI and TabbyAPI list the models that they could load; Xinference only those that it has loaded.
 LOCAL_AI, TABBY_API, XINFERENCE = "local-ai", "tabbyapi", ("xinference-local", "xinference-supervisor")
+EXO = "exo"
 # Its programs are named after a release: koboldcpp.py, koboldcpp-linux-x64, koboldcpp_cu12.
 KOBOLD = "koboldcpp"
 # KServe's server for models of Hugging Face: vLLM with other paths, or transformers without metrics.
@@ -57,7 +58,17 @@ def is_nim(command: Command) -> bool:
 def is_local_ai(command: Command) -> bool:
     """Match its server, and none of its other commands such as `local-ai models install`."""
     is_named = command.script == LOCAL_AI or command.script.startswith(f"{LOCAL_AI}-")  # with release and platform
-    return is_named and (command.subcommand in ("", "run") or command.subcommand.startswith("-"))
+    return is_named and is_run(command)
+
+
+def is_run(command: Command) -> bool:
+    """Return True for a program that serves without a command, or with `run`."""
+    return command.subcommand in ("", "run") or command.subcommand.startswith("-")
+
+
+def is_exo(command: Command) -> bool:
+    """Match its server. The client of the cloud Exoscale has the same name: `exo compute instance list`."""
+    return command.script == EXO and is_run(command)
 
 
 def is_tabby_api(command: Command) -> bool:
@@ -224,16 +235,16 @@ MODULES = LIST_CACHE | {
 }  # fmt: skip
 # server_vllm.py and server_sglang.py are those of MeetKai's functionary.
 SCRIPTS = LIST_CACHE | {
-    KOBOLD, "mlc_llm", APHRODITE, "llamafile", "llamafiler", "mistralrs-server", "llama-box", TEI, *XINFERENCE,
-    "exo", "ktransformers", "server_vllm", "server_sglang",
+    KOBOLD, APHRODITE, "llamafile", "llamafiler", "mistralrs-server", "llama-box", TEI, *XINFERENCE,
+    "ktransformers", "server_vllm", "server_sglang",
 }  # fmt: skip
 # Programs of which one command is the server.
 SERVE = frozenset({
     "mistralrs", "sglang-omni", FASTDEPLOY, "rtp-llm", "max", "max-pipelines", "max.entrypoints.pipelines",
-    "openllm", "transformers", "flm", "nexa",
+    "openllm", "transformers", "flm", "nexa", "mlc_llm",
 })  # fmt: skip
 # Servers that list models which they could load.
-LIST_EVERY = frozenset({"exo", "transformers", "flm", "nexa", "mlx_lm", "mlx_vlm"}) | LIST_CACHE
+LIST_EVERY = frozenset({EXO, "transformers", "flm", "nexa", "mlx_lm", "mlx_vlm"}) | LIST_CACHE
 # Programs of a release and of a model: llamafile-0.9.3, Qwen3-8B.llamafile.
 PREFIXES, SUFFIX = (KOBOLD, "llamafile-"), ".llamafile"
 # Options that name the model, and the word before it where it is an argument.
@@ -263,6 +274,7 @@ def matches(command: Command) -> bool:
     is_part = is_part or (command.script == "openllm" and command.subcommand == "start") or is_dynamo_run(command)
     is_part = is_part or command.path.endswith("ktransformers/server/main.py") or bool(worker_of(command))
     is_part = is_part or is_nim(command) or is_local_ai(command) or is_tabby_api(command) or is_infinity(command)
+    is_part = is_part or is_exo(command)
     name = command.script.removesuffix(".py")
     is_named = name in SCRIPTS or name.startswith(PREFIXES) or name.endswith(SUFFIX)
     return is_part or command.module in MODULES or is_named
