@@ -171,9 +171,10 @@ def base_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-# Every command line of an engine has one of these. Each begins with a letter, which is compared before all else: the
-# search takes 1 µs for a short command line, and 20 µs for 700 bytes, not 68 as with a leading \b (November 2026).
-# Splitting it and comparing its words with each kind takes 12 µs. A build starts hundreds of processes a second.
+# Every command line of an engine has one of these. Each begins with a letter, which is compared before all else:
+# the search takes 1 µs for a short command line, and 20 µs for 700 bytes, not 68 as with a leading \b (November
+# 2026). Splitting it and comparing its words with each kind takes 12 µs. A build starts hundreds of processes a
+# second.
 MENTION = re.compile(
     rb"a(?:phrodite|tom\.entrypoints)|d(?:ynamo-run|ynamo\x00run)|e(?<![^/\x00]e)xo(?:\x00|$)"
     rb"|f(?:astdeploy|astchat\.serve|(?<!\wf)lm\x00serve)|huggingfaceserver|infinity_emb|k(?:oboldcpp|transformers)"
