@@ -44,6 +44,21 @@ def test_layers_of_the_stack_add_up_to_the_curve() -> None:
             assert sum(parts) * MIB == pytest.approx(used, abs=2 * MIB + 5e-5 * used)
 
 
+@pytest.mark.parametrize("held_bytes", [0, 100 << 10, 1 << 30])
+def test_layers_of_the_stack_are_the_pieces_of_the_tower(held_bytes: int) -> None:
+    """The script writes the figures of one into the other. A layer below half a MiB is 0 MiB, and has a piece."""
+    shares = tuple(replace(one, used_bytes=held_bytes) for one in SNAPSHOT.shares)
+    snapshot = replace(SNAPSHOT, shares=shares)
+    past = past_of(snapshot)
+    view = build_view(past, parse_pool_query(past, QueryParams("range=1h"), snapshot), snapshot)
+    tower = view.charts[0].picture.tower
+
+    assert tower is not None
+    pieces = [one.holder for one in tower.pieces]
+    assert ("gpu" in pieces) == (held_bytes > 0)
+    assert [one["holder"] for one in view.data["charts"][0]["stack"]["layers"]] == pieces
+
+
 def test_gap_has_no_layers() -> None:
     data = data_of("range=1h")
     chart = data["charts"][0]

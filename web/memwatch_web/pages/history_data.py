@@ -331,7 +331,10 @@ def find_seconds_to_full(target: str, snapshot: Snapshot) -> float | None:
 
 
 def build_stack(pool: Pool, found: WindowData, snapshot: Snapshot) -> Json:
-    """Return the composition of a pool in MiB: layers from the bottom, at the times of the curve of use."""
+    """Return the composition of a pool in MiB: layers from the bottom, at the times of the curve of use.
+
+    A layer that is empty throughout has no piece in the picture, and is left out here too.
+    """
     columns = list_columns(pool, found.buckets, snapshot.shares)
     layers = build_layers(pool, find_sources(pool, snapshot.shares), snapshot.labels)
     return {
@@ -343,6 +346,7 @@ def build_stack(pool: Pool, found: WindowData, snapshot: Snapshot) -> Json:
                 ],
             }
             for number, layer in enumerate(layers)
+            if any(column[number] for column in columns)
         ],
     }
 

@@ -101,7 +101,7 @@
     if (!stack) return;
     const used = curves.findIndex((curve) => curve.name === `pool.${chart.id}.used_bytes`);
     const sizes = stack.layers.map(({ holder, values }) => ({ holder, value: values[places[used]] }));
-    showMoment(card, sizes.filter((_, number) => stack.layers[number].values.some((value) => value > 0)), top, at);
+    showMoment(card, sizes, top, at);
   }
 
   function showMoment(card, layers, top, at) {
