@@ -57,6 +57,7 @@ class Bench:
         self._kills: tuple[OomKill, ...] = ()
         self._counted = 3
         self.own_kills, self._scanned = 0, tuple[CgroupKill, ...]()
+        self.own_path = "/"
         self.shares: tuple[Share, ...] = ()
         sampler = Sampler([CollectorEntry("meminfo", lambda: self._memory, False)], self._clock)
         rules = MonitorRules(alerts=AlertRules(events=frozenset().union(*(one.events for one in subscriptions))))
@@ -99,7 +100,7 @@ class Bench:
                 kernel_log=KernelLog(kills=self._kills),
                 shares=self.shares,
                 cgroup_oom_kills_total=self.own_kills if self.shares else None,
-                cgroup_kills=CgroupKills(self._counted, len(self._scanned), self._scanned, own="/")
+                cgroup_kills=CgroupKills(self._counted, len(self._scanned), self._scanned, own=self.own_path)
                 if self.is_scanned
                 else None,
             )
@@ -244,6 +245,23 @@ def test_kill_at_the_limit_of_the_own_cgroup_is_one_alert(known_by: str, late: i
         [Got("pressure.critical", "cgroup", "critical"), Got("pressure.resolved", "cgroup", "critical")],
         [Got("kernel.oom_kill", "cgroup", "warning")],
     ]
+
+
+KILL = Got("kernel.oom_kill", "cgroup", "warning")
+LEVEL = [Got("pressure.critical", "cgroup", "critical"), Got("pressure.resolved", "cgroup", "critical")]
+
+
+@pytest.mark.parametrize(("late", "expected"), [(0, LEVEL), (2, LEVEL), (3, [KILL, *LEVEL])])
+def test_kill_waits_three_seconds_for_the_level_of_the_own_limit(late: int, expected: list[Got]) -> None:
+    """The log names the cgroup, so the kill is of the limit either way. A later level is a second message."""
+    bench = Bench(Subscription(ALL), Subscription(frozenset({"kernel.oom_kill"})))
+    bench.shares, bench.own_path = (OWN,), "/docker/1f6b"
+    bench.run(CALM, 5)
+    bench.run(CALM, 1 + late, kill(1, "cgroup"))
+    bench.own_kills += 1
+    bench.run(CALM, 400)
+
+    assert bench.got == [expected, [KILL]]
 
 
 def test_kills_in_other_cgroups_are_notified_beside_those_of_the_own() -> None:

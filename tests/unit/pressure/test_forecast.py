@@ -15,6 +15,7 @@ from memwatch.core.pressure.forecast import (
     Point,
     Slope,
     Trend,
+    find_fall,
     slower_pace,
 )
 from support.fakes import GIB
@@ -228,3 +229,25 @@ def test_least_of_several_falls_counts() -> None:
         past = past.with_point(float(at), available, 1000)
 
     assert (past.came_back, past.at) == (50, 3.0)
+
+
+@pytest.mark.parametrize(("level", "seconds"), [(95, 20.0), (94, 30.0)])
+def test_fall_begins_after_a_twentieth_of_it(level: int, seconds: float) -> None:
+    """Of 100 units: what was lost slowly before does not make the fall longer."""
+    points = [Point(at, available) for at, available in ((0.0, 100), (10.0, level), (20.0, 50), (30.0, 0))]
+
+    assert find_fall(points, NEAR, 100, 100).seconds == seconds
+
+
+@pytest.mark.parametrize(("available", "is_stated"), [(600, False), (599, True)])
+def test_fall_to_where_memory_came_back_is_stated_in_the_last_minute(available: int, is_stated: bool) -> None:
+    """By 10 of 10,000 units a second, after 500 were available and 1000 again."""
+    points = tuple(Point(float(at), available - 10 * at) for at in range(-300, 1))
+    near = Slope(NEAR, points[-20:], Fall(10.0, 20.0), points[-20].available)
+    past = Past().with_point(-400.0, 500, 10_000).with_point(-350.0, 1000, 10_000)
+    trend = Trend(near=near, far=Slope(FAR, points, Fall(10.0, 300.0)), past=past, seen_at=0.0)
+    forecast = trend.forecast(10_000)
+
+    assert forecast is not None
+    assert forecast.seconds == available / 10
+    assert forecast.is_stated is is_stated

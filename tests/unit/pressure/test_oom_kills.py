@@ -13,7 +13,9 @@ from memwatch.core.pressure.oom_kills import (
     GRACE_SECONDS,
     NewKills,
     OomKillCount,
+    OwnKills,
     RamShortage,
+    claim_own_kills,
     count_new_kills,
 )
 from memwatch.core.snapshot import Kernel
@@ -52,10 +54,24 @@ def test_kill_is_new_once(ticks: list[tuple[int, int | None]], new: list[tuple[i
     assert new_kills(ticks) == new
 
 
-def test_missing_name_ends_the_wait() -> None:
+@pytest.mark.parametrize(("waited", "unnamed"), [(2.4, 0), (2.5, 2)])
+def test_missing_name_ends_the_wait(waited: float, unnamed: int) -> None:
     """Its log entry was overwritten, so the kill is reported without a name."""
-    assert sum(unnamed for _, unnamed in new_kills([(7, 0), (9, 0), *[(9, 0)] * 4])) == 2
-    assert GRACE_SECONDS < 3
+    found = kills_at((0.0, 0.3, 7), (1.0, 0.3, 9), (1.0 + waited, 0.3, 9), log=log_of(0))
+
+    assert [new.unnamed for new in found] == [0, 0, unnamed]
+
+
+@pytest.mark.parametrize(("late", "is_own"), [(2.4, True), (2.5, False)])
+def test_counter_of_the_own_cgroup_claims_a_name_that_comes_soon(late: float, is_own: bool) -> None:
+    """The log has a path that the namespace hides. Later, the count was of another kill."""
+    line = OomKill(1, 77, "x", 0, "cgroup", "/docker/1f6b")
+
+    after, claimed = claim_own_kills(OwnKills(0), 1, (), "/", 1.0, is_owed=False)
+    _, named = claim_own_kills(after, 1, (line,), "/", 1.0 + late, is_owed=False)
+
+    assert claimed == ()
+    assert named == ((line,) if is_own else ())
 
 
 def test_named_kill_is_reported_without_a_counter() -> None:
