@@ -642,6 +642,14 @@ def test_markdown_has_names_as_code() -> None:
     assert "OK → critical" in text
 
 
+def test_process_without_an_owner_has_an_empty_cell_in_markdown() -> None:
+    found = incident_json(INCIDENT)
+
+    text = render({**found, "cause": {**found["cause"], "unit": None, "container": None}})
+
+    assert r"| ` x\|* ` | 7 |  |" in text
+
+
 @pytest.mark.parametrize(
     "name", [HOSTILE, f"` {HOSTILE}", f"`` {HOSTILE} `", f"```\n{HOSTILE}\n```", r"<b>|</b>\`|"]
 )

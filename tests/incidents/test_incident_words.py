@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from memwatch.reporting.incidents import words
 from memwatch.reporting.incidents.cause import NO_PROCESS
-from memwatch.reporting.incidents.records import Entry, Incident, Killer, Sample, Suspect, Victim
+from memwatch.reporting.incidents.records import Entry, Incident, IncidentKind, Killer, Sample, Suspect, Victim
 from memwatch_monitor.incidents.store import head_of
 from support.fakes import GIB
 from support.sample_incident import INCIDENT
@@ -80,6 +80,26 @@ def test_unlisted_kills_count() -> None:
 
     assert words.write_title(more).endswith("the kernel killed it and 16 more")
     assert "Nothing else" not in words.write_summary(more)
+
+
+@pytest.mark.parametrize(
+    ("kind", "came_back", "sentence"),
+    [
+        ("kill", GIB, "1.0 GiB came back."),
+        ("kill", 0, "Nothing came back."),
+        ("kill", None, None),
+        ("program", GIB, None),
+        ("unclean_end", GIB, None),
+    ],
+)
+def test_memory_that_came_back_is_stated_where_it_is_known(
+    kind: IncidentKind, came_back: int | None, sentence: str | None
+) -> None:
+    """Unknown is not "nothing", and a program that survived, or a machine that restarted, gave nothing back."""
+    summary = words.write_summary(replace(FULL, kind=kind, came_back_bytes=came_back))
+
+    assert ("came back" in summary) is (sentence is not None)
+    assert sentence is None or summary.endswith(sentence)
 
 
 def test_other_victims_are_named() -> None:

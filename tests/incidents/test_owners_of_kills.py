@@ -1,4 +1,4 @@
-"""Kills are of one owner: the units, jobs and containers that share a name or a number are told apart."""
+"""Kills are of one owner and have one killer: units, jobs and containers of one name or number are told apart."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 
 from memwatch.core.linux.cgroups import parse_owners
 from memwatch.reporting.incidents.cause import owner_key
-from memwatch.reporting.incidents.killer import is_member, owner_in
+from memwatch.reporting.incidents.killer import Death, choose_killer, is_member, owner_in
 from memwatch.reporting.incidents.readings import Holding
+from memwatch.reporting.incidents.records import Killer, KillerKind, Victim
 
 ID = "3fa9c1d07be24586" * 4
 
@@ -56,3 +57,23 @@ def test_programs_of_one_guest_have_different_keys() -> None:
 
     assert keys == ["ollama.service in lxc/101", "b.service in lxc/101"]
     assert owner_key(session.unit, session.container) == "101"
+
+
+def death(unix: float, kind: KillerKind) -> Death:
+    return Death(Victim("x", None, None, None, None, unix, kind), Killer(kind, ""))
+
+
+@pytest.mark.parametrize(
+    ("deaths", "chosen"),
+    [
+        ([], None),
+        ([death(2.0, "unknown"), death(1.0, "unknown")], 1.0),
+        ([death(1.0, "unknown"), death(2.0, "kernel_oom")], 2.0),
+        ([death(3.0, "earlyoom"), death(1.0, "unknown"), death(2.0, "kernel_oom")], 2.0),
+    ],
+    ids=["no kill", "unknown killers", "one known killer", "first known killer"],
+)
+def test_first_known_killer_is_the_killer(deaths: list[Death], chosen: float | None) -> None:
+    found = choose_killer(deaths)
+
+    assert (None if found is None else found.victim.unix) == chosen
