@@ -66,18 +66,20 @@ def test_one_shot_flags_do_not_import_the_web_stack() -> None:
 LATE = (
     "starlette anyio prometheus_client fastapi jinja2 http.client email.message html http.server urllib.request "
     "gzip tomllib tomli memwatch.planning memwatch.core.accounting.nvidia memwatch.core.accounting.amd "
-    "memwatch.core.drivers.tegra.tegrastats memwatch.core.engines.kinds memwatchd.recording.player"
+    "memwatch.core.drivers.tegra.tegrastats memwatch.core.engines.kinds memwatchd.recording.player "
+    "memwatch_monitor.neighbours.tick memwatch_monitor.render.status_line memwatch.reporting.render.memory_map"
 )
 
 
 def test_daemon_at_rest_has_imported_only_what_it_uses() -> None:
     """Metrics, pages and the API load their frameworks with the first request, receivers HTTP in their threads.
 
-    The rest is for GPUs, model servers, a configuration file and recordings, which many machines do not have.
+    The rest is for GPUs, model servers, a configuration file, recordings and neighbours, which many machines do not
+    have.
     """
     code = (
         f"import sys; from memwatchd import run; print([name for name in {LATE.split()} if name in sys.modules], "
-        "sum(name.startswith('memwatch') for name in sys.modules) <= 275, file=sys.stderr)"
+        "sum(name.startswith('memwatch') for name in sys.modules) <= 254, file=sys.stderr)"
     )
 
     assert started(sys.executable, "-c", code).stderr == "[] True\n"

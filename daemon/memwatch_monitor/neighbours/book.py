@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,9 +17,11 @@ from memwatch.core.reading.machine import Additions
 from memwatch.core.snapshot import NeighbourState, NeighbourStatus
 from memwatch_monitor.feature import Feature
 from memwatch_monitor.neighbours.found import FoundMachine, FoundMachines, Peers
-from memwatch_monitor.neighbours.neighbour import Failure, Neighbour
-from memwatch_monitor.neighbours.tick import LastWords, Tick
-from memwatch_monitor.neighbours.trend import HolderGrowth, TrendPoint
+
+if TYPE_CHECKING:
+    from memwatch_monitor.neighbours.neighbour import Failure, Neighbour
+    from memwatch_monitor.neighbours.tick import LastWords, Tick
+    from memwatch_monitor.neighbours.trend import HolderGrowth, TrendPoint
 
 # The word of another machine, true or not, delays the notification about a silent one by this time at most.
 HOLD_SECONDS = 30.0
@@ -75,12 +77,16 @@ class NeighbourBook(Feature):
 
     def use(self, followed: Iterable[tuple[str, str]]) -> None:
         """Follow these names and URLs. A neighbour with an unchanged URL keeps its past."""
-        now = self._clock.monotonic()
+        wanted, now = dict(followed), self._clock.monotonic()
+        if wanted:
+            # With maps and sentences of a machine, 0.5 MiB, which a daemon without neighbours loads for its pages.
+            from memwatch_monitor.neighbours.neighbour import Neighbour
+
         with self._lock:
             known = self._neighbours
             self._neighbours = {
                 name: known[name] if name in known and known[name].url == url else Neighbour(name, url, now)
-                for name, url in followed
+                for name, url in wanted.items()
             }
 
     def on_read(self) -> None:

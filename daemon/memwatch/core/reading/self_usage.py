@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
 import os
@@ -33,7 +32,8 @@ class SelfUsageReader:
         self.lock_error: str | None = None
         self._page_size = os.sysconf("SC_PAGE_SIZE")
         self._statm = _own_statm()
-        self._reserve: bytearray | None = bytearray(RESERVE_BYTES)
+        # Zeros of calloc(3): address space, which is what an allocation lacks when it fails, without pages of RAM.
+        self._reserve: bytes | None = bytes(RESERVE_BYTES)
         self._read_at = -math.inf
         self._rss: Bytes = Absent.NOT_AVAILABLE
         self._cpu_seconds = 0.0
@@ -74,6 +74,8 @@ class SelfUsageReader:
 
         Call once after startup.
         """
+        import gc
+
         from memwatch.core.runtime.own_process import trim_heap  # with ctypes, which a reading does without
 
         gc.collect()
