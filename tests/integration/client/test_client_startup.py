@@ -73,7 +73,7 @@ DAEMON_ONLY = frozenset({
     "memwatch.reporting.doctor.examiner", "asyncio", "starlette", "uvicorn", "pydantic", "memwatch.planning.served",
 })  # fmt: skip
 # Modules of the product in one reading without a daemon. Each takes about 0.5 ms.
-MAX_MODULES = 255
+MAX_MODULES = 240
 
 
 def test_fit_without_a_daemon_imports_nothing_of_it(tmp_path: Path) -> None:
