@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -11,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from memwatch.core.http import DEFAULT_PORTS, DeadlineSocket, GetError, request
 from memwatch.core.linux.daemon_connection import (
@@ -88,6 +89,9 @@ class Daemon:
 
     def post(self, path: str, body: Json) -> Json | None:
         """Post JSON and return the decoded response, None on failure. For background threads: waits longer."""
+        with importing:
+            import json  # msgspec refuses lone surrogates, which texts of a program may have
+
         return self._ask("POST", path, json.dumps(body).encode(), CONNECT_SECONDS, ANSWER_SECONDS)
 
     @contextmanager
@@ -127,7 +131,7 @@ class Daemon:
                 limited = DeadlineSocket(connected, deadline, MAX_ANSWER_BYTES)
                 response = request(limited, method, prefix + path, headers, body)
                 answer = response.read(MAX_ANSWER_BYTES)
-            return json.loads(answer) if response.status == 200 else None
+            return msgspec.json.decode(answer) if response.status == 200 else None
         except (OSError, RecursionError):
             self.rest()
         except (GetError, ValueError) as error:

@@ -11,11 +11,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Struct
 
-from memwatch.core.backends.model import Backends
 from memwatch.core.leases import Lease, without_lease
 from memwatch.core.linux.cgroups import parse_cgroup
 from memwatch.core.linux.files import Roots, read_once
@@ -26,6 +25,9 @@ from memwatch.library.daemon_client import Json, read_roots
 from memwatch.library.device_selection import find_target
 from memwatch.library.program_safety import importing
 from memwatch.library.visible_gpus import DeviceError, Program, Target
+
+if TYPE_CHECKING:
+    from memwatch.core.backends.model import Backends
 
 R = TypeVar("R")
 
@@ -54,6 +56,9 @@ def decode_leases(found: Json) -> tuple[Lease, ...]:
 
 
 def decode_backends(found: Json) -> Backends:
+    with importing:
+        from memwatch.core.backends.model import Backends
+
     return _decode(Backends, found, "backends")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from memwatch.core.backends.model import BackendDevice
 from memwatch.core.model import (
     OWN_LIMIT,
     Absent,
@@ -38,36 +37,6 @@ class PoolsAndShares(Protocol):
 
     @property
     def shares(self) -> tuple[Share, ...]: ...
-
-
-def build_devices(
-    devices: Iterable[Device], snapshot: Snapshot, own_rule: str | None = None
-) -> tuple[BackendDevice, ...]:
-    """Convert devices. `own_rule`: the API (a key of `api_free_bytes`) whose own free memory limits allocations."""
-    return tuple(build_device(device, snapshot, own_rule) for device in devices)
-
-
-def build_device(device: Device, snapshot: Snapshot, own_rule: str | None = None) -> BackendDevice:
-    return BackendDevice(
-        id=device.id,
-        name=device.name,
-        kind="gpu",
-        size_bytes=compute_capacity(device, snapshot),
-        headroom_bytes=device.headroom_bytes,
-        headroom_after_reclaim_bytes=device.headroom_after_reclaim_bytes,
-        unified=UNIFIED.get(device.architecture, Absent.NOT_AVAILABLE),
-        note=None if device.state == "ok" else describe_state(device),
-        state=device.state,
-        own_headroom_bytes=_own_headroom(device, own_rule),
-    )
-
-
-def _own_headroom(device: Device, rule: str | None) -> Bytes:
-    """Return the free memory by an API's own rule, NOT_SUPPORTED only without such a rule."""
-    if rule is None or rule not in device.api_free_bytes:
-        return Absent.NOT_SUPPORTED
-    free = device.api_free_bytes[rule]
-    return Absent.NOT_AVAILABLE if free is Absent.NOT_SUPPORTED else free
 
 
 def describe_state(device: Device) -> str:

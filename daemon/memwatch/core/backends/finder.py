@@ -10,12 +10,12 @@ kept for a minute.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.core.backends.devices import build_device, build_devices, describe_state, read_system_ram
+from memwatch.core.backends.devices import UNIFIED, compute_capacity, describe_state, read_system_ram
 from memwatch.core.backends.model import (
     Backend,
     BackendDevice,
@@ -28,7 +28,7 @@ from memwatch.core.backends.probes import ProbeResults, gather
 from memwatch.core.helper.codec import DecodeError, from_line
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.pci import pci_numbers
-from memwatch.core.model import Absent, Device
+from memwatch.core.model import Absent, Bytes, Device
 from memwatch.core.snapshot import CollectorStatus, Snapshot
 
 CHILD = "memwatch.core.backends.opencl_child"
@@ -224,6 +224,36 @@ def unique_platforms(platforms: Sequence[OpenclPlatform]) -> list[OpenclPlatform
         devices = tuple((device.name, device.kind, device.pci) for device in platform.devices)
         unlike.setdefault((platform.name, devices), platform)
     return list(unlike.values())
+
+
+def build_devices(
+    devices: Iterable[Device], snapshot: Snapshot, own_rule: str | None = None
+) -> tuple[BackendDevice, ...]:
+    """Convert devices. `own_rule`: the API (a key of `api_free_bytes`) whose own free memory limits allocations."""
+    return tuple(build_device(device, snapshot, own_rule) for device in devices)
+
+
+def build_device(device: Device, snapshot: Snapshot, own_rule: str | None = None) -> BackendDevice:
+    return BackendDevice(
+        id=device.id,
+        name=device.name,
+        kind="gpu",
+        size_bytes=compute_capacity(device, snapshot),
+        headroom_bytes=device.headroom_bytes,
+        headroom_after_reclaim_bytes=device.headroom_after_reclaim_bytes,
+        unified=UNIFIED.get(device.architecture, Absent.NOT_AVAILABLE),
+        note=None if device.state == "ok" else describe_state(device),
+        state=device.state,
+        own_headroom_bytes=_own_headroom(device, own_rule),
+    )
+
+
+def _own_headroom(device: Device, rule: str | None) -> Bytes:
+    """Return the free memory by an API's own rule, NOT_SUPPORTED only without such a rule."""
+    if rule is None or rule not in device.api_free_bytes:
+        return Absent.NOT_SUPPORTED
+    free = device.api_free_bytes[rule]
+    return Absent.NOT_AVAILABLE if free is Absent.NOT_SUPPORTED else free
 
 
 def build_opencl_device(platform: OpenclPlatform, device: OpenclDevice, snapshot: Snapshot) -> BackendDevice:

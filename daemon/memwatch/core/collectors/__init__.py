@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from memwatch.core.collectors.base import BaseCollector, CollectorEntry, Host
 from memwatch.core.linux.files import Roots
-from memwatch.core.linux.gpu_presence import may_be_tegra, may_have_drm, may_have_nvidia
+from memwatch.core.linux.gpu_presence import may_be_tegra, may_have_drm, may_have_gpu, may_have_nvidia
 
 
 class Listed(Struct, frozen=True):
@@ -51,7 +51,7 @@ COLLECTORS: tuple[Listed, ...] = (
     Listed("kubernetes", module="containers"),
     Listed("cgroup_pressure", ("cgroup_pressure",)),
     Listed("cgroup_kills"),
-    Listed("dmem"),
+    Listed("dmem", may_exist=may_have_gpu),
     Listed("machine"),
     Listed("tegra", may_exist=may_be_tegra),
     Listed("nvmap", module="tegra", may_exist=may_be_tegra),

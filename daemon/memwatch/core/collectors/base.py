@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct, field
 
-from memwatch.core.budget import Budgets
 from memwatch.core.engines.records import ModelQuery, ModelSizes
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots
@@ -17,6 +16,7 @@ from memwatch.core.linux.pci import GpuPids
 from memwatch.core.options import SwitchableOptions
 
 if TYPE_CHECKING:
+    from memwatch.core.budget import Budgets
     from memwatch.core.linux.key_owner import (
         KnownOwners,  # takes http.client, which only the collector engines needs
     )
@@ -42,7 +42,7 @@ class Host(Struct, frozen=True):
     roots: Roots = Roots()
     options: tuple[Struct, ...] = ()
     platform: str = sys.platform
-    page_size: int = mmap.PAGESIZE
+    page_size: int = os.sysconf("SC_PAGE_SIZE")
     gpu_pids: GpuPids = field(default_factory=GpuPids)
     size_model: Callable[[ModelQuery], ModelSizes] | None = None
     key_owners: KnownOwners | None = None

@@ -91,3 +91,8 @@ def may_have_drm(roots: Roots) -> bool:
     """Check for a GPU or an NPU whose kernel driver could report its memory, now or once it is loaded."""
     listed = any(names_in(roots.sysfs / "class" / kind) for kind in ("drm", "accel"))
     return listed or bool(pci_vendors(roots) - {NVIDIA})
+
+
+def may_have_gpu(roots: Roots) -> bool:
+    """Check for a GPU of any vendor."""
+    return may_have_drm(roots) or may_have_nvidia(roots)

@@ -14,7 +14,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from memwatch.core import units
-from memwatch.core.listing import some_of
 from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Process, sum_figures
 from memwatch.core.snapshot import EndedProcess, NotReturned, Snapshot
 
@@ -264,6 +263,8 @@ def count_unreturned(due: Sequence[Leaver], leavers: Sequence[Leaver], now: Pool
 def build_report(
     due: Sequence[Leaver], left: int, now: PoolReading, shift: float, pool: tuple[str, str]
 ) -> NotReturned:
+    from memwatch.core.listing import some_of  # with the budgets of a daemon, which a reading does without
+
     names = some_of([f"{one.process.name} (PID {one.process.pid})" for one in due], 3)
     still = "; the driver still lists it" if any(one.process.pid in now.ghosts for one in due) else ""
     return NotReturned(
