@@ -22,7 +22,7 @@ from memwatch.library.machine import MachineCache, from_daemon, with_current_ram
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
 from support.budget import within
-from support.daemon_process import QUIET_MACHINE, RunningDaemon, running_daemon
+from support.daemon_process import RunningDaemon, running_daemon
 from support.dead_address import dead_address
 from support.fork_server import installed_programs
 from support.library_process import roots_environment, run_json, run_program
@@ -416,38 +416,25 @@ def test_reading_without_a_daemon_loads_no_loop_and_no_collector_in_vain() -> No
     assert "memwatch.core.engines.kinds" not in loaded
 
 
-# Modules of the product in the first reading of a machine without a GPU.
-MAX_MODULES = 86
-
-
-def test_first_reading_of_a_machine_without_gpu_loads_little() -> None:
-    """It also needs no JSON: msgspec decodes the answers of a daemon."""
-    program = (
-        "import sys, memwatch; memwatch.memory_info(); had = [*sys.modules]; import json; print(json.dumps(had))"
-    )
-
-    with installed_programs(True):
-        loaded = run_json(program, **roots_environment(QUIET_MACHINE.name))
-
-    assert "memwatch.core.collectors.meminfo" in loaded
-    assert {"json", "mmap", "memwatch.core.budget", "memwatch.core.collectors.dmem"}.isdisjoint(loaded)
-    assert len([name for name in loaded if name.startswith("memwatch")]) <= MAX_MODULES
-
-
 @pytest.mark.parametrize(
     ("machine", "hardware"),
-    [("headless-server", ()), ("jetson-orin-nx", ("tegra", "nvml")), ("strix-halo", ("amdgpu", "drm"))],
+    [
+        ("headless-server", ()),
+        ("jetson-orin-nx", ("tegra", "nvml", "dmem")),
+        ("strix-halo", ("amdgpu", "drm", "dmem")),
+    ],
 )
 def test_reading_loads_no_module_for_hardware_that_is_not_there(machine: str, hardware: tuple[str, ...]) -> None:
-    """Neither its collector nor its drivers nor its accounting."""
-    program = "import json, sys, memwatch; memwatch.machine(); print(json.dumps([*sys.modules]))"
+    """Neither its collector nor its drivers nor its accounting. Without a daemon it also needs no JSON."""
+    program = "import sys, memwatch; memwatch.machine(); had = [*sys.modules]; import json; print(json.dumps(had))"
 
     with installed_programs(True):
         loaded = run_json(program, **roots_environment(machine))
 
     collectors = {name.rpartition(".")[2] for name in loaded if name.startswith("memwatch.core.collectors.")}
     accounted = {name.rpartition(".")[2] for name in loaded if name.startswith("memwatch.core.accounting.")}
-    assert collectors & {"tegra", "nvml", "amdgpu", "drm"} == set(hardware)
+    assert collectors & {"tegra", "nvml", "amdgpu", "drm", "dmem"} == set(hardware)
     assert bool(accounted & {"nvidia", "amd", "drm", "tegra", "apple", "gpu_limits"}) == bool(hardware)
     if not hardware:
-        assert sum(name.startswith("memwatch") for name in loaded) <= 92
+        assert {"json", "mmap", "memwatch.core.budget", "memwatch.core.backends.model"}.isdisjoint(loaded)
+        assert sum(name.startswith("memwatch") for name in loaded) <= 86
