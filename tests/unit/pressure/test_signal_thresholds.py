@@ -11,8 +11,9 @@ from memwatch.core.kernel_log import FAILED_ALLOCATIONS
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.pressure.activity import Activity, ActivityPoint, with_activity_point
 from memwatch.core.pressure.inputs import DriverErrors, PressureInputs
+from memwatch.core.pressure.judge import PsiPoint, compute_stall_ratios, with_psi_point
 from memwatch.core.pressure.signals import StallRatios, TickChanges, find_signals
-from memwatch.core.snapshot import Kernel, Level, Swap
+from memwatch.core.snapshot import Kernel, Level, MemoryPsi, PsiLine, Swap
 from support.pressure_verdicts import GIB, MIB, psi, ram
 
 ROOMY, SIZE = 7 * GIB, 10 * GIB
@@ -97,12 +98,12 @@ CASES = {
     "machine reclaims, allocations": (
         ("psi", Level.HIGH),
         Case(full=0.05, activity=at_work(1.0)),
-        Case(full=0.05, activity=at_work(0.9)),
+        Case(full=0.05, activity=at_work(0.99)),
     ),
     "machine reclaims, pages": (
         ("psi", Level.HIGH),
         Case(full=0.05, activity=at_work(scanned=32)),
-        Case(full=0.05, activity=at_work(scanned=31)),
+        Case(full=0.05, activity=at_work(scanned=31.9)),
     ),
     "livelock, full 20 %": (
         ("livelock", Level.CRITICAL),
@@ -127,14 +128,14 @@ CASES = {
     "evicted while short": (
         ("evicted", Level.CRITICAL),
         Case(activity=at_work(1.0, evicted=0.20)),
-        Case(activity=at_work(0.9, evicted=0.20)),
+        Case(activity=at_work(0.99, evicted=0.20)),
     ),
     "full in half an hour": (("ttf", Level.MEDIUM), Case(seconds=1799.0), Case(seconds=1800.0)),
     "swap, use": (SWAP, Case(GIB - 1, activity=at_work(swapped=10)), Case(GIB, activity=at_work(swapped=10))),
     "swap, pages": (
         SWAP,
         Case(GIB // 2, activity=at_work(swapped=10)),
-        Case(GIB // 2, activity=at_work(swapped=9)),
+        Case(GIB // 2, activity=at_work(swapped=9.9)),
     ),
     "compaction fails": (
         ("fragmentation", Level.HIGH),
@@ -154,7 +155,7 @@ CASES = {
     "driver, allocations": (
         DRIVER,
         Case(errors=1, activity=at_work(1.0)),
-        Case(errors=1, activity=at_work(0.9)),
+        Case(errors=1, activity=at_work(0.99)),
     ),
     "driver, errors": (
         DRIVER,
@@ -180,7 +181,7 @@ def test_signal_begins_at_its_threshold(signal: tuple[str, Level], inside: Case,
     assert signal not in outside.signals()
 
 
-@pytest.mark.parametrize(("seconds", "is_kept"), [(1.4, False), (1.5, True)])
+@pytest.mark.parametrize(("seconds", "is_kept"), [(1.49, False), (1.5, True)])
 def test_same_reading_makes_another_point_after_a_while(seconds: float, is_kept: bool) -> None:
     """The counters are read once a second, and judged up to ten times."""
     first = ActivityPoint(0.0, Kernel(allocstall_total=7))
@@ -189,3 +190,30 @@ def test_same_reading_makes_another_point_after_a_while(seconds: float, is_kept:
 
     assert with_activity_point((first,), new) == (first, new)
     assert with_activity_point((first,), same) == ((first, same) if is_kept else (first,))
+
+
+@pytest.mark.parametrize(("seconds", "is_kept"), [(9.99, True), (10.0, False)])
+def test_counters_are_compared_over_ten_seconds(seconds: float, is_kept: bool) -> None:
+    """With the last reading that is as old as that, or older."""
+    first, second, third = (
+        ActivityPoint(at, Kernel(allocstall_total=count)) for count, at in enumerate((0.0, 1.0, 1.0 + seconds))
+    )
+
+    assert with_activity_point((first, second), third) == ((first,) if is_kept else ()) + (second, third)
+
+
+@pytest.mark.parametrize(("seconds", "is_kept"), [(9.99, True), (10.0, False)])
+def test_stalls_are_counted_over_ten_seconds(seconds: float, is_kept: bool) -> None:
+    first, second = PsiPoint(0.0, 0.0, 0.0), PsiPoint(1.0, 0.0, 0.0)
+    points = with_psi_point((first, second), 1.0 + seconds, psi(0.0, 0.0))
+
+    assert points[:-1] == ((first, second) if is_kept else (second,))
+
+
+@pytest.mark.parametrize(("seconds", "some"), [(9.49, 0.7), (9.5, 0.1)])
+def test_average_of_the_kernel_counts_until_the_window_is_full(seconds: float, some: float) -> None:
+    """Of 1 s of stalls that were read, and an average of 70 %."""
+    points = PsiPoint(0.0, 0.0, 0.0), PsiPoint(seconds, 1.0, 0.0)
+    average = MemoryPsi(PsiLine(0.7, 0.0, 0.0, 1.0), PsiLine(0.0, 0.0, 0.0, 0.0))
+
+    assert compute_stall_ratios(points, average) == StallRatios(some, 0.0)
