@@ -125,7 +125,9 @@ def test_empty_fields_are_removed_from_the_url(daemon: RunningDaemon) -> None:
     ("query", "words"),
     [
         ("bytes=20+potatoes", "which is not a size above zero; for example"),
-        ("hidden_size=4096", "are missing"),
+        ("hidden_size=4096", "The shape lacks: intermediate size, layers, heads, KV heads, vocabulary size."),
+        ("model=Qwen/Qwen3-8B", "The name Qwen/Qwen3-8B does not give the size of a model"),
+        ("context=8192", "This does not give the size of a model: load its config.json"),
         ("hidden_size=x", "hidden_size is"),
         ("bytes=1GiB&nonsense=1", "nonsense"),
         ("bytes=" + "9" * 4000, "bytes is"),
@@ -139,6 +141,7 @@ def test_invalid_query_shows_an_error_and_the_form(daemon: RunningDaemon, query:
 
     assert words in text
     assert "Will it fit?" in text
+    assert "Memory as it is now" in daemon.get(f"/fit?{query}").body.decode()
     assert b"<script>alert" not in daemon.get(f"/fit?{query}").body
 
 

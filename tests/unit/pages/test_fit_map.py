@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from memwatch.core.snapshot import Snapshot
@@ -132,6 +134,17 @@ def test_carve_out_that_takes_next_to_nothing_of_a_plan_is_not_counted_apart() -
     for view in views:
         plans = [one.size_bytes for one in view.drawing.boxes if one.kind.startswith("planned") and not one.depth]
         assert plans == [found.fit.verdicts[0].need_bytes]
+
+
+def test_narrow_map_lists_what_has_no_words_in_it() -> None:
+    """Beside the wide one there is room for all."""
+    _, (wide, narrow) = answer("Llama 3 8B", machine("dgx-spark"))
+    inside = {text.plain.strip() or text.strong for text in narrow.drawing.texts}
+
+    assert wide.left_out == ()
+    assert any(one.startswith("kernel ") for one in narrow.left_out)
+    assert all(re.search(r" [KMG]iB$", one) for one in narrow.left_out)
+    assert not {one.rsplit(" ", 2)[0] for one in narrow.left_out if not one.startswith("KV")} & inside
 
 
 def test_size_has_no_parts() -> None:

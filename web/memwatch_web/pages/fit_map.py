@@ -90,11 +90,12 @@ class Place(Struct, frozen=True):
 
 
 class FitMap(Struct, frozen=True):
-    """A drawing in a form, and what it shows in a sentence."""
+    """A drawing in a form, and what it shows in a sentence. `left_out`: names and figures without words in it."""
 
     form: Form
     drawing: Drawing
     sentence: str
+    left_out: tuple[str, ...] = ()
 
 
 def choose_devices(found: FitAnswer) -> tuple[str, ...]:
@@ -179,7 +180,7 @@ def build_plan_maps(
     places = dict(find_places(found, snapshot, reserve, split or {})) if found else {}
     maps = select_maps(build_maps(snapshot, {}), places)
     sentence = describe_places(maps, places, name)
-    return tuple(FitMap(form, draw_plan(maps, places, name, form), sentence) for form in FORMS)
+    return tuple(replace(draw_plan(maps, places, name, form), sentence=sentence) for form in FORMS)
 
 
 def select_maps(maps: Sequence[MemoryMap], places: Mapping[str, Place]) -> list[MemoryMap]:
@@ -205,7 +206,7 @@ def describe_places(maps: Sequence[MemoryMap], places: Mapping[str, Place], name
     return f"{here}Memory as it is now: {', '.join(labels.values())}."
 
 
-def draw_plan(maps: Sequence[MemoryMap], places: Mapping[str, Place], name: str, form: Form) -> Drawing:
+def draw_plan(maps: Sequence[MemoryMap], places: Mapping[str, Place], name: str, form: Form) -> FitMap:
     """Draw pools beside each other on one ground, each with its part of the plan."""
     font = form.font
     place = Rectangle(0.5, PAD * font, form.width - 1, form.height - (PAD + LABELS) * font)
@@ -219,23 +220,30 @@ def draw_plan(maps: Sequence[MemoryMap], places: Mapping[str, Place], name: str,
     width = (room + gap) / max(1, len(high))
     many = len(high) > MAX_NAMED or width < MIN_CELL * font or form.width < MIN_SLIVERS_WIDTH
     drawing, x = Drawing(), place.x
+    left_out: list[str] = []
     for one in high:
         height = one.whole.size_bytes * scale
         cell = Rectangle(x, place.ground - height, width - gap, height)
-        drawing += draw_pool(one, places.get(one.whole.id), name, cell, font, many)
+        drawn, without_words = draw_pool(one, places.get(one.whole.id), name, cell, font, many)
+        drawing += drawn
+        if len(high) <= MAX_NAMED:
+            of_pool = f" of {one.whole.label}" if len(high) > 1 else ""
+            left_out += [f"{text}{of_pool}" for text in without_words]
         x += width
     for one in low:
         drawing += draw_sliver(one, Rectangle(x, place.y, sliver - gap, place.height), scale, font)
         x += sliver
-    return drawing
+    return FitMap(form, drawing, "", tuple(left_out))
 
 
 def _height_of(one: MemoryMap, place: Place | None) -> int:
     return one.whole.size_bytes + (place.short_bytes if place else 0)
 
 
-def draw_pool(one: MemoryMap, place: Place | None, name: str, cell: Rectangle, font: float, many: bool) -> Drawing:
-    """Draw a pool with its part of the plan. `many`: without room for words beside it."""
+def draw_pool(
+    one: MemoryMap, place: Place | None, name: str, cell: Rectangle, font: float, many: bool
+) -> tuple[Drawing, list[str]]:
+    """Draw a pool with its part of the plan. `many`: without room for words beside it, which are returned."""
     is_narrow = many and cell.width < MIN_CELL * font / 2
     nodes = build_plan_nodes(one, replace(place, parts={}) if place and is_narrow else place, name)
     columns = COLUMN_ENDS[count_columns(nodes)]
@@ -263,7 +271,8 @@ def draw_pool(one: MemoryMap, place: Place | None, name: str, cell: Rectangle, f
     drawing += Drawing(lines=(_outline("frame", frame.x, frame.y, frame.right, frame.ground), *lines))
     if gutter:
         drawing += write_beside(beside, frame, gutter - BESIDE, font)
-    return drawing + Drawing(texts=tuple(_write_labels(one, cell, font)))
+    left_out = [] if gutter else [f"{word} {figure}" for _, word, figure in beside]
+    return drawing + Drawing(texts=tuple(_write_labels(one, cell, font))), left_out
 
 
 def _write_above(box: Box, node: Node, font: float) -> Iterator[Text]:

@@ -44,10 +44,21 @@ from memwatch_web.pages.fit_map import FitMap, build_plan_maps, spare_of
 from memwatch_web.pages.renderer import PageServices
 
 MAX_FIELDS = 40
+# With one of these, a plan has its bytes in another way than by the shape of a transformer.
+SIZE_FIELDS = ("bytes", "weights_bytes", "denoiser")
 # More devices than these share a line with those of the same answer.
 MAX_LINES = 4
 FIT_QUERY = "memwatch_web.api.fit_query"
 IMPORT_SECONDS = 0.2
+# The required sizes of a shape, their words in the form, and an example of each.
+SHAPE_FIELDS = (
+    ("hidden_size", "hidden size", 4096),
+    ("intermediate_size", "intermediate size", 14336),
+    ("n_layers", "layers", 32),
+    ("n_heads", "heads", 32),
+    ("n_kv_heads", "KV heads", 8),
+    ("vocab_size", "vocabulary size", 32000),
+)
 # The shapes of published checkpoints, from their config.json.
 EXAMPLES = (
     ("Llama 3.2 1B", Transformer(2048, 8192, 16, 128256, 32, 8, head_dim=64, tied_embeddings=True)),
@@ -84,6 +95,15 @@ class FitForm(Struct, frozen=True):
         """Return the formats to choose from, with that of a config if it is a valid one."""
         given = self.fields.get("dtype", "")
         return NAMES if self.answered is None or not given or given in NAMES else (*NAMES, given)
+
+    @property
+    def shape(self) -> tuple[tuple[str, str, int], ...]:
+        return SHAPE_FIELDS
+
+    @property
+    def given_shape(self) -> list[str]:
+        """Return the sizes of a shape that are given."""
+        return [name for name, *_ in SHAPE_FIELDS if name in self.fields]
 
     @property
     def examples(self) -> tuple[tuple[str, str], ...]:
@@ -255,9 +275,21 @@ def build_form(fields: Mapping[str, str], snapshot: Snapshot) -> FitForm:
         return replace(found, maps=draw_answer(found, request, snapshot))
     except ValidationError as error:
         problems = [describe_error({**one, "loc": ("query", *one["loc"])}) for one in error.errors()]
-        return FitForm(fields, problem="; ".join(problems[:3]))
+        problem = "; ".join(problems[:3])
     except InvalidInputError as error:
-        return FitForm(fields, problem=f"{error}.")
+        problem = describe_missing(fields) or f"{error}."
+    return FitForm(fields, problem=problem, maps=build_plan_maps(None, snapshot, ""))
+
+
+def describe_missing(fields: Mapping[str, str]) -> str:
+    """Return what a model's shape lacks, in the words of the form. Empty if it is complete, or a size is given."""
+    if any(name in fields for name in SIZE_FIELDS):
+        return ""
+    missing = [word for name, word, _ in SHAPE_FIELDS if name not in fields]
+    if len(missing) < len(SHAPE_FIELDS):
+        return f"The shape lacks: {', '.join(missing)}." if missing else ""
+    of_what = f"The name {fields['model']} does not give" if "model" in fields else "This does not give"
+    return f"{of_what} the size of a model: load its config.json, give its shape, or give a size."
 
 
 def draw_answer(form: FitForm, request: FitRequest, snapshot: Snapshot) -> tuple[FitMap, ...]:
