@@ -14,10 +14,9 @@ from support.daemon_process import RunningDaemon, running_daemon
 
 DESKTOP, PHONES = {"width": 1440, "height": 900}, (390, 320)
 SIZES, WEIGHTS = {"11px", "13px", "16px", "22px", "40px"}, {"400", "600", "700"}
-# Of a machine whose figures are real there is no banner. At most seven entries of the timeline count.
+# Of a machine whose figures are real there is no banner.
 AS_ON_A_MACHINE = """() => {
   document.querySelector('.simulated')?.remove();
-  for (const entry of [...document.querySelectorAll('.entry')].slice(7)) entry.remove();
   return document.querySelector('main').getBoundingClientRect().bottom;
 }"""
 FONTS = """() => {

@@ -20,6 +20,8 @@ from memwatch.reporting.render import words
 from memwatch_web.pages.incident_picture import LAYOUTS, Picture, draw
 
 UNRELATED = ("start", "end")
+# An incident is one screen: more entries are folded, stalls before others, then those in the middle.
+MAX_ENTRIES, MAX_FIRST = 7, 3
 # At least this many sentences of the evidence are shown, and as many lines as the timeline has entries. A line has
 # about this many characters.
 MIN_EVIDENCE, EVIDENCE_CHARACTERS = 3, 75
@@ -38,7 +40,8 @@ class TimelineEntry(Struct, frozen=True):
 class IncidentPage(Struct, frozen=True):
     """All that the page of an incident shows. `earlier` and `later`: its neighbours in the list.
 
-    `shown`: sentences of the evidence that are not folded.
+    `folded`: entries that are shown on request, `unrelated` of them about other processes. `shown`: sentences of
+    the evidence that are not folded.
     """
 
     one: Incident
@@ -48,7 +51,8 @@ class IncidentPage(Struct, frozen=True):
     facts: tuple[Fact, ...]
     pictures: Mapping[str, Picture]
     entries: tuple[TimelineEntry, ...]
-    unrelated: tuple[TimelineEntry, ...]
+    folded: tuple[TimelineEntry, ...]
+    unrelated: int
     shown: int
     href: str
     earlier: Incident | None = None
@@ -91,6 +95,8 @@ def build_page(one: Incident, heads: Sequence[Incident]) -> IncidentPage:
     places = [number for number, head in enumerate(heads) if head.id == one.id]
     place = places[0] if places else None
     related, unrelated = split_timeline(one)
+    entries = choose_entries(related)
+    folded = [entry for entry in list_timeline(one) if entry not in entries]
     drawn = {name: draw(one, layout) for name, layout in LAYOUTS.items()}
     return IncidentPage(
         one,
@@ -99,9 +105,10 @@ def build_page(one: Incident, heads: Sequence[Incident]) -> IncidentPage:
         write_summary(one),
         tuple(list_facts(one)),
         {name: picture for name, picture in drawn.items() if picture is not None},
-        tuple(map(_build_entry, related)),
-        tuple(map(_build_entry, unrelated)),
-        count_evidence(one.evidence, len(related)),
+        tuple(map(_build_entry, entries)),
+        tuple(map(_build_entry, folded)),
+        len(unrelated),
+        count_evidence(one.evidence, len(entries) + bool(folded)),
         link_to_history(one.began, one.ended),
         heads[place + 1] if place is not None and place + 1 < len(heads) else None,
         heads[place - 1] if place else None,
@@ -131,6 +138,15 @@ def count_evidence(evidence: Sequence[str], rows: int) -> int:
 def link_to_history(began: float, ended: float | None = None) -> str:
     start, end = (words.timestamp(unix) for unix in (began - BEFORE_SECONDS, (ended or began) + AFTER_SECONDS))
     return f"history?from={start}&to={end}"
+
+
+def choose_entries(related: Sequence[Entry]) -> list[Entry]:
+    """Return the entries that are not folded, in their order."""
+    others = [entry for entry in related if entry.kind != "stall"]
+    if len(others) > MAX_ENTRIES:
+        return [*others[:MAX_FIRST], *others[MAX_FIRST - MAX_ENTRIES :]]
+    stalls = [entry for entry in related if entry.kind == "stall"][: MAX_ENTRIES - len(others)]
+    return [entry for entry in related if entry in others or entry in stalls]
 
 
 def split_timeline(one: Incident) -> tuple[list[Entry], list[Entry]]:

@@ -116,7 +116,7 @@ class Layout(Struct, frozen=True):
     @property
     def gutter(self) -> float:
         """Return the room for words beside the composition."""
-        return (15.5 if self.is_wide else 13.6) * self.font
+        return (17.0 if self.is_wide else 13.6) * self.font
 
     @property
     def beside(self) -> str:
