@@ -233,6 +233,16 @@ def test_times_are_local_and_other_days_have_a_date(browser: SharedBrowser) -> N
             expect(page.locator(".events time").last).to_have_text(text)
 
 
+def test_times_in_a_column_have_no_date_within_half_a_day(browser: SharedBrowser) -> None:
+    """Also past midnight. Later they are a date alone, which has room in the column."""
+    tokyo = {"locale": "en-GB", "timezone_id": "Asia/Tokyo"}
+    with showing(browser, Site(critical_gb10()), **tokyo) as page:
+        for day, hour, text in ((20, 20, "19:22:33"), (26, 0, "20 Nov")):
+            page.clock.set_fixed_time(datetime(2026, 11, day, hour, tzinfo=timezone.utc))
+            page.reload()
+            expect(page.locator(".event-time time").last).to_have_text(text)
+
+
 def test_hostile_names_run_no_script(browser: SharedBrowser) -> None:
     """Not even after a dozen updates."""
     with showing(browser, Site(hostile_names())) as page:

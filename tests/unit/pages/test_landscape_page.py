@@ -16,6 +16,7 @@ from memwatch.reporting.render.actions import list_actions
 from memwatch.reporting.render.landscape import Growing, Layer, Past
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.summary import find_worst
+from memwatch_web.pages.landscape_markup import describe_then
 from memwatch_web.pages.landscape_page import (
     CELL,
     LOW_CELL,
@@ -173,6 +174,41 @@ def test_past_of_a_pool_without_figures_now_is_hatched_since_the_last_one() -> N
 
         assert tower.past is not None
         assert (tower.past.stopped, tower.past.stopped_at) == (stopped, place)
+
+
+def test_use_three_minutes_ago_is_in_words_if_it_is_known() -> None:
+    snapshot = critical_gb10()
+    half = snapshot.pools[0].size_bytes * 0.5
+    for now, sizes, words_of_it in (
+        (485.0, (half, half, None), "3 min ago 50.0%"),
+        (480.0, (half, None, half), ""),
+        (540.0, (half, half, half), ""),
+    ):
+        layers = (Layer("devices", sizes), Layer("page_cache", (0.0, 0.0, 0.0)))
+        past = Past((0.0, 300.0, 600.0), 0.0, now, layers)
+        (tower,) = drawn(snapshot, Scene(pasts={"ram": past})).towers
+
+        assert describe_then(tower) == words_of_it
+    (tower,) = drawn(snapshot).towers
+    assert describe_then(tower) == ""
+
+
+def half_of(share: Share) -> int:
+    assert isinstance(share.limit_bytes, int)
+    return share.limit_bytes // 2
+
+
+def test_name_of_a_mig_instance_is_written_once() -> None:
+    """Also of one whose used half is as high as the free one."""
+    mig = next(read_frames(path_of("h100x8-mig")))
+    shares = [share for share in mig.shares if share.kind is ShareKind.MIG_INSTANCE]
+    halves = [replace(one, used_bytes=half_of(one)) if one in shares else one for one in mig.shares]
+    towers = drawn(replace(mig, shares=tuple(halves))).towers
+
+    said = [text.strong for tower in towers for text in tower.now.drawing.texts if text.strong.startswith("MIG")]
+
+    assert sorted(said) == sorted({*said})
+    assert said
 
 
 def test_past_is_thinner_and_near_every_figure() -> None:

@@ -11,9 +11,11 @@ from memwatch.core.model import Absent, Device
 from memwatch.core.snapshot import Pressure, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.memory_map import MemoryMap
-from memwatch_web.pages.landscape_page import PageLandscape
+from memwatch_web.pages.landscape_page import PageLandscape, PageTower
 
 GIB = 1 << 30
+# A time of the past whose figure is in words, and how near to it a reading is.
+THEN_SECONDS, NEAR_SECONDS = 180.0, 10.0
 BREAKS = re.compile(r"\n\s*")
 # Kinds that are drawn as a pattern of the page.
 PATTERNS = {
@@ -132,6 +134,20 @@ def _is_unified(device: Device, one: MemoryMap) -> bool:
 
 def _title(name: str, detail: str) -> Markup:
     return Markup('{} <span class="of">{}</span>').format(name, detail)
+
+
+def describe_then(one: PageTower) -> str:
+    """Return what of a pool was used THEN_SECONDS ago, or nothing if its past has no figure of about that time."""
+    past = one.past.past if one.past else None
+    if past is None or not past.times:
+        return ""
+    then = past.end - THEN_SECONDS
+    number = min(range(len(past.times)), key=lambda number: abs(past.times[number] - then))
+    sizes = [layer.sizes[number] for layer in past.layers[:-1]]
+    if abs(past.times[number] - then) > NEAR_SECONDS or None in sizes or not one.map.whole.size_bytes:
+        return ""
+    used = sum(size or 0.0 for size in sizes) / one.map.whole.size_bytes
+    return f"{words.duration(THEN_SECONDS)} ago {words.ratio(used)}"
 
 
 def device_lines(one: MemoryMap, snapshot: Snapshot) -> list[Markup]:

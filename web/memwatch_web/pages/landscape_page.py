@@ -315,7 +315,8 @@ def _write_cell(boxes: Sequence[Box]) -> Iterator[Text]:
                 if found.y - 0.1 <= box.y and box.y + box.height <= found.y + found.height + 0.1
             )
             label = whole.title.rpartition(": ")[0].rpartition(" ")[2]
-            is_larger = 2 * box.height >= whole.height
+            # Of two equal halves, the used one has the name.
+            is_larger = 2 * box.height > whole.height + (0.1 if name == "free" else -0.1)
             lines = (
                 [f"MIG {label}", *([size] if name == "used" else [])]
                 if is_larger

@@ -150,6 +150,7 @@ LANDSCAPE = (
     "area_attributes",
     "compact",
     "describe_room",
+    "describe_then",
     "device_lines",
     "gib",
     "heading",

@@ -17,13 +17,20 @@ const Times = (() => {
     return date.toDateString() === now.toDateString() ? clock(date, parts) : `${day(date, year)}, ${clock(date, parts)}`;
   }
 
+  // In a narrow column: without the date within half a day of now, else the date alone.
+  function column(date) {
+    const year = date.getFullYear() === new Date().getFullYear() ? undefined : "numeric";
+    return Math.abs(Date.now() - date) < HALF_DAY * 1000 ? clock(date, {}) : day(date, year);
+  }
+
   function localise(root) {
     for (const time of root.querySelectorAll("time")) {
       time.title = time.dateTime;
       const date = new Date(time.dateTime);
       const parts = "minutes" in time.dataset ? MINUTES : {};
       // On a page about one moment the date is in its heading.
-      time.textContent = "clock" in time.dataset ? clock(date, parts) : words(date, parts);
+      if ("column" in time.dataset) time.textContent = column(date);
+      else time.textContent = "clock" in time.dataset ? clock(date, parts) : words(date, parts);
     }
     // Words in a picture have no room for a date, unless they stand for a whole day.
     for (const word of root.querySelectorAll("[data-unix]")) word.textContent = short(Number(word.dataset.unix), word.dataset);
