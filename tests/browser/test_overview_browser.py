@@ -73,7 +73,8 @@ def test_overview_of_each_demo_is_one_screen(visited_page: Page, demo: str) -> N
     """At 1440 × 900 with the foot of the page: at its begin, its fullest moment and its end. No figure is cut."""
     frames = list(read_frames(path_of(demo)))
     fullest = max(frames, key=lambda one: sum(p.used_bytes for p in one.pools if isinstance(p.used_bytes, int)))
-    heights, cut = [], []
+    heights: list[int] = []
+    cut: list[str] = []
     for frame in (frames[0], fullest, frames[-1]):
         with visiting(visited_page, Site(frame), width=1440, height=900):
             heights.append(visited_page.evaluate("document.documentElement.scrollHeight"))

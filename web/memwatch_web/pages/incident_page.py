@@ -21,7 +21,7 @@ from memwatch_web.pages.incident_picture import LAYOUTS, Picture, draw
 
 UNRELATED = ("start", "end")
 # An incident is one screen: more entries are folded, stalls before others, then those in the middle.
-MAX_ENTRIES, MAX_FIRST = 7, 3
+MAX_ENTRIES, FIRST_ENTRIES = 7, 3
 # At least this many sentences of the evidence are shown, and as many lines as the timeline has entries. A line has
 # about this many characters.
 MIN_EVIDENCE, EVIDENCE_CHARACTERS = 3, 75
@@ -144,7 +144,7 @@ def choose_entries(related: Sequence[Entry]) -> list[Entry]:
     """Return the entries that are not folded, in their order."""
     others = [entry for entry in related if entry.kind != "stall"]
     if len(others) > MAX_ENTRIES:
-        return [*others[:MAX_FIRST], *others[MAX_FIRST - MAX_ENTRIES :]]
+        return [*others[:FIRST_ENTRIES], *others[FIRST_ENTRIES - MAX_ENTRIES :]]
     stalls = [entry for entry in related if entry.kind == "stall"][: MAX_ENTRIES - len(others)]
     return [entry for entry in related if entry in others or entry in stalls]
 
