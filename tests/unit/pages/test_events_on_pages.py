@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from memwatch.core.events import EventLog
 from memwatch.core.snapshot import Level, Pressure, Reason
+from memwatch.reporting.render.words import moment
 from memwatch_web.pages.renderer import Pages
 from support.sample_snapshots import calm_workstation
 
@@ -20,30 +21,33 @@ def text_of(page: bytes) -> str:
 
 def test_events_are_shown_newest_first() -> None:
     """Names in event texts are escaped."""
-    log = EventLog()
-    log.add(1_800_000_000.0, "level", "System RAM: OK → high (87.5% used; 8.0 GiB of 64.0 GiB available)", "ram")
-    log.add(1_800_000_012.0, "oom_kill", "OOM killer: killed <b>x</b> (7), 1.0 GiB")
+    log, calm = EventLog(), calm_workstation()
+    noon = calm.unix // 86_400 * 86_400 + 43_200
+    log.add(noon - 12.0, "level", "System RAM: OK → high (87.5% used; 8.0 GiB of 64.0 GiB available)", "ram")
+    log.add(noon, "oom_kill", "OOM killer: killed <b>x</b> (7), 1.0 GiB")
 
-    page = Pages(events=lambda: log.latest(8)).page("overview", calm_workstation())
+    page = Pages(events=lambda: log.latest(8)).page("overview", replace(calm, unix=noon + 60.0))
 
     text = text_of(page)
-    assert "08:00:12 UTC OOM killer: killed <b>x</b> (7), 1.0 GiB" in text
-    assert text.index("08:00:12 UTC") < text.index("08:00:00 UTC System RAM: OK → high (87.5% used;")
+    assert "12:00:00 UTC OOM killer: killed <b>x</b> (7), 1.0 GiB" in text
+    assert text.index("12:00:00 UTC") < text.index("11:59:48 UTC System RAM: OK → high (87.5% used;")
     assert b"<b>x" not in page
 
 
 def test_event_of_another_day_has_its_date() -> None:
+    """Half a day ago and more; a younger one has its clock, also of the day before. The title has both."""
     log = EventLog()
     calm = calm_workstation()
-    midnight = calm.unix // 86_400 * 86_400
-    log.add(midnight - 1.0, "oom_kill", "OOM killer: killed hog")
-    log.add(midnight, "started", "memwatchd started on spark-1")
+    log.add(calm.unix - 43_200.0, "oom_kill", "OOM killer: killed hog")
+    log.add(calm.unix - 43_199.0, "started", "memwatchd started on spark-1")
 
-    text = text_of(Pages(events=lambda: log.latest(8)).page("overview", calm))
+    page = Pages(events=lambda: log.latest(8)).page("overview", calm)
+    text = text_of(page)
 
-    assert "2026-11-20 23:59:59 UTC OOM killer: killed hog" in text
-    assert " 00:00:00 UTC memwatchd started" in text
-    assert "2026-11-21 00:00:00" not in text
+    before, after = (moment(calm.unix - ago) for ago in (43_200.0, 43_199.0))
+    assert f"{before[:10]} OOM killer: killed hog" in text
+    assert f"More {after[11:]} memwatchd started" in text
+    assert f'title="{before}"' in page.decode()
 
 
 def test_empty_event_list_is_a_sentence() -> None:
