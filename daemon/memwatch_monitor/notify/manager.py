@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -14,7 +14,7 @@ from memwatch.core.printable import printable
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.silences import MAX_SILENCES, Silence, current, in_force
 from memwatch.core.snapshot import Reason, Snapshot
-from memwatch.reporting.incidents.records import Incident, Told
+from memwatch.reporting.incidents.records import Incident, Told, ToldResult
 from memwatch_monitor.alert_states import Alerts
 from memwatch_monitor.alerts.notification import (
     INHIBITORS,
@@ -36,12 +36,13 @@ from memwatch_monitor.alerts.rules import FACTS, Condition
 from memwatch_monitor.alerts.state import AlertState, active_alerts, build_notification
 from memwatch_monitor.feature import Family, Feature, Tick
 from memwatch_monitor.incident_observer import IncidentObserver
+from memwatch_monitor.incidents.assemble import BEFORE_SECONDS
+from memwatch_monitor.incidents.store import RECENT_SECONDS
 from memwatch_monitor.loop import Monitor
 from memwatch_monitor.notify.channel import Sender, cut
 from memwatch_monitor.notify.outbox import NewMessage, Outbox
-from memwatch_monitor.notify.queue import Kind, ReceiverQueue
+from memwatch_monitor.notify.queue import Delivery, Kind, ReceiverQueue
 from memwatch_monitor.notify.receiver import Receiver, Subscription, close_all
-from memwatch_monitor.notify.told import update_told
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -51,6 +52,15 @@ TEST_RULE = "test"
 ENDED_SECONDS = 3600.0
 # Fraction of the shutdown time given to receivers; the rest is for the disk.
 RECEIVERS_PART = 0.75
+MAX_TOLD = 16
+# Results of deliveries that say whether a receiver got the alert. One that was superseded was never to arrive.
+RESULTS: Mapping[str, ToldResult] = {
+    "delivered": "delivered",
+    "queued": "waiting",
+    "retry": "waiting",
+    "gave_up": "failed",
+    "disabled": "failed",
+}
 
 
 class SilenceLimitError(Exception):
@@ -463,3 +473,31 @@ def build_test_notification() -> Notification:
         severity="info",
         fact=True,
     )
+
+
+# Deliveries of the alerts about an incident, for its record. Pure functions.
+
+
+def update_told(one: Incident, receivers: Iterable[tuple[str, Sequence[Delivery]]]) -> tuple[Told, ...]:
+    """Return the deliveries of an incident's record, brought up to date. `receivers`: names with their deliveries,
+    newest first. A receiver that is gone keeps what is recorded. Of more than MAX_TOLD the first ones stay, so that
+    a second call changes nothing."""
+    found = {(told.receiver, told.rule): told for told in one.told or ()}
+    for name, deliveries in receivers:
+        for told in reversed(list(_list_told(one, name, deliveries))):
+            found[told.receiver, told.rule] = told
+    return tuple(found.values())[:MAX_TOLD]
+
+
+def _list_told(one: Incident, receiver: str, deliveries: Iterable[Delivery]) -> Iterator[Told]:
+    for delivery in deliveries:
+        rule, _, rest = delivery.alert.partition(" ")
+        is_about = rest.partition(" ")[0] == one.target and delivery.kind in ("firing", "fact")
+        if is_about and delivery.result in RESULTS and _is_within(one, delivery.unix):
+            yield Told(receiver, rule, delivery.unix, RESULTS[delivery.result], delivery.failure)
+
+
+def _is_within(one: Incident, unix: float | None) -> bool:
+    if unix is None:
+        return one.ended is None
+    return one.began - BEFORE_SECONDS <= unix <= (unix if one.ended is None else one.ended + RECENT_SECONDS)

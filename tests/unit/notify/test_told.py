@@ -10,8 +10,8 @@ from memwatch.reporting.incidents.records import Entry, Told
 from memwatch.reporting.incidents.words import describe_told, list_timeline
 from memwatch_monitor.incidents.incident_json import incident_json
 from memwatch_monitor.incidents.store import pack, unpack
+from memwatch_monitor.notify.manager import MAX_TOLD, update_told
 from memwatch_monitor.notify.queue import Delivery
-from memwatch_monitor.notify.told import MAX_TOLD, update_told
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader
 from support.sample_incident import INCIDENT

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlencode
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -55,8 +54,6 @@ class Range(Struct, frozen=True):
     poll_seconds: float
 
 
-# An event is shown with this much of the past before and after it.
-AROUND_SECONDS = 300.0
 RANGES = (
     Range("10m", "10 m", 600.0, 2.0, 5.0),
     Range("1h", "1 h", 3600.0, 10.0, 5.0),
@@ -90,15 +87,6 @@ class WindowLink(Struct, frozen=True):
 
     start: float | None = None
     end: float | None = None
-
-
-def link(path: str, range_name: str, series: Sequence[str], series_slice: WindowLink) -> str:
-    query = [("range", range_name)]
-    if series:
-        query.append(("series", ",".join(series)))
-    if series_slice.start is not None and series_slice.end is not None:
-        query += [("from", timestamp(series_slice.start)), ("to", timestamp(series_slice.end))]
-    return f"{path}?{urlencode(query, safe=':,')}"
 
 
 class Moves(Struct, frozen=True):

@@ -19,7 +19,6 @@ from memwatch_web.api.history_parameters import build_file_name
 from memwatch_web.pages.charts import Annotation, Chart, Curve, Gap, build_charts, find_pool, most_telling
 from memwatch_web.pages.history_chart import ChartPicture, EventMark, draw_chart, find_edges
 from memwatch_web.pages.history_data import (
-    AROUND_SECONDS,
     MAX_STACKED,
     HistoryInput,
     Moves,
@@ -31,10 +30,10 @@ from memwatch_web.pages.history_data import (
     build_data,
     build_moves,
     find_seconds_to_full,
-    link,
     query_window,
 )
 
+AROUND_SECONDS = 300.0
 # An event may be recorded this long before or after its incident.
 LATE_SECONDS = 5.0
 # The last value is current if it is at most this number of points old.
@@ -66,6 +65,15 @@ class HistoryQuery(Struct, frozen=True):
         bounds = [("from", timestamp(window.start)), ("to", timestamp(window.end)), ("points", str(window.points))]
         query = [("series", ",".join(self.names)), *bounds]
         return "api/v1/history?" + urlencode([*query, ("format", form)] if form != "json" else query, safe=":,")
+
+
+def link(path: str, range_name: str, series: Sequence[str], series_slice: WindowLink) -> str:
+    query = [("range", range_name)]
+    if series:
+        query.append(("series", ",".join(series)))
+    if series_slice.start is not None and series_slice.end is not None:
+        query += [("from", timestamp(series_slice.start)), ("to", timestamp(series_slice.end))]
+    return f"{path}?{urlencode(query, safe=':,')}"
 
 
 class SeriesSummary(Struct, frozen=True):
