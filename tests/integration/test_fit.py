@@ -132,9 +132,9 @@ def test_connection_options_do_not_make_a_size_a_model(daemon: RunningDaemon, ur
         ("bytes=1GiB&context=" + "9" * 6000, "context"),
         (
             "bytes=900GiB&lora=8&context=5",
-            "bytes is a size, to which context, lora does not apply; leave that out, or",
+            "bytes is a size, which context, lora cannot change; leave that out, or",
         ),
-        ("bytes=1GiB&context=8192", "bytes is a size, to which context does not apply"),
+        ("bytes=1GiB&context=8192", "bytes is a size, which context cannot change"),
         (f"{SHAPE}&lora=8&optimizer=lion", "optimizer, lora: for training only; add train=true"),
     ],
 )
@@ -291,7 +291,7 @@ def test_command_accepts_sizes_and_training(daemon: RunningDaemon, tmp_path: Pat
         (["--lora", "8", "1GiB", "--train"], "which --train, --lora cannot change"),
         (
             ["./model", "--lora", "8", "--checkpointing"],
-            "--lora, --checkpointing: only for training; add",
+            "--lora, --checkpointing: for training only; add --train, or leave it out",
         ),
         ([], "takes a model, a size or --what; for example memwatch fit 20GiB"),
     ],

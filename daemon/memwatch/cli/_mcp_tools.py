@@ -34,7 +34,8 @@ READ_ONLY = ToolAnnotations(
 )
 
 MAX_ROWS, MAX_POINTS = 50, 120
-CONTEXT = PARAMETERS["context"].limits
+CONTEXT, DTYPE = PARAMETERS["context"], PARAMETERS["dtype"]
+PLAIN = Use()
 GROWTH_RANGE = "10m"
 PLACE_FIELDS = ("id", "kind", "label", "within", "size_bytes", "limit_bytes", "used_bytes", "available_bytes")
 DEVICE_FIELDS = (
@@ -118,8 +119,10 @@ class Tools:
     def will_it_fit(
         self,
         subject: Annotated[str, Field(description="20GiB, a path, or a name of a model here: ORG/NAME, NAME:TAG")],
-        context_tokens: Annotated[int, Field(ge=0, le=CONTEXT.le, description="0: the model's")] = 0,
-        dtype: Annotated[str, Field(description="of the weights: q4_k, …; empty: the file's")] = "",
+        context_tokens: Annotated[
+            int, Field(ge=0, le=CONTEXT.limits.le, description=f"{CONTEXT.describe()} 0: the model's.")
+        ] = PLAIN.context,
+        dtype: Annotated[str, Field(description=f"{DTYPE.describe()} Empty: the file's.")] = PLAIN.dtype,
     ) -> Json:
         """Tell if a model or a size fits now, on which device, and the cheapest change to make it fit.
 

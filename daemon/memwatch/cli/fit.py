@@ -47,7 +47,15 @@ from memwatch.planning.launch import ALL, ENGINES, select_engines
 from memwatch.planning.model_names import read_subject
 from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size, parse_need
 from memwatch.planning.parameters import build, walk_parameters
-from memwatch.planning.request import IMAGES, MAX_NAME, TRAINING, Use, write_request
+from memwatch.planning.request import (
+    FOR_A_SIZE,
+    IMAGES,
+    MAX_NAME,
+    Use,
+    refuse_for_size,
+    refuse_training_only,
+    write_request,
+)
 from memwatch.planning.sizes import InvalidInputError, UnknownModelError
 from memwatch.reporting.render import words as wording
 
@@ -104,7 +112,7 @@ def use_options(command: Command) -> Command:
     flag_value=ALL,
     default="",
     callback=check_engine,
-    help="Launch line of vllm, sglang, tensorrt-llm, transformers, llama.cpp or ollama. No name: all.",
+    help=f"Launch line of {', '.join([*ENGINES][:-1])} or {[*ENGINES][-1]}. No name: all.",
 )
 @click.option("--online", is_flag=True, help="Ask the hub for a name that is not here. Reads at most 1 MB.")
 @click.option("--machines", is_flag=True, help="Also check the daemon's neighbours.")
@@ -127,8 +135,8 @@ def fit(subject: str | None, url: Address | None, as_json: bool, **options: obje
     use, machine = parse_use(options), str(options["machine"])
     refuse_contradictions(subject is not None, options)
     subject = subject or ""
-    refuse_unused(subject, bool(options["train"]))
     try:
+        refuse_unused(subject, bool(options["train"]))
         context = build_context(url, as_json)
         if options["what"]:
             return show_runnable(context, use, machine, float(str(options["min_speed"] or 0)))
@@ -211,9 +219,16 @@ def measure_here(address: Address) -> int:
         return 0
 
 
-def _is_given(parameter: click.Parameter) -> bool:
-    source = click.get_current_context().get_parameter_source(str(parameter.name))
-    return source is not ParameterSource.DEFAULT
+def list_given() -> dict[str, str]:
+    """Return the options on the command line: flags by name."""
+    ctx = click.get_current_context()
+    return {
+        str(one.name): one.opts[0]
+        for one in ctx.command.params
+        if isinstance(one, click.Option)
+        and one.expose_value
+        and ctx.get_parameter_source(str(one.name)) is not ParameterSource.DEFAULT
+    }
 
 
 def refuse_contradictions(has_subject: bool, options: Mapping[str, object]) -> None:
@@ -221,11 +236,11 @@ def refuse_contradictions(has_subject: bool, options: Mapping[str, object]) -> N
     if has_subject == bool(options["what"]):
         wanted = "leave out one of them" if has_subject else "for example memwatch fit 20GiB"
         raise click.UsageError(f"memwatch fit takes a model, a size or --what; {wanted}")
-    given = [one for one in click.get_current_context().command.params if _is_given(one)]
-    others = [one.opts[0] for one in given if isinstance(one, click.Option) and one.name not in WITH_WHAT]
+    given = list_given()
+    others = [option for name, option in given.items() if name not in WITH_WHAT]
     if options["what"] and others:
         raise click.UsageError(f"{', '.join(others)}: not with --what, which tries three formats; leave that out")
-    if not str(options["machine"]).strip() and any(one.name == "machine" for one in given):
+    if not str(options["machine"]).strip() and "machine" in given:
         raise click.UsageError("--on has no machine; for example --on gb10")
     if options["min_speed"] and not options["what"]:
         raise click.UsageError("--min-speed: only with --what; add it, or leave this out")
@@ -256,27 +271,21 @@ def prepare(
     return urlencode(query, errors="replace"), note, answer, checkpoint.origin
 
 
+# Options that say where to check and how to answer.
+ANSWERING = ("url", "as_json", "machines", "machine", "what")
+
+
 def refuse_unused(subject: str, is_trained: bool) -> None:
-    """Raise UsageError for options that have no effect on the result."""
-    ctx = click.get_current_context()
-    chosen = [
-        option
-        for option in ctx.command.params
-        if isinstance(option, click.Option)
-        and option.expose_value
-        and option.name
-        not in ("url", "as_json", "machines", "machine", "what", *(("reserve",) if is_size(subject) else ()))
-        and ctx.get_parameter_source(str(option.name)) is not ParameterSource.DEFAULT
-    ]
-    flags = ", ".join(option.opts[0] for option in chosen)
-    if flags and is_size(subject):
-        raise click.UsageError(
-            f"{subject} is a size, which {flags} cannot change; use memwatch fit {subject}, or name a model, "
-            "for example memwatch fit ./Mistral-7B --context 8192"
+    """Raise InvalidInputError for options that have no effect on the result."""
+    given = list_given()
+    if is_size(subject):
+        others = [option for name, option in given.items() if name not in (*ANSWERING, *FOR_A_SIZE)]
+        remedy = (
+            f"use memwatch fit {subject}, or name a model, for example memwatch fit ./Mistral-7B --context 8192"
         )
-    flags = ", ".join(option.opts[0] for option in chosen if option.name in TRAINING)
-    if flags and not is_trained:
-        raise click.UsageError(f"{flags}: only for training; add --train")
+        refuse_for_size(subject, others, remedy)
+    if not is_trained:
+        refuse_training_only(given, flag, "--train")
 
 
 def parse_use(options: Mapping[str, object]) -> Use:

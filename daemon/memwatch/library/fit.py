@@ -23,28 +23,29 @@ from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
 from memwatch.planning.launch import select_engines
 from memwatch.planning.model_names import read_subject
 from memwatch.planning.need import is_size, parse_need
-from memwatch.planning.request import MAX_ZERO_STAGE, Use
-from memwatch.planning.sizes import InvalidInputError, parse_bytes
+from memwatch.planning.parameters import list_parameters
+from memwatch.planning.request import Use, refuse_for_size
+from memwatch.planning.sizes import parse_bytes
 from memwatch.planning.training import TrainingPlan
 
-# Options of `fit` by the field of a use with another name.
-LIBRARY_NAMES = {"batch_size": "batch"}
+# A use without options, whose defaults are those of `fit`.
+PLAIN = Use()
 
 
 def fit(
     model: str | int | Path | Checkpoint,
     *,
-    context: int = 0,
-    batch: int = 1,
-    dtype: str = "",
-    kv_dtype: str = "",
-    training: TrainingPlan | None = None,
-    offload_kv: bool = False,
-    cpu_layers: int = 0,
-    gpus: int = 0,
-    parallel: Literal["", "tensor", "pipeline"] = "",
-    zero: int = MAX_ZERO_STAGE,
-    reserve: str | int = 0,
+    context: int = PLAIN.context,
+    batch: int = PLAIN.batch_size,
+    dtype: str = PLAIN.dtype,
+    kv_dtype: str = PLAIN.kv_dtype,
+    training: TrainingPlan | None = PLAIN.training,
+    offload_kv: bool = PLAIN.offload_kv,
+    cpu_layers: int = PLAIN.cpu_layers,
+    gpus: int = PLAIN.gpus,
+    parallel: Literal["", "tensor", "pipeline"] = PLAIN.parallel,
+    zero: int = PLAIN.zero,
+    reserve: str | int = PLAIN.reserve_bytes,
     measure: bool = False,
     launch: str = "",
     online: bool = False,
@@ -82,7 +83,10 @@ def fit(
     check_flag(online, "online", example=True)
     if isinstance(model, int) or (isinstance(model, str) and is_size(model)):
         need = parse_need(model)
-        _refuse_for_size(model, use, measure=measure, launch=launch, online=online)
+        others = {"measure": measure, "launch": launch, "online": online}
+        given = [*list_changes(use), *(name for name, value in others.items() if value)]
+        remedy = 'leave that out, or name a model, for example fit("models/qwen3-8b", context=8192)'
+        refuse_for_size(str(model), given, remedy)
         return answer_size(need, str(model), read_snapshot(), left)
     if measure:
         use = replace(use, runtime_bytes=measure_context().bytes)
@@ -93,17 +97,14 @@ def _name(model: str | Path | Checkpoint) -> str:
     return model.name if isinstance(model, Checkpoint) else os.fspath(model)
 
 
-def _refuse_for_size(size: str | int, use: Use, **others: object) -> None:
-    """Raise InvalidInputError for options that are given and cannot change the answer for a size."""
-    plain = Use(reserve_bytes=use.reserve_bytes)
-    changed = [one for one in use.__struct_fields__ if getattr(use, one) != getattr(plain, one)]
-    given = [LIBRARY_NAMES.get(one, one) for one in changed] + [name for name, value in others.items() if value]
-    if given:
-        names = ", ".join(given)
-        raise InvalidInputError(
-            f"{size} is a size, which {names} cannot change; leave that out, or name a model, for example "
-            'fit("models/qwen3-8b", context=8192)'
-        )
+def list_changes(use: Use) -> list[str]:
+    """Return the options of `fit` that differ from their default and apply to models only."""
+    plain = replace(PLAIN, reserve_bytes=use.reserve_bytes)
+    return [
+        one.attribute if one.record else one.name  # the switch `train` is here a plan
+        for one in list_parameters(Use)
+        if getattr(use, one.attribute) != getattr(plain, one.attribute)
+    ]
 
 
 def _checkpoint(model: str | Path | Checkpoint, online: bool) -> Checkpoint:

@@ -80,8 +80,8 @@ class ImageUse(Struct, frozen=True):
     """Options for images. `offload`: each component ("model") or layer ("sequential") waits in System RAM until it
     is used. `attention`: without materialized scores ("sdpa"), with all, or with those of half the heads."""
 
-    width: Annotated[int, Doc("Images: width in pixels.", (1024,)), SIDE] = DEFAULT_PIXELS
-    height: Annotated[int, Doc("Images: height in pixels.", (1024,)), SIDE] = DEFAULT_PIXELS
+    width: Annotated[int, Doc("Images: width in pixels."), SIDE] = DEFAULT_PIXELS
+    height: Annotated[int, Doc("Images: height in pixels."), SIDE] = DEFAULT_PIXELS
     offload: Annotated[
         Literal["", "model", "sequential"], Doc("Images: components or layers wait in System RAM.")
     ] = ""

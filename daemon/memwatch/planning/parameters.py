@@ -69,7 +69,7 @@ class Parameter(Struct, frozen=True):
     @property
     def example(self) -> int:
         low, high = self.bounds or (0, 0)
-        return int(self.doc.examples[0]) if self.doc.examples else min(max(low, 1024), high)
+        return int(self.doc.examples[0]) if self.doc.examples else min(max(low, self.default or 1024), high)
 
     def check(self, value: object, name: str) -> None:
         """Raise InvalidInputError for a number beyond its limits, and for another word than the choices."""

@@ -5,7 +5,7 @@ The planner works with `Use` as well, and changes it to find what would fit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
@@ -38,8 +38,10 @@ class Use(Struct, frozen=True):
     empty: the better.
     """
 
-    context: Annotated[int, Doc("Context length in tokens per sequence.", (8192,)), Meta(ge=1, le=1 << 30)] = 0
-    batch_size: Annotated[int, Doc("Batch size in sequences.", (1,)), Meta(ge=1, le=1 << 20)] = field(
+    context: Annotated[
+        int, Doc("Context length in tokens per sequence.", (DEFAULT_CONTEXT,)), Meta(ge=1, le=1 << 30)
+    ] = 0
+    batch_size: Annotated[int, Doc("Batch size in sequences."), Meta(ge=1, le=1 << 20)] = field(
         default=1, name="batch"
     )
     dtype: Annotated[str, Doc("Type of the weights: bfloat16, int8, nf4, q4_k, …"), FORMAT] = ""
@@ -49,7 +51,7 @@ class Use(Struct, frozen=True):
     )
     zero: Annotated[
         int,
-        Doc("With {train}, on several GPUs: stage of ZeRO; 3 is FSDP.", (3,)),
+        Doc("With {train}, on several GPUs: stage of ZeRO; 3 is FSDP."),
         Meta(ge=0, le=MAX_ZERO_STAGE),
     ] = MAX_ZERO_STAGE
     offload_kv: Annotated[bool, Doc("KV cache in System RAM.")] = False
@@ -156,6 +158,8 @@ SHAPE = tuple(one.name for one in fields(Transformer) if one.required)
 DETAILS = tuple(one.name for one in fields(Transformer) if not one.required)
 # Parameters that apply to training only.
 TRAINING = (*(one.name for one in walk_parameters(TrainingPlan)), "zero")
+# Parameters that apply to a size.
+FOR_A_SIZE = ("bytes", "reserve", "lease")
 PIPELINE_SIZES = tuple(one.name for one in fields(Pipeline) if one.required and one.name != "denoiser")
 # Sizes that a description of a pipeline must have.
 PIPELINE_NEEDS = (
@@ -172,7 +176,9 @@ def parse_request(given: Mapping[str, Any]) -> FitRequest:
     """Build a request from the parameters that were given, which have their types. Raises InvalidInputError."""
     described = [name for name in SHAPE if given.get(name) is not None]
     if given.get("bytes") is not None and not described:
-        _refuse_all_but_bytes(given)
+        others = [name for name in PARAMETERS if name in given and name not in FOR_A_SIZE]
+        remedy = f"leave that out, or describe a model: give all of {', '.join(SHAPE)} instead of bytes"
+        refuse_for_size("bytes", others, remedy)
         return build(FitRequest, given)
     if given.get("denoiser"):
         return _parse_pipeline(given)
@@ -203,18 +209,21 @@ def _parse_pipeline(given: Mapping[str, Any]) -> FitRequest:
 
 
 def _refuse_training_options(given: Mapping[str, Any]) -> None:
-    unused = [name for name in TRAINING if given.get(name, PARAMETERS[name].default) != PARAMETERS[name].default]
-    if unused and not given.get("train"):
-        raise InvalidInputError(f"{', '.join(unused)}: for training only; add train=true, or leave it out")
+    changed = [name for name in TRAINING if given.get(name, PARAMETERS[name].default) != PARAMETERS[name].default]
+    if not given.get("train"):
+        refuse_training_only(changed, str, "train=true")
 
 
-def _refuse_all_but_bytes(given: Mapping[str, Any]) -> None:
-    others = [name for name in PARAMETERS if name in given and name not in ("bytes", "reserve", "lease")]
-    if others:
-        raise InvalidInputError(
-            f"bytes is a size, to which {', '.join(others)} does not apply; leave that out, or describe a "
-            f"model: give all of {', '.join(SHAPE)} instead of bytes"
-        )
+def refuse_training_only(names: Iterable[str], spell: Callable[[str], str], switch: str) -> None:
+    """Raise InvalidInputError for those of the given parameters that apply to training only."""
+    if unused := ", ".join(spell(name) for name in names if name in TRAINING):
+        raise InvalidInputError(f"{unused}: for training only; add {switch}, or leave it out")
+
+
+def refuse_for_size(subject: str, names: Iterable[str], remedy: str) -> None:
+    """Raise InvalidInputError for options that cannot change the answer for a size."""
+    if unused := ", ".join(names):
+        raise InvalidInputError(f"{subject} is a size, which {unused} cannot change; {remedy}")
 
 
 def choose_context(checkpoint: Checkpoint, use: Use) -> int:

@@ -23,8 +23,9 @@ from memwatch.planning.huggingface import parse_config
 from memwatch.planning.launch import ALL, ENGINES, Launches
 from memwatch.planning.need import PARTS, compute_need_here
 from memwatch.planning.number_formats import NAMES
-from memwatch.planning.parameters import write_parameters
+from memwatch.planning.parameters import Parameter, write_parameters
 from memwatch.planning.request import (
+    DESCRIBED,
     DETAILS,
     PARAMETERS,
     PIPELINE,
@@ -50,15 +51,15 @@ SIZE_FIELDS = ("bytes", "weights_bytes", "denoiser")
 MAX_LINES = 4
 FIT_QUERY = "memwatch_web.api.fit_query"
 IMPORT_SECONDS = 0.2
-# The required sizes of a shape, their words in the form, and an example of each.
-SHAPE_FIELDS = (
-    ("hidden_size", "hidden size", 4096),
-    ("intermediate_size", "intermediate size", 14336),
-    ("n_layers", "layers", 32),
-    ("n_heads", "heads", 32),
-    ("n_kv_heads", "KV heads", 8),
-    ("vocab_size", "vocabulary size", 32000),
-)
+# The required sizes of a shape, and their words in the form.
+SHAPE_FIELDS = {
+    "hidden_size": "hidden size",
+    "intermediate_size": "intermediate size",
+    "n_layers": "layers",
+    "n_heads": "heads",
+    "n_kv_heads": "KV heads",
+    "vocab_size": "vocabulary size",
+}
 # The shapes of published checkpoints, from their config.json.
 EXAMPLES = (
     ("Llama 3.2 1B", Transformer(2048, 8192, 16, 128256, 32, 8, head_dim=64, tied_embeddings=True)),
@@ -97,13 +98,21 @@ class FitForm(Struct, frozen=True):
         return NAMES if self.answered is None or not given or given in NAMES else (*NAMES, given)
 
     @property
-    def shape(self) -> tuple[tuple[str, str, int], ...]:
+    def parameters(self) -> Mapping[str, Parameter]:
+        return PARAMETERS
+
+    def plain(self, name: str) -> object:
+        """Return the default of a parameter for a model that is described by numbers."""
+        return DESCRIBED.get(name, PARAMETERS[name].default)
+
+    @property
+    def shape(self) -> Mapping[str, str]:
         return SHAPE_FIELDS
 
     @property
     def given_shape(self) -> list[str]:
         """Return the sizes of a shape that are given."""
-        return [name for name, *_ in SHAPE_FIELDS if name in self.fields]
+        return [name for name in SHAPE_FIELDS if name in self.fields]
 
     @property
     def examples(self) -> tuple[tuple[str, str], ...]:
@@ -119,14 +128,6 @@ class FitForm(Struct, frozen=True):
         """Return the given fields that the form keeps without showing them."""
         kept = ("weights_bytes", "weight_bits", "weight_scope", "unknown", "max_context", *PIPELINE)
         return [name for name in kept if self.answered and name in self.fields]
-
-    @property
-    def offloads(self) -> tuple[str, ...]:
-        return PARAMETERS["offload"].choices
-
-    @property
-    def attentions(self) -> tuple[str, ...]:
-        return PARAMETERS["attention"].choices
 
     @property
     def name(self) -> str:
@@ -285,7 +286,7 @@ def describe_missing(fields: Mapping[str, str]) -> str:
     """Return what a model's shape lacks, in the words of the form. Empty if it is complete, or a size is given."""
     if any(name in fields for name in SIZE_FIELDS):
         return ""
-    missing = [word for name, word, _ in SHAPE_FIELDS if name not in fields]
+    missing = [word for name, word in SHAPE_FIELDS.items() if name not in fields]
     if len(missing) < len(SHAPE_FIELDS):
         return f"The shape lacks: {', '.join(missing)}." if missing else ""
     of_what = f"The name {fields['model']} does not give" if "model" in fields else "This does not give"
