@@ -95,6 +95,10 @@ class GrowthWatch(Feature):
             text = f"suspected leak: {one.process.title} (PID {one.process.pid}) {one.evidence}"
             self._record("leak", text, unix=tick.now.wall)
 
+    def on_replay(self) -> None:
+        """Measure growth from the begin of the recording: its processes are not those of its end."""
+        self.tracker.clear()
+
 
 def _holds_device_memory(process: Process) -> bool:
     return any(figure != 0 for figure in process.device_bytes.values())

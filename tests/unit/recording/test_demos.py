@@ -22,9 +22,10 @@ from memwatch.reporting.recording import RecordingError, RecordingFile
 from memwatch.reporting.render.json import snapshot_json, to_bytes
 from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.neighbours.tick import MAX_BYTES, build_tick, decode_tick, encode_tick
+from memwatch_monitor.processes import GrowthWatch
 from memwatch_web.metrics.families import Exporter
 from memwatchd.recording import demos
-from memwatchd.recording.player import Player, ReplayClock, build_findings, open_recording, read_frames
+from memwatchd.recording.player import Player, ReplayClock, build_findings, open_recording, play_through, read_frames
 from memwatchd.settings.keys import section_keys
 from memwatchd.settings.schema import DEMO_BEGINS, DEMOS, Replay
 from memwatchd.wiring import open_player
@@ -270,3 +271,24 @@ def test_shipped_demos_equal_the_generated_ones(name: str) -> None:
 
     for second in (0, 100, 200, 300, 315, demo_machines.SECONDS - 1):
         assert snapshot_json(shipped[second]) == snapshot_json(generated[second]), second
+
+
+def test_growth_in_a_demo_counts_from_the_begin_of_its_round(tmp_path: Path) -> None:
+    """The processes of the last round hold what those of this one will hold later: their sizes are no past of it."""
+    frames = frames_of("dgx-spark")
+    recording = RecordingFile(tmp_path / "part.memwatch", host=frames[0].host)
+    for frame in (*frames[200:201], *frames[290:301]):
+        recording.write(to_bytes(snapshot_json(frame)))
+    recording.close()
+    clock = ReplayClock(2e9, 1e-9)
+    player = Player(open_recording(tmp_path / "part.memwatch", salvage=False), clock)
+    monitor = create_monitor(player, clock, MonitorRules(), Identity("box", "boot", simulated=True), speed=1.0)
+    player.began_again = monitor.replay_restarted
+    clock.skip(95.0)
+    play_through(monitor, player)
+    last = monitor.tick()
+
+    tracker = monitor.features.get(GrowthWatch).tracker
+    grown = {one.process.title: one.grown_bytes for one in tracker.since(tracker.boottime - 600, last.unix)}
+    assert player.rounds == 1
+    assert grown["train.py"] > 30 << 30

@@ -216,6 +216,10 @@ class GrowthTracker:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all sizes, as before the first `add`."""
         self._tracks: dict[ProcessKey, ProcessTrack] = {}
         self._processes: Sequence[Process] = ()
         self._listed: frozenset[ProcessKey] = frozenset()
