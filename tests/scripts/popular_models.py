@@ -22,7 +22,8 @@ from memwatch.planning.request import Use
 from memwatch.planning.sizes import InvalidInputError
 from support.paths import ROOT
 
-MACHINES = ("rtx4090", "gb10", "8x h200")
+# System RAM smaller than the GPU's memory: the answer is that of the GPU.
+MACHINES = ("rtx4090 + 16GiB", "gb10", "8x h200 + 64GiB")
 
 
 class Popular(Struct, frozen=True):

@@ -367,14 +367,15 @@ def _conclusion(found: Json, verdicts: Sequence[FitVerdict]) -> str:
         return f"Fits{how}: use {found['best']}."
     if split := found.get("split"):
         return f"Fits on {len(split['devices'])} GPUs, {', '.join(split['devices'])}: {split['reason']}."
-    if unknown := found.get("unknown"):  # older daemons do not send it
-        return f"Not known if it fits: {unknown[0].lower()}{unknown[1:]}"
     now = "" if found.get("on") or exceeds_totals(verdicts) else " right now"
+    answer = f"Does not fit{now}."
+    if unknown := found.get("unknown"):  # older daemons do not send it
+        answer = f"Not known if it fits: {unknown[0].lower()}{unknown[1:]}"
     if change := found.get("change"):
         beside = f" and {wording.size(change['ram_bytes'])} in System RAM" if change["ram_bytes"] else ""
         needed = wording.size(change["bytes"]) + beside
-        return f"Does not fit{now}. It would fit with {change['words']} ({change['flags']}): {needed}."
-    return f"Does not fit{now}."
+        return f"{answer} It would fit with {change['words']} ({change['flags']}): {needed}."
+    return answer
 
 
 CERTAINTY_MARKS = {"recommended": "✓", "try both": "?", "if needed": "·", "avoid": "✗"}

@@ -13,13 +13,14 @@ from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, CommandError, DaemonRe
 from memwatch.cli.tables import Json, columns
 from memwatch.core.accounting.leased import with_leases_used
 from memwatch.core.leases import OWN_LEASE, without_lease
-from memwatch.core.model import PoolKind
+from memwatch.core.model import Absent, Architecture, PoolKind
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer
 from memwatch.planning.decode_rate import figure
-from memwatch.planning.fit import CPU
+from memwatch.planning.fit import CPU, compute_fit
 from memwatch.planning.model_table import Runnable, list_runnable, list_shorter
 from memwatch.planning.named_machines import (
+    SUFFIX,
     find_bandwidth,
     is_saved_simulation,
     more_gpus_of,
@@ -35,11 +36,14 @@ from memwatch.reporting.render.fit_json import fit_json
 def show_runnable(context: ClientContext, use: Use, machine: str, min_rate: float) -> int:
     """Print the largest models of the table that fit now, and those that fit if nothing else ran."""
     if machine:
-        named = read_machine(machine)
-        _check_rates(named, min_rate)
-        if (use.offload_kv or use.cpu_layers) and not _has_ram(named):
-            raise _no_ram(machine)
-        lists, simulated = {"empty": list_runnable(named, use, min_rate)}, is_saved_simulation(machine, named)
+        snapshot = read_machine(machine)
+        _check_rates(snapshot, min_rate)
+        if (use.offload_kv or use.cpu_layers) and not _has_ram(snapshot):
+            raise InvalidInputError(
+                f"{machine}: its System RAM is not known, into which a part would move; "
+                f"{_name_ram(machine)}, or leave the option for System RAM out"
+            )
+        lists, simulated = {"empty": list_runnable(snapshot, use, min_rate)}, is_saved_simulation(machine, snapshot)
     else:
         answer = context.snapshot()
         with check_shape(context.address):
@@ -55,6 +59,8 @@ def show_runnable(context: ClientContext, use: Use, machine: str, min_rate: floa
     found |= {"simulated": True} if simulated else {}
     found["min_speed"] = min_rate or None
     code = EXIT_OK if any(lists.values()) else EXIT_FAILURE
+    if code == EXIT_FAILURE and (unknown := compute_fit(1, snapshot).unknown):
+        found["unknown"], code = unknown, EXIT_UNKNOWN
     return context.show(found, lambda: _lines(lists, found), simulated) or code
 
 
@@ -83,7 +89,11 @@ def _lines(lists: dict[str, tuple[Runnable, ...]], found: Json) -> Iterator[str]
         yield from (
             columns([_row(one, context) for one in further], right=frozenset({2}))
             if further
-            else (f"  none{' further' if known else ''}",)
+            else (
+                f"  not known: {found['unknown']}"
+                if "unknown" in found
+                else f"  none{' further' if known else ''}",
+            )
         )
         yield ""
     yield "Models of a table in this version, by parameters; tokens a second of one sequence are estimated."
@@ -113,34 +123,42 @@ def _has_ram(named: Snapshot) -> bool:
     return any(one.kind is PoolKind.SYSTEM_RAM and one.size_bytes for one in named.pools)
 
 
-def _no_ram(machine: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"{machine}: its System RAM is not known, into which a part would move; name it, for example "
-        "--on 'rtx4090 + 64GiB', or leave the option for System RAM out"
-    )
+def _name_ram(machine: str) -> str:
+    return f"name it, for example --on '{machine.partition('+')[0].strip()} + 64GiB'"
 
 
 def answer_named(machine: str, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse:
-    """Return the answer on a machine that a user names, with more of its GPUs if it does not fit on these.
-
-    Raises InvalidInputError if a part would move to System RAM of an unknown size.
-    """
+    """Return the answer on a machine that a user names, with more of its GPUs if it does not fit on these."""
     named = read_machine(machine)
-    found = _without_unnamed_ram(answer(named), named)
-    if found.need.demand.ram_bytes and not _has_ram(named):
-        raise _no_ram(machine)
+    found = answer(named)
+    if not _has_ram(named):
+        found = _without_cpu(found) if _has_nodes(named) else _with_remedy(found, machine)
     simulated = is_saved_simulation(machine, named)
     shown: dict[str, Any] = {**fit_json(found), **({"simulated": True} if simulated else {})}
-    is_no = not found.fits and not found.fit.unknown
-    return DaemonResponse({**shown, "more_gpus": _find_more(machine, answer) if is_no else None}, None, simulated)
+    return DaemonResponse(
+        {**shown, "more_gpus": None if found.fits else _find_more(machine, answer)},
+        None,
+        simulated,
+    )
 
 
-def _without_unnamed_ram(found: FitAnswer, named: Snapshot) -> FitAnswer:
-    """Leave out the CPU of a machine whose System RAM was not named: its size is not known."""
-    if _has_ram(named):
-        return found
+def _has_nodes(named: Snapshot) -> bool:
+    """Return True for several machines that share their memory with their GPUs: it is judged as that of these."""
+    return bool(named.devices) and all(one.architecture is Architecture.UNIFIED for one in named.devices)
+
+
+def _without_cpu(found: FitAnswer) -> FitAnswer:
     verdicts = tuple(one for one in found.fit.verdicts if one.device != CPU)
-    return replace(found, fit=replace(found.fit, verdicts=verdicts))
+    is_unsure = any(isinstance(one.fits, Absent) for one in verdicts)
+    return replace(found, fit=replace(found.fit, verdicts=verdicts, unknown=found.fit.unknown if is_unsure else ""))
+
+
+def _with_remedy(found: FitAnswer, machine: str) -> FitAnswer:
+    """Say how System RAM is named, if only that is missing."""
+    if not found.fit.unknown or found.need.note or machine.endswith(SUFFIX):
+        return found
+    remedy = _name_ram(machine)
+    return replace(found, fit=replace(found.fit, unknown=f"{found.fit.unknown} {remedy[0].upper()}{remedy[1:]}."))
 
 
 def _find_more(machine: str, answer: Callable[[Snapshot], FitAnswer]) -> str | None:

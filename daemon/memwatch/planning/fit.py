@@ -229,6 +229,9 @@ def _on_device(demand: Demand, device: Device, snapshot: Snapshot, reserve: int)
     if device.state != "ok":
         reason = f"{device.id} {describe_state(device)}"
         return replace(blank, spare_bytes=Absent.NOT_AVAILABLE, reason=reason)
+    own = _pools(device.allocates_from, snapshot)
+    if not all(pool.size_bytes for pool in snapshot.pools if pool.id in own):
+        return _without_size(blank, "its memory")
     on_gpu = _name_host(_judge(need, blank, find_holders(device, snapshot), reserve))
     if not demand.ram_bytes:
         return on_gpu
@@ -295,12 +298,20 @@ def _name_host(verdict: FitVerdict) -> FitVerdict:
 
 def _in_system_ram(need: int, snapshot: Snapshot, reserve: int) -> FitVerdict:
     ram = find_system_ram(snapshot.pools)
-    if ram is None:
-        reason = "no data for System RAM"
-        return FitVerdict(CPU, "CPU", Absent.NOT_AVAILABLE, *(Absent.NOT_AVAILABLE,) * 3, reason)
     whole, certain, room = read_system_ram(snapshot).room
-    blank = FitVerdict(CPU, ram.label, False, whole, room, 0, "", certain, need_bytes=need)
+    blank = FitVerdict(CPU, ram.label if ram else "CPU", False, whole, room, 0, "", certain, need_bytes=need)
+    if ram is None or not ram.size_bytes:
+        return _without_size(blank, "System RAM")
     return _judge(need, blank, _holders(snapshot, {ram.id}), reserve)
+
+
+def _without_size(blank: FitVerdict, memory: str) -> FitVerdict:
+    """Return that it is not known. A size of 0 is a figure that nothing reports: no memory has it."""
+    none = Absent.NOT_AVAILABLE
+    return replace(
+        blank, fits=none, size_bytes=none, headroom_after_reclaim_bytes=none, headroom_bytes=none, spare_bytes=none,
+        reason=f"the size of {memory} is not known",
+    )  # fmt: skip
 
 
 def _judge(need: int, blank: FitVerdict, holders: Sequence[Holder], reserve: int) -> FitVerdict:

@@ -30,7 +30,7 @@ from memwatch.planning.tables import read_table
 
 # `2x NAME + 128GiB` or `NAME x2 + 128GiB`, in lower case. A size has a unit: "ryzen ai max+ 395" is a name.
 WITH_RAM = re.compile(r"(.+?)\s*\+\s*([0-9][0-9.]*\s*[a-z]+)")
-BEFORE, BEHIND = re.compile(r"([0-9]{1,4})\s*[x×]\s*(.+)"), re.compile(r"(.+?)\s+[x×]\s*([0-9]{1,4})")
+BEFORE, BEHIND = re.compile(r"([0-9]{1,30})\s*[x×]\s*(.+)"), re.compile(r"(.+?)\s+[x×]\s*([0-9]{1,30})")
 # Parts of a product's name that users write or leave out.
 MAKERS = re.compile(r"[\s_+-]|nvidia|geforce|radeon|amd")
 SUFFIX = ".json"
@@ -101,7 +101,9 @@ def _parse(text: str) -> tuple[int, str, str]:
     if (word := known.get(shorten_name(word), shorten_name(word))) not in rows:
         raise InvalidInputError(f"{text[:40]!r} is not a machine that is known; {_suggest(word, rows)}")
     if not 1 <= count <= MAX_GPUS:
-        raise InvalidInputError(f"{text[:40]!r}: the number of GPUs is 1 to {MAX_GPUS}; for example 2x {word}")
+        raise InvalidInputError(
+            f"{text[:40]!r} has {count:,} GPUs, and a machine has 1 to {MAX_GPUS:,}; for example 2x {word}"
+        )
     return count, word, beside
 
 
@@ -128,8 +130,7 @@ def _build(text: str, row: Product, count: int, ram: int) -> Snapshot:
     """Return a machine. Several unified ones are nodes, each with its memory, of which its system takes part."""
     alone = row.unified and count == 1
     room = min(row.size_bytes - IDLE_BYTES * row.unified, row.limit_bytes or row.size_bytes)
-    label = "System RAM" if alone or ram else "System RAM, of which none is named"
-    pools = [_pool("ram", PoolKind.SYSTEM_RAM, label, row.size_bytes if alone else ram)]
+    pools = [_pool("ram", PoolKind.SYSTEM_RAM, "System RAM", row.size_bytes if alone else ram)]
     devices: list[Device] = []
     shares: list[Share] = []
     for at in range(count):

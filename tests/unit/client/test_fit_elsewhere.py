@@ -39,12 +39,12 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def test_model_that_does_not_fit_says_on_how_many_gpus_it_would(llama: str) -> None:
-    code, output = run(llama, "--on", "h100")
+    code, output = run(llama, "--on", "h100 + 64GiB")
 
     assert code == 1
-    assert f"{llama} on h100, empty: needs 134.9 GiB" in output
+    assert f"{llama} on h100 + 64GiB, empty: needs 134.9 GiB" in output
     assert "Does not fit. It would fit with 8-bit weights (--dtype int8): 71.1 GiB." in output
-    assert "It would fit on 2x h100." in output
+    assert "It would fit on 2x h100 + 64gib." in output
 
 
 def test_model_that_fits_has_an_estimated_rate(llama: str) -> None:
@@ -63,16 +63,45 @@ def test_json_has_the_rate_and_the_machine(llama: str) -> None:
     assert found["decode_rate"]["quality"] == "estimated"
 
 
-@pytest.mark.parametrize(("machine", "has_cpu"), [("2x gb10", False), ("h100", False), ("h100 + 512GiB", True)])
-def test_cpu_is_judged_only_where_its_memory_is_named(llama: str, machine: str, has_cpu: bool) -> None:
-    _, output = run(llama, "--on", machine, "--json")
+@pytest.mark.parametrize(
+    ("machine", "of_cpu", "code"),
+    [("2x gb10", [], 1), ("h100", [None], 3), ("h100 + 64GiB", [False], 1), ("h100 + 512GiB", [True], 0)],
+)
+def test_cpu_is_unknown_where_its_memory_is_not_named(machine: str, of_cpu: list[bool | None], code: int) -> None:
+    """The CPU of two GB10 has the memory of their GPUs, which is judged."""
+    found, output = run("250GiB", "--on", machine, "--json")
 
-    assert any(one["device"] == "cpu" for one in json.loads(output)["verdicts"]) is has_cpu
+    assert [one["fits"] for one in json.loads(output)["verdicts"] if one["device"] == "cpu"] == of_cpu
+    assert found == code
 
 
-def test_move_to_system_ram_of_an_unknown_size_is_refused(llama: str) -> None:
-    assert "rtx4090: its System RAM is not known" in run(llama, "--on", "rtx4090", "--offload-kv")[1]
-    assert "needs" in run(llama, "--on", "rtx4090 + 64GiB", "--offload-kv")[1]
+def test_answer_without_system_ram_says_how_it_is_named(llama: str) -> None:
+    """Beside what would fit, with fewer bits or more GPUs."""
+    code, output = run(llama, "--on", "h100")
+    moved, words = run(llama, "--on", "2x rtx4090", "--cpu-layers", "70")
+
+    assert (code, moved) == (EXIT_UNKNOWN, EXIT_UNKNOWN)
+    assert (
+        "Not known if it fits: cpu: the size of System RAM is not known. Name it, for example --on 'h100 +"
+        in output
+    )
+    assert "It would fit with 8-bit weights (--dtype int8): 71.1 GiB." in output
+    assert "It would fit on 2x h100." in output
+    assert "System RAM: the size of System RAM is not known" in words
+    assert "Name it, for example --on '2x rtx4090 + 64GiB'." in words
+
+
+def test_list_of_a_machine_without_a_known_size_is_unknown(tmp_path: Path) -> None:
+    """An empty list would be a no."""
+    path, found = tmp_path / "machine.json", critical_gb10()
+    empty = {"size_bytes": 0, "used_bytes": 0, "available_bytes": 0, "free_bytes": 0, "unattributed_bytes": 0}
+    pools = tuple(replace(one, **empty, contents=()) for one in found.pools)
+    path.write_bytes(to_bytes(snapshot_json(replace(found, pools=pools, shares=(), devices=(), processes=()))))
+    code, output = run("--what", "--on", str(path))
+
+    assert code == EXIT_UNKNOWN
+    assert "  not known: cpu: the size of System RAM is not known." in output
+    assert json.loads(run("--what", "--on", str(path), "--json")[1])["unknown"]
 
 
 def test_list_has_the_largest_models_of_each_format() -> None:

@@ -174,7 +174,9 @@ def test_more_gpus_are_of_the_same_machine() -> None:
     [
         ("rtx9999", "is not a machine that is known; for example 2x rtx4090"),
         ("", "is not a machine that is known"),
-        ("0x h100", "the number of GPUs is 1 to 1024"),
+        ("0x h100", "'0x h100' has 0 GPUs, and a machine has 1 to 1,024; for example 2x h100"),
+        ("999999 x H100", "'999999 x H100' has 999,999 GPUs, and a machine has 1 to 1,024; for example 2x h100"),
+        ("RTX 4090 x 1025", "has 1,025 GPUs, and a machine has 1 to 1,024; for example 2x rtx4090"),
         ("gb10 + 64GiB", "has one memory of 121 GiB"),
         ("h100 + 64 apples", "64 apples"),
         ("missing.json", "missing.json"),
@@ -202,11 +204,31 @@ def test_two_machines_with_one_memory_split_a_model() -> None:
 
 
 def test_without_system_ram_nothing_is_moved_there() -> None:
-    """A no, not unknown: the CPU has no memory that was named."""
+    """Unknown, not a no: the machine may have any System RAM, and a run on the CPU takes it."""
     found = answer_model(model("Llama 3 70B"), Use(), read_machine("rtx4090"))
+    moved = answer_model(model("Llama 3 8B"), Use(dtype="q8_0", offload_kv=True), read_machine("rtx4090"))
 
     assert not found.fits
-    assert found.fit.unknown == ""
+    assert found.fit.unknown == "cpu: the size of System RAM is not known."
+    assert found.change is None or "cpu" not in found.change.flags
+    assert moved.fit.unknown.startswith("gpu0: System RAM: the size of System RAM is not known")
+
+
+@pytest.mark.parametrize("machine", ["h100 + 64GiB", "gb10"])
+def test_pool_of_size_0_has_an_unknown_size(machine: str) -> None:
+    """System RAM of a machine with a GPU and without, in command, API and page; 0 is no figure of a memory."""
+    named = read_machine(machine)
+    pools = tuple(replace(one, size_bytes=0, used_bytes=0, available_bytes=0, free_bytes=0) for one in named.pools)
+    for devices in (named.devices, ()):
+        found = answer_size(1, "1B", replace(named, pools=pools, devices=devices))
+        shown = fit_json(found)
+
+        assert found.fit.verdicts[-1].reason == "the size of System RAM is not known"
+        assert all(one["fits"] is None and one["absent"]["fits"] == "not_available" for one in shown["verdicts"])
+        assert all(one["size_bytes"] is None for one in shown["verdicts"])
+        assert "cpu: the size of System RAM is not known" in shown["unknown"]
+        page = build_form({"bytes": "1MiB"}, replace(named, pools=pools, devices=devices))
+        assert page.headline == "Not known if 1MiB fits"
 
 
 @pytest.mark.parametrize(
