@@ -21,10 +21,10 @@ from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.incidents.readings import word
 from memwatch.reporting.incidents.records import Incident, Suspect, Told
 from memwatch_monitor.feature import Family, Feature, Tick
+from memwatch_monitor.incidents.assemble import build_unclean, close_cut_off
 from memwatch_monitor.incidents.gatherer import Gatherer
 from memwatch_monitor.incidents.store import IncidentLog, IncidentStore
 from memwatch_monitor.incidents.triggers import Observation
-from memwatch_monitor.incidents.unclean import build_unclean, close_cut_off
 from memwatch_monitor.loop import Monitor
 from memwatch_monitor.processes import EndedProcesses, GrowthWatch
 

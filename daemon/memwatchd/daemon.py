@@ -40,7 +40,7 @@ from memwatchd.config_keeper import ConfigKeeper
 from memwatchd.features import FEATURES, STARTED_BY_RELOADS, Reload
 from memwatchd.liveness import find_ill
 from memwatchd.sd_notify import Notifier
-from memwatchd.settings.certificates import load_certificate
+from memwatchd.settings.credentials import load_certificate
 from memwatchd.settings.diff import describe_changes
 from memwatchd.settings.load import SettingsError
 from memwatchd.settings.schema import Settings

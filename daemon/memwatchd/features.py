@@ -33,7 +33,7 @@ from memwatch_monitor.processes import EndedProcesses, GrowthWatch
 from memwatch_monitor.transitions import EventWriter
 from memwatchd.sd_notify import Notifier
 from memwatchd.settings.alerts import ReceiverSection
-from memwatchd.settings.certificates import client_context
+from memwatchd.settings.credentials import client_context
 from memwatchd.settings.endpoints import create_peers
 from memwatchd.settings.schema import Settings
 from memwatchd.state_dir import StateDir

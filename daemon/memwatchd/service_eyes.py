@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from memwatch.core.runtime.programs import find_program
 from memwatch.core.runtime.regular_file import read_regular
+from memwatchd.settings.credentials import CREDENTIALS
 from memwatchd.settings.load import DEFAULT_FILE
-from memwatchd.settings.secrets_source import CREDENTIALS
 
 UNIT, ACCOUNT = "memwatchd.service", "memwatchd"
 KEYS = ("User", "LoadCredential", "LoadCredentialEncrypted", "ImportCredential")

@@ -244,7 +244,7 @@ def build_live_settings(
     Raises SettingsError if the settings are not safe with the addresses of the start.
     """
     from memwatch_web.asgi.access import WebOptions
-    from memwatchd.settings.certificates import certificate_names
+    from memwatchd.settings.credentials import certificate_names
 
     web, cert_file = effective_web(settings.web, started.web), settings.web.tls.cert_file
     named = started.processes.top if settings.processes.metrics else 0
@@ -284,7 +284,7 @@ def build_sender(settings: Settings, web: Web, host: str) -> Sender:
 
 def build_tls_context(settings: Settings) -> ssl.SSLContext | None:
     """Return the TLS context of the listeners, None for plain HTTP."""
-    from memwatchd.settings.certificates import tls_context
+    from memwatchd.settings.credentials import tls_context
 
     tls = settings.web.tls
     return None if tls.cert_file is None else tls_context(tls.cert_file, tls.key_file, tls.client_ca_file)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memwatch.core.collectors.journal import PARSERS, KillLineTracker
 from memwatch.core.kernel_log import ServiceKill
-from memwatch.core.linux.kill_lines import PARSERS, KillLineTracker
 
 ID = "9192cb33411ff69d015a3577db136757f5b145064a1703efea3d0e12e8a64987"
 PRESSURE = "due to memory pressure for /user.slice being 51.07% > 50.00% for > 20s with reclaim activity"

@@ -13,7 +13,7 @@ from memwatch.core.linux.pstore import find_crash_records
 from memwatch.reporting.history.last_run import Sample as LastSample
 from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.history.notable_ticks import Holder, PoolUse, TargetPressure, Tick
-from memwatch_monitor.incidents.unclean import build_unclean, close_cut_off, explain_end
+from memwatch_monitor.incidents.assemble import build_unclean, close_cut_off, explain_end
 from support.sample_incident import GIB, INCIDENT
 
 

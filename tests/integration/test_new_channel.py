@@ -19,7 +19,7 @@ from memwatch_monitor.notify.http_post import PostResult
 from memwatch_monitor.notify.http_post import Password
 from memwatch.core.options import Accepts
 from memwatchd.settings import alerts
-from memwatchd.settings.secrets_source import password_from
+from memwatchd.settings.credentials import password_from
 from memwatchd.settings.keys import ContextConverter
 class FileChannel:
     kind, reminder = "file", None

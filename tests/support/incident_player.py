@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from memwatch.core.budget import Account
 from memwatch.core.collectors.base import CollectorEntry
+from memwatch.core.collectors.journal import KillLineTracker
 from memwatch.core.findings import Findings
 from memwatch.core.kernel_log import ProcessEnd
 from memwatch.core.linux.cgroup_kills import CgroupKill, CgroupKills
-from memwatch.core.linux.kill_lines import KillLineTracker
 from memwatch.core.linux.kmsg_parser import KernelLogTracker
 from memwatch.core.model import Absent, Content, Device, Pool, PoolKind, Process, Quality, Share, ShareKind
 from memwatch.core.reading.identity import Identity

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from memwatch.build_info import __version__
 from memwatch.core.http import MAX_HEADER_BYTES as MAX_HTTP_HEADER_BYTES
 from memwatch.core.http import USER_AGENT, DeadlineSocket, GetError, authority, connect, request
-from memwatch.core.linux.model_files import COMMIT, repository_folder
 from memwatch.core.runtime.regular_file import read_regular
 from memwatch.planning import gguf, safetensors
 from memwatch.planning.checkpoint import (
@@ -41,6 +40,7 @@ from memwatch.planning.checkpoint import (
     with_unknown,
 )
 from memwatch.planning.diffusion import MODEL_INDEX
+from memwatch.planning.model_file import COMMIT, repository_folder
 from memwatch.planning.sizes import InvalidInputError, UnknownModelError
 
 ENDPOINT = "https://huggingface.co"

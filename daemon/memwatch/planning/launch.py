@@ -19,7 +19,7 @@ from memwatch.planning.engines.placement import (
     place,
 )
 from memwatch.planning.fit import Fit
-from memwatch.planning.host_memory import GGUF, SAFETENSORS, file_kind
+from memwatch.planning.need import GGUF, SAFETENSORS, file_kind
 from memwatch.planning.request import Use
 from memwatch.planning.sizes import InvalidInputError, quote
 

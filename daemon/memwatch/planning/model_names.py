@@ -14,7 +14,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from memwatch.core.linux.model_files import REPOSITORY, find_snapshot, repository_folder
 from memwatch.core.linux.user_files import as_owner
 from memwatch.planning import hub
 from memwatch.planning.checkpoint import (
@@ -30,7 +29,7 @@ from memwatch.planning.checkpoint import (
 )
 from memwatch.planning.gguf import read_head
 from memwatch.planning.hub import HubName
-from memwatch.planning.model_file import ModelPath, list_files
+from memwatch.planning.model_file import REPOSITORY, ModelPath, find_snapshot, list_files, repository_folder
 from memwatch.planning.safetensors import read_object
 from memwatch.planning.sizes import InvalidInputError, UnknownModelError, parse_bytes
 

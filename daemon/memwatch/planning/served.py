@@ -22,7 +22,6 @@ from memwatch.core.engines.records import MAX_BYTES, Cache, ModelQuery, ModelSiz
 from memwatch.core.helper.bootstrap import bootstrap, die_with_parent, offer_to_oom_killer, write_all
 from memwatch.core.linux.cgroups import parse_mountinfo
 from memwatch.core.linux.files import ParseError, read_once
-from memwatch.core.linux.model_files import find_home, find_model
 from memwatch.core.linux.process_files import (
     STAT_BYTES,
     STATUS_BYTES,
@@ -37,7 +36,7 @@ from memwatch.core.model import Absent, Bytes, Quality
 from memwatch.core.printable import printable
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint, read_gguf
 from memwatch.planning.inference import compute_cached_numbers, compute_kv_cache, compute_weights, layers_of_group
-from memwatch.planning.model_file import ModelPath
+from memwatch.planning.model_file import ModelPath, find_home, find_model
 from memwatch.planning.number_formats import bits_per_cached_number
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import Transformer

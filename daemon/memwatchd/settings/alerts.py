@@ -25,6 +25,14 @@ from memwatch_monitor.notify.http_post import (
     is_on_this_machine,
 )
 from memwatch_monitor.notify.webhook import Secret, WebhookChannel
+from memwatchd.settings.credentials import (
+    AppriseService,
+    SecretContext,
+    password_from,
+    proxy_from,
+    secret_from,
+    service_from,
+)
 from memwatchd.settings.keys import (
     ON_RELOAD,
     ON_RELOAD_OF_MACHINE,
@@ -38,14 +46,6 @@ from memwatchd.settings.keys import (
     parse_tuple,
     parse_user,
     refuse_equal_names,
-)
-from memwatchd.settings.secrets_source import (
-    AppriseService,
-    SecretContext,
-    password_from,
-    proxy_from,
-    secret_from,
-    service_from,
 )
 
 FROM_FILE = '"file:/etc/memwatchd/alertmanager-secret"'

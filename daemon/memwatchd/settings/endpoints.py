@@ -17,7 +17,7 @@ from memwatch.core.engines.records import Address, EngineName
 from memwatch.core.linux.key_owner import KeyUse
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
 from memwatch_monitor.notify.http_post import Endpoint, Password, parse_password
-from memwatchd.settings.certificates import client_context
+from memwatchd.settings.credentials import REFERENCES, SecretContext, client_context, look_up, password_from
 from memwatchd.settings.keys import (
     CertificateFile,
     ContextConverter,
@@ -28,7 +28,6 @@ from memwatchd.settings.keys import (
     parse_table_name,
     parse_tuple,
 )
-from memwatchd.settings.secrets_source import REFERENCES, SecretContext, look_up, password_from
 
 if TYPE_CHECKING:
     import ssl

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from memwatch.core.options import InvalidValueError, KeyPath
 from memwatch_web.asgi.login import PasswordHash, Token
 from memwatchd.settings.alerts import CHANNELS, HttpReceiver
+from memwatchd.settings.credentials import SecretContext
 from memwatchd.settings.keys import TcpAddress, UnixAddress, parse_address
 from memwatchd.settings.load import (
     CONFIG,
@@ -35,7 +36,6 @@ from memwatchd.settings.load import (
     secret_variables,
 )
 from memwatchd.settings.schema import Given, Sections, Settings
-from memwatchd.settings.secrets_source import SecretContext
 from memwatchd.settings.validation import Checker, Mistake, Problem, describe_mistake
 from memwatchd.settings.web import Auth, Web, is_local
 from memwatchd.state_dir import read_state_file, write_state_file

@@ -12,10 +12,10 @@ from msgspec import Struct, field
 
 from memwatch.core.linux.daemon_connection import SOCKET_NAME
 from memwatch.core.options import KeyPath, Section
+from memwatchd.settings.credentials import SecretContext
 from memwatchd.settings.diff import located
 from memwatchd.settings.keys import ContextConverter, Key, from_text, is_section, section_keys, unwrap
 from memwatchd.settings.schema import Given, Sections, Settings
-from memwatchd.settings.secrets_source import SecretContext
 from memwatchd.settings.toml import ConfigFileError, TomlFile, find_line, parse_toml, read_toml
 from memwatchd.settings.validation import (
     Checker,

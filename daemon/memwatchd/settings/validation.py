@@ -20,9 +20,9 @@ from memwatch.core.options import (
     duration_text,
 )
 from memwatch.core.redaction import redact_text
+from memwatchd.settings.credentials import SecretContext
 from memwatchd.settings.keys import ContextConverter, Key, is_section, section_keys, setting_text, unwrap
 from memwatchd.settings.schema import Sections
-from memwatchd.settings.secrets_source import SecretContext
 
 AnySection = TypeVar("AnySection", bound=Section)
 

@@ -13,7 +13,7 @@ from memwatch.core.doc import Doc
 from memwatch.core.options import Accepts, Bounds, Converter, InvalidValueError, Section
 from memwatch_monitor.notify.http_post import is_on_this_machine, parse_endpoint
 from memwatch_web.asgi.login import Login, PasswordHash, Token, parse_token
-from memwatchd.settings.certificates import refuse_bad_tls
+from memwatchd.settings.credentials import SecretContext, read_reference, refuse_bad_tls, warn_public
 from memwatchd.settings.keys import (
     AT_START,
     ON_READING,
@@ -32,7 +32,6 @@ from memwatchd.settings.keys import (
     parse_tuple,
     parse_user,
 )
-from memwatchd.settings.secrets_source import SecretContext, read_reference, warn_public
 
 # Format of htpasswd -B, bcrypt and exporter-toolkit. A cost of 31 would take days.
 BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}", re.ASCII)

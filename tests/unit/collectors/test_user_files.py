@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from memwatch.core.linux.model_files import find_home, find_model
 from memwatch.core.linux.user_files import MAX_NAMES, UserFiles
 from memwatch.core.runtime.programs import MAX_LINKS
+from memwatch.planning.model_file import find_home, find_model
 
 OWNER = os.getuid()
 STRANGER = OWNER + 1

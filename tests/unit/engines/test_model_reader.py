@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from memwatch.core.engines.model_reader import (
+from memwatch.core.collectors.engines import (
     BUSY_RATIO,
     MAX_BUSY_SECONDS,
     MAX_DONE,

@@ -14,10 +14,10 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, answer_model, answer_request
 from memwatch.planning.checkpoint import describe_config
 from memwatch.planning.fit import CPU
-from memwatch.planning.host_memory import ESTIMATES, GGUF, SAFETENSORS
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.model_table import list_runnable
 from memwatch.planning.named_machines import read_machine
+from memwatch.planning.need import ESTIMATES, GGUF, SAFETENSORS
 from memwatch.planning.request import Use, write_request
 from memwatch.planning.training import TrainingPlan
 from memwatch.reporting.render.fit_json import fit_json

@@ -26,7 +26,7 @@ def calls_in(source: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("module", ["core/linux/model_files.py", *PLANNER])
+@pytest.mark.parametrize("module", PLANNER)
 def test_planner_opens_files_by_one_function(module: str) -> None:
     assert module in ONLY or not calls_in((PACKAGE / module).read_text("utf-8")) & OPENERS
 

@@ -21,7 +21,7 @@ from memwatch.reporting.history.last_run import build_unclean_shutdown
 from memwatch.reporting.history.notable_ticks import build_tick
 from memwatch.reporting.render import words
 from memwatch.reporting.render.json import snapshot_json, to_bytes
-from memwatch_monitor.incidents.unclean import explain_end
+from memwatch_monitor.incidents.assemble import explain_end
 from memwatch_web.pages.renderer import Pages
 from memwatchd.wiring import render_status
 from support.html_reader import Reader

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.options import InvalidValueError
-from memwatchd.settings.certificates import certificate_names, client_context, tls_context
+from memwatchd.settings.credentials import certificate_names, client_context, tls_context
 from support.certificates import authority, signed_by
 
 pytestmark = pytest.mark.process
