@@ -321,6 +321,7 @@ CHANNELS: dict[str, type[ReceiverSection]] = {
 }
 
 
+DEFAULTS = AlertRules()
 WithinHour = Annotated[Duration, Bounds(seconds(0), seconds(3600))]
 WithinDay = Annotated[Duration, Bounds(seconds(0), seconds(86_400))]
 
@@ -335,30 +336,32 @@ class Alerts(Section, frozen=True, kw_only=True):
             "once: an OOM kill, the last 256 MiB, a livelock, or a target that will be full within 15 "
             "seconds."
         ),
-    ] = seconds(5)
+    ] = seconds(DEFAULTS.pending_seconds)
     gpu_pending_for: Annotated[
         WithinHour, Doc("The same for dedicated GPU memory: inference servers fill it on purpose.")
-    ] = seconds(60)
+    ] = seconds(DEFAULTS.gpu_pending_seconds)
     collector_pending_for: Annotated[WithinHour, Doc("The same for a failing collector (collector.failing).")] = (
-        seconds(60)
+        seconds(DEFAULTS.collector_pending_seconds)
     )
     forecast_within: Annotated[
         Duration,
         Bounds(seconds(1), seconds(86_400)),
         Doc("Time to full at the current rate that triggers pressure.forecast, {bounds}."),
-    ] = seconds(300)
+    ] = seconds(DEFAULTS.forecast_seconds)
     resolve_after: Annotated[
         WithinDay, Doc("Time that a condition must be over before its alert resolves, {bounds} …")
-    ] = seconds(60)
-    keep_firing_for: Annotated[WithinDay, Doc("… and minimum time that an alert fires, {bounds}.")] = seconds(120)
+    ] = seconds(DEFAULTS.resolve_seconds)
+    keep_firing_for: Annotated[WithinDay, Doc("… and minimum time that an alert fires, {bounds}.")] = seconds(
+        DEFAULTS.keep_firing_seconds
+    )
     repeat_every: Annotated[
         Duration,
         Bounds(seconds(0), seconds(604_800)),
         Doc("Interval between repeated notifications of a firing alert, 0s (never) to 7d."),
-    ] = seconds(14_400)
+    ] = seconds(DEFAULTS.repeat_seconds)
     again_after: Annotated[
         WithinDay, Doc("Minimum interval between notifications of a recurring alert that is not urgent, {bounds}.")
-    ] = seconds(300)
+    ] = seconds(DEFAULTS.again_seconds)
     instance: Annotated[
         str | None,
         Converter(parse_label_value),

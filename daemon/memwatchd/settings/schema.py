@@ -12,7 +12,7 @@ from msgspec.structs import asdict, astuple, replace
 
 from memwatch.core.budget import KINDS, Kind, describe_share
 from memwatch.core.collectors import load_collectors
-from memwatch.core.collectors.base import BaseCollector
+from memwatch.core.collectors.base import BaseCollector, ScanOptions
 from memwatch.core.doc import Doc
 from memwatch.core.model import Thresholds
 from memwatch.core.options import (
@@ -32,6 +32,7 @@ from memwatch.core.options import (
 )
 from memwatch.core.pressure.rules import PressureRules, TargetRules
 from memwatch.core.processes.growth import LeakRules
+from memwatch_monitor.history.tiers import TIER_SPECS
 from memwatchd.settings.alerts import CHANNELS, Alerts, alerts_section
 from memwatchd.settings.endpoints import (
     DiscoverySection,
@@ -59,6 +60,8 @@ Demo = Literal["dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", 
 DEMOS = get_args(Demo)
 # Every demo has its model loaded then, and 20 seconds later a program begins to leak.
 DEMO_BEGINS = seconds(180)
+# Defaults are those of the records that the settings become.
+PRESSURE, LEAKS, SCAN, (FINE, MIDDLE, COARSE) = PressureRules(), LeakRules(), ScanOptions(), TIER_SPECS
 Percent = Annotated[float, Bounds(0, 100, above=True)]
 Folder = Annotated[Path, Converter(parse_folder), Accepts("an existing directory")]
 
@@ -142,19 +145,19 @@ class History(Section, frozen=True, kw_only=True):
             "Retention at full resolution, {bounds}. A value takes 10 bytes: 100 series for an hour at one "
             "sample per second take 3.6 MB."
         ),
-    ] = seconds(3600)
+    ] = seconds(FINE.seconds)
     medium_length: Annotated[
         Duration,
         Bounds(seconds(600), seconds(30 * 86_400)),
         ON_RELOAD,
         Doc("Retention at 10 s resolution, with minimum, mean and maximum, {bounds}."),
-    ] = seconds(86_400)
+    ] = seconds(MIDDLE.seconds)
     coarse_length: Annotated[
         Duration,
         Bounds(seconds(3600), seconds(366 * 86_400)),
         ON_RELOAD,
         Doc("Retention at 5 min resolution, {bounds}."),
-    ] = seconds(30 * 86_400)
+    ] = seconds(COARSE.seconds)
     disk_size: Annotated[
         Size,
         Converter(parse_size),
@@ -165,7 +168,7 @@ class History(Section, frozen=True, kw_only=True):
 
 
 PERCENTS = ("medium_percent", "high_percent", "critical_percent")
-MEDIUM, HIGH, CRITICAL = (round(100 * ratio, 1) for ratio in astuple(Thresholds()))
+MEDIUM, HIGH, CRITICAL = (round(100 * ratio, 1) for ratio in astuple(PRESSURE.thresholds))
 
 
 class Target(Section, frozen=True, kw_only=True):
@@ -214,9 +217,9 @@ class Pressure(Section, frozen=True, kw_only=True):
         float,
         Bounds(0, 20),
         Doc("A level clears only after usage has been this many percentage points below its threshold, {bounds} …"),
-    ] = 3
+    ] = round(100 * PRESSURE.clear_margin, 1)
     clear_after: Annotated[Duration, Bounds(seconds(0), seconds(3600)), Doc("… for this long, {bounds}.")] = (
-        seconds(30)
+        seconds(PRESSURE.clear_after_seconds)
     )
     targets: Annotated[
         dict[str, Target],
@@ -271,11 +274,11 @@ def refuse_disorder(percents: tuple[float, ...], whose: str, keys: tuple[KeyPath
 
 class Processes(Section, frozen=True, kw_only=True):
     top: Annotated[int, Bounds(1, 1000), AT_START, Doc("Number of processes to show, largest first, {bounds}.")] = (
-        50
+        SCAN.top
     )
     interval: Annotated[
         Duration, Bounds(seconds(1), seconds(300)), AT_START, Doc("Interval between process scans, {bounds}.")
-    ] = seconds(10)
+    ] = seconds(SCAN.period_seconds)
     metrics: Annotated[
         bool,
         ON_RELOAD,
@@ -303,7 +306,7 @@ class Processes(Section, frozen=True, kw_only=True):
         Bounds(seconds(60), seconds(604_800)),
         ON_RELOAD,
         Doc("A process that grew steadily for this long is a suspected leak, {bounds}, …"),
-    ] = seconds(3600)
+    ] = seconds(LEAKS.window_seconds)
     leak_least: Annotated[
         Size,
         Converter(parse_size),
@@ -312,7 +315,7 @@ class Processes(Section, frozen=True, kw_only=True):
             "… if it grew by at least this much, and by 10% of its size. Creates an event and a hint on the "
             "page, not an alert."
         ),
-    ] = Size(64 << 20)
+    ] = Size(LEAKS.min_bytes)
 
     @property
     def leak_rules(self) -> LeakRules:
