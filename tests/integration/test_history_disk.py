@@ -7,6 +7,7 @@ import random
 import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from support.fakes import GIB
 from support.monitors import history
 from support.paths import TESTS
 from support.store_machine import SIZE, USED, Machine
-from support.waiting import wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 
 def test_history_continues_after_a_clean_restart(tmp_path: Path) -> None:
@@ -43,6 +44,23 @@ def test_history_continues_after_a_clean_restart(tmp_path: Path) -> None:
     assert [bucket.average is None for bucket in buckets].count(True) == 1
     assert second_run.keeper.unclean_shutdown is None
     assert [kind for kind, _ in second_run.events() if kind != "level"] == ["started", "started"]
+
+
+def test_clean_stop_on_a_slow_disk_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop waits for less than a second, and leaves the files open for a writer that needs longer."""
+    machine, disk_is_ready = Machine(tmp_path / "state"), threading.Event()
+    first = machine.start()
+    first.tick(GIB)
+    append = first.keeper.files.append
+    monkeypatch.setattr(first.keeper.files, "append", lambda *record: disk_is_ready.wait() and append(*record))
+
+    first.keeper.stop(0.2)
+    disk_is_ready.set()
+    first.keeper._writer.join(MAX_WAIT_SECONDS)
+    second = machine.start()
+
+    assert second.keeper.unclean_shutdown is None
+    assert second.values() == [float(GIB)]
 
 
 def test_crash_at_low_pressure_loses_only_the_unflushed_batch(tmp_path: Path) -> None:

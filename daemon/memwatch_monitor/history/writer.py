@@ -302,7 +302,8 @@ class HistoryWriter:
             self._changed.notify_all()
         if self._writer.is_alive():
             self._writer.join(seconds)
-        self.files.stop(seconds)
+        if not self._writer.is_alive():  # else it still writes to them
+            self.files.stop(seconds)
 
     def status(self) -> FilesStatus:
         return self.files.status()
