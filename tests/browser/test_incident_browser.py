@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from support.axe import faults
 from support.browsing import SharedBrowser, opened
 from support.daemon_process import RunningDaemon, running_daemon
+from support.waiting import wait_until
 
 DESKTOP, PHONES = {"width": 1440, "height": 900}, (390, 320)
 SIZES, WEIGHTS = {"11px", "13px", "16px", "22px", "40px"}, {"400", "600", "700"}
@@ -34,6 +35,7 @@ CUT = """() => {
     return beside || box.top < frame.top - 1 || box.bottom > frame.bottom + 1;
   }).map((text) => text.textContent);
 }"""
+TYPES = "async () => (await navigator.clipboard.read()).flatMap((item) => item.types)"
 REFUSE = "() => { navigator.clipboard.write = () => Promise.reject(new Error('refused')); }"
 
 
@@ -96,10 +98,11 @@ def test_link_report_and_picture_are_copied(
         expect(page.locator("#announcement")).to_have_text("Copied")
         link = page.evaluate("navigator.clipboard.readText()")
         page.get_by_role("link", name="Copy Markdown").click()
-        page.wait_for_function("async () => (await navigator.clipboard.readText()).startsWith('# ')")
+        # A promise is true at once for `wait_for_function`.
+        wait_until(lambda: page.evaluate("navigator.clipboard.readText()") != link)
         report = page.evaluate("navigator.clipboard.readText()")
         page.get_by_role("link", name="Copy picture").click()
-        page.wait_for_function("async () => (await navigator.clipboard.read())[0].types.includes('image/png')")
+        wait_until(lambda: page.evaluate(TYPES) == ["image/png"])
         stays = page.url
 
     assert link == stays == url
