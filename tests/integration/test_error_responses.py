@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from urllib.parse import urljoin
@@ -10,7 +11,9 @@ from urllib.parse import urljoin
 import pytest
 
 from memwatch_web.asgi.problems import MAX_STEPS_UP
-from support.daemon_process import Answer, RunningDaemon, running_daemon
+from memwatch_web.asgi.routes import Route
+from memwatch_web.pages_app import PAGES
+from support.daemon_process import Answer, RunningDaemon, get, running_daemon
 from support.waiting import MAX_WAIT_SECONDS
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
@@ -57,6 +60,16 @@ def test_browser_gets_a_page(daemon: RunningDaemon, path: str, status: int, head
     assert answer.headers["vary"].lower() == "accept, accept-encoding"
     for name in ("content-security-policy", "x-content-type-options", "referrer-policy", "memwatch-simulated"):
         assert answer.headers[name] == usual.headers[name]
+
+
+@pytest.mark.parametrize("route", PAGES, ids=lambda route: f"{route.method} {route.path}")
+def test_repeated_parameter_is_refused_by_every_page(daemon: RunningDaemon, route: Route) -> None:
+    """Not only by those that read it: the last one would win silently, or the first one."""
+    path = re.sub(r"{[a-z_]+}", "1", route.path)
+    answer = get(daemon.port, f"{path}?form=wide&form=narrow", method=route.method)
+
+    assert answer.status == 422
+    assert "is given 2 times: give it once." in answer.text
 
 
 @pytest.mark.parametrize(("path", "status", "heading"), [one[:3] for one in ERRORS])

@@ -62,7 +62,6 @@ def page(name: str) -> Callable[[PageServices, Request], Awaitable[Response]]:
 async def overview(services: PageServices, request: Request) -> Response:
     """Show the overview. `range`: how much of the past, ten minutes by default."""
     pages, query = services.pages, request.query_params
-    refuse_repeated(query)
     span = find_range(query.get("range") or None, available_ranges(services.monitor.rules.tier_specs))
     shared = services.caches.get(
         ("overview", span.name), lambda _, snapshot: pages.page("overview", snapshot, span=span)
@@ -75,7 +74,6 @@ async def overview(services: PageServices, request: Request) -> Response:
 async def processes(services: PageServices, request: Request) -> Response:
     """Show the process list. The default view of each grouping is rendered once for all clients."""
     pages, query = services.pages, request.query_params
-    refuse_repeated(query)
     try:
         view = parse_view(query.get("by", "process"), query.get("sort", "-footprint"), query.get("q", ""))
     except ListQueryError as error:
@@ -123,7 +121,6 @@ def parse_stream_view(page: str, query: QueryParams) -> ListView | None:
     name, _, group = page.partition("-")
     if name != "processes":
         return None
-    refuse_repeated(query)
     try:
         return parse_view(group or "process", query.get("sort", "-footprint"), query.get("q", ""))
     except ListQueryError as error:
@@ -206,11 +203,12 @@ class SilenceRequest(Struct, frozen=True):
 
 
 def parse_silence_form(body: bytes) -> SilenceRequest:
-    """Parse the form. Raises FormError."""
+    """Parse the form. Raises FormError, and ProblemError for a field that is given twice."""
     try:
-        fields = dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=10))
+        fields = QueryParams(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=10))
     except ValueError:
         raise FormError("the body is not a UTF-8 form: send hours=8&reason=maintenance.") from None
+    refuse_repeated(fields)
     reason, event, target = (fields.get(name, "").strip() for name in ("reason", "event", "target"))
     if not 0 < len(reason) <= MAX_REASON_LENGTH:
         raise FormError(
@@ -293,6 +291,8 @@ def _serve(route: Route, services: PageServices) -> routing.Route:
     count = len(signature(route.handler).parameters)
 
     async def answer(request: Request) -> Response:
+        if route.handler is not history_page.history:  # it shows its own page with the reason
+            refuse_repeated(request.query_params)
         return await route.handler(*(services, request)[:count])
 
     return routing.Route(route.path, answer, methods=[route.method])

@@ -215,7 +215,6 @@ def test_earlier_time_shows_what_the_history_has() -> None:
         ("at=-5", 422, "before 1970"),
         ("size=1x1", 422, "use one of 1200x630, 600x315"),
         ("theme=pink", 422, "use one of light, dark"),
-        ("theme=dark&theme=light", 422, "given 2 times"),
     ],
 )
 def test_impossible_requests_are_refused_with_what_is_possible(query: str, status: int, said: str) -> None:

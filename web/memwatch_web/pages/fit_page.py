@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
 from msgspec.structs import replace
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -225,7 +226,6 @@ def group_verdicts(found: Fit) -> Iterator[Verdicts]:
 
 async def fit(services: PageServices, request: Request) -> Response:
     """Show the form and the answer to a query. Empty fields are removed from the URL by a redirect."""
-    refuse_repeated(request.query_params)
     given = request.query_params.multi_items()
     fields = {name: value for name, value in given if value}
     if len(fields) != len(given):
@@ -239,10 +239,11 @@ async def fit_config(services: PageServices, request: Request) -> Response:
     """Redirect to the query for a config.json."""
     text = (await request.body()).decode("utf-8", "replace")
     try:
-        fields = dict(parse_qsl(text, max_num_fields=MAX_FIELDS))
+        fields = QueryParams(parse_qsl(text, max_num_fields=MAX_FIELDS))
     except ValueError:
         problem = f"the form has more than {MAX_FIELDS} fields: send config only."
         return _show(services, FitForm({}, problem=problem))
+    refuse_repeated(fields)
     try:
         shape = parse_config_fields(fields.get("config", ""))
     except InvalidInputError as error:

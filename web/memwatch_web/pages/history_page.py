@@ -130,7 +130,6 @@ async def history_picture(services: PageServices, request: Request) -> Response:
 
 def parse_pool_query(past: HistoryInput, query: QueryParams, snapshot: Snapshot) -> HistoryQuery:
     """Parse `pool` and `range`. Raises ProblemError."""
-    refuse_repeated(query)
     pools = [pool.id for pool in snapshot.pools]
     wanted = query.get("pool") or (pools[0] if pools else "")
     if wanted not in pools:

@@ -18,7 +18,7 @@ from memwatch.reporting.incidents.words import Fact, list_facts, write_summary, 
 from memwatch.reporting.render.landscape import shorten, width_of
 from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.incidents.incident_json import incident_json
-from memwatch_web.asgi.problems import ProblemError, refuse_repeated
+from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.history_page import send_page
 from memwatch_web.pages.incident_picture import Layout, Picture, draw
 from memwatch_web.pages.picture import THEMES, Ink
@@ -85,7 +85,6 @@ async def picture(services: PageServices, request: Request) -> Response:
 
 def parse_theme(query: QueryParams, themes: Mapping[str, Ink] = THEMES) -> Ink:
     """Return the colours of `theme`. Raises ProblemError."""
-    refuse_repeated(query)
     wanted = query.get("theme") or next(iter(themes))
     if wanted not in themes:
         raise ProblemError(422, f"theme is {wanted[:80]!r}: use one of {', '.join(themes)}.")

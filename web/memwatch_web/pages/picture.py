@@ -29,7 +29,7 @@ from memwatch.reporting.render.landscape import (
 from memwatch.reporting.render.memory_map import GPU_MEMORY, HELD_BY_DEVICES, build_limit_maps, build_maps
 from memwatch_monitor.render.status_line import StatusLine, Use, build_status_line
 from memwatch_web.api.history_parameters import instant
-from memwatch_web.asgi.problems import ProblemError, refuse_repeated
+from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.static_files import VARY, accepts_gzip
 from memwatch_web.pages.history_data import HistoryInput, available_ranges, find_range
 from memwatch_web.pages.history_page import GZIP_LEVEL, PAGE_SECONDS, SERIES_OF_A_POOL, build_input
@@ -231,7 +231,6 @@ async def picture(services: PageServices, request: Request) -> Response:
 async def landscape(services: PageServices, request: Request) -> Response:
     """Return the landscape and the holders at the time `at`, for the overview, which shows them in place of now."""
     snapshot, past, query = services.current(), build_input(services.monitor), request.query_params
-    refuse_repeated(query)
     span = find_range(query.get("range") or None, available_ranges(past.tiers))
     at = min(instant("at", query.get("at") or None, snapshot.unix), snapshot.unix)
     zipped = accepts_gzip(request)
@@ -251,7 +250,6 @@ async def landscape(services: PageServices, request: Request) -> Response:
 
 def parse_query(query: QueryParams, snapshot: Snapshot) -> PictureQuery:
     """Parse `at`, `size` and `theme`. Raises ProblemError."""
-    refuse_repeated(query)
     form = FORMS[_choose("size", query.get("size") or next(iter(FORMS)), FORMS)]
     ink = THEMES[_choose("theme", query.get("theme") or next(iter(THEMES)), THEMES)]
     at, now, grain = instant("at", query.get("at") or None, snapshot.unix), snapshot.unix, snapshot.interval_seconds
