@@ -13,7 +13,7 @@ from memwatch.core.model import Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.actions import list_actions
-from memwatch.reporting.render.landscape import Growing, Layer, Past
+from memwatch.reporting.render.landscape import Block, Growing, Layer, Past, Rectangle, write_gutter
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.summary import find_worst
 from memwatch_web.pages.landscape_markup import describe_then
@@ -280,3 +280,22 @@ def test_level_of_a_mig_instance_colours_what_it_uses() -> None:
     assert "level-critical" in str(pool["class"])
     assert any(attrs.get("class") == "b-level-critical" for _, attrs in page.tags)
     assert isinstance(one, Share)
+
+
+@pytest.mark.parametrize("name", ["jetson-orin", "strix-halo", "macbook"])
+def test_no_name_beside_a_tower_is_cut(name: str) -> None:
+    for frame in list(read_frames(path_of(name)))[::60]:
+        cut = [text.plain + text.strong for tower in drawn(frame).towers for text in tower.now.drawing.texts]
+
+        assert [text for text in cut if "…" in text] == []
+
+
+def test_figure_without_room_beside_its_name_is_below_it() -> None:
+    """Else the name would be cut for it."""
+    frame = Rectangle(0.0, 0.0, 100.0, 300.0)
+    name, figure = "other in a long place", "1,023.1 MiB"
+    folded, _ = write_gutter([Block(150.0, ((name, figure),))], frame, 190.0, 11.0, 20.0)
+    short, _ = write_gutter([Block(150.0, (("other", figure),))], frame, 190.0, 11.0, 20.0)
+
+    assert [(text.plain, text.strong) for text in folded.texts] == [(name, ""), ("", figure)]
+    assert [(text.plain, text.strong) for text in short.texts] == [("other ", figure)]

@@ -203,7 +203,7 @@ def _build_shares(family: Node, shares: Sequence[Bracket], inside: Sequence[Node
         )
         named = tuple(node for node in inside if _is_named(node) and _find_share(node, [found]) is found)
         yield (
-            replace(share, inside=(*named, *_build_rest(share, named, f"other in {share.name}")))
+            replace(share, inside=(*named, *_build_rest(share, named, f"other in {share.name.split()[0]}")))
             if named
             else share
         )
@@ -478,7 +478,8 @@ def write_gutter(
     They begin `above` the frame at most. Those that do not fit one below the other are left out, the longest first.
     """
     step = LINE_HEIGHT * font
-    ordered = sorted(blocks, key=lambda block: block.y)
+    start, width = frame.right + BESIDE * font, gutter - (BESIDE + 0.09) * font
+    ordered = sorted((_fold(block, width, font) for block in blocks), key=lambda block: block.y)
     room = frame.height + above + 0.36 * font
     while ordered and sum(len(block.lines) for block in ordered) * step > room:
         ordered.remove(max(ordered, key=lambda block: (len(block.lines), bool(block.lines[0][0]))))
@@ -489,7 +490,6 @@ def write_gutter(
     texts: list[Text] = []
     lines: list[Line] = []
     links: list[Link] = []
-    start, width = frame.right + BESIDE * font, gutter - (BESIDE + 0.09) * font
     places = iter(spread(wanted, step, frame.y - above, frame.ground))
     for block in ordered:
         for row, (plain, strong) in enumerate(block.lines):
@@ -506,6 +506,15 @@ def write_gutter(
             text = f"{word} " if word and strong else word
             texts.append(Text(start, at + 0.36 * font, text, strong, kind=kind))
     return Drawing((), (), tuple(lines), tuple(texts)), tuple(links)
+
+
+def _fold(block: Block, width: float, font: float) -> Block:
+    """Give figures that do not fit beside their name a line below it: no name is cut for them."""
+    lines: list[tuple[str, str]] = []
+    for plain, strong in block.lines:
+        is_wide = width_of(plain, font) + width_of(f" {strong}", font, strong=True) > width
+        lines += [(plain, ""), ("", strong)] if plain and strong and is_wide else [(plain, strong)]
+    return replace(block, lines=tuple(lines))
 
 
 def _draw_leader(block: Block, right: float, middle: float, first: float, font: float) -> Iterator[Line]:
