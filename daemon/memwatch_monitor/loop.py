@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from memwatch.core.budget import Budgets
@@ -19,7 +21,7 @@ from memwatch.core.reading.schedule import next_due, suspended_seconds
 from memwatch.core.reading.self_usage import SelfUsageReader
 from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.feature import Features, MonitorRules, Tick
-from memwatch_monitor.pacing import Pacing
+from memwatch_monitor.pacing import Pacing, find_free
 from memwatch_monitor.publisher import Publisher
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -29,6 +31,7 @@ class Monitor:
     """The sampling loop. `latest` is the last finished snapshot; any thread may read it.
 
     `speed`: playback speed of a recording. None on a machine: ticks are then faster near exhaustion.
+    `sees_reclaim`: a PSI trigger ends a wait within 0.2 s after reclaim has begun.
     """
 
     def __init__(
@@ -43,7 +46,9 @@ class Monitor:
         self_usage: SelfUsageReader | None = None,
         budgets: Budgets | None = None,
         accounts: Accounts | None = None,
+        sees_reclaim: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._sees_reclaim = sees_reclaim
         self.budgets: Budgets = budgets or Budgets(clock.monotonic)
         self.accounts: Accounts = accounts or Accounts(Path("/"))
         self.events: EventLog = EventLog(budget=self.budgets["marks"])
@@ -113,7 +118,8 @@ class Monitor:
         snapshot = reading.snapshot
         self._pacing.is_waiting = reading.awaits_kill
         live = snapshot.pressure if self._speed is None else ()
-        self._pacing.on_pressure(live, now.monotonic, rules.interval_seconds, rules.pressure)
+        unseen = find_free(snapshot.pools) if self._sees_reclaim() else math.inf
+        self._pacing.on_pressure(live, now.monotonic, rules.interval_seconds, rules.pressure, unseen)
         self._sampler.set_fast(self._pacing.is_restless)
         missed, self._missed = self._missed, []
         features.call(

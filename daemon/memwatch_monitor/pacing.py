@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from memwatch.core.model import Absent
+from memwatch.core.model import Absent, Pool
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.reading.schedule import FAST_KINDS, FAST_SECONDS, SLOW_RATIO, Pace, needs_fast_ticks, next_pace
 from memwatch.core.snapshot import Level, Pressure
@@ -33,6 +33,15 @@ MIN_MOVE_RATIO = 1 / 1024
 # A fall that is seen after a longer pause may have begun at its end: it counts as one of this duration.
 MAX_FALL_SECONDS = 0.1
 MIN_FALL_SECONDS = 0.005
+# The fastest fall of all recorded machines, as a fraction of the size per second: 14.2 GiB/s of 121.7 GiB
+# (dgx-spark-playbooks#116). Next are 2.9 of 32, 0.5 of 8 and 11.8 of 866 GiB/s; small machines get a lower limit.
+MAX_FALL_RATIO, MIN_MAX_FALL_BYTES = 0.117, 2 << 30
+# At rest, at least this part of the available memory is left at the reading that sees a fall. A steady collapse is
+# critical only when it has lost more (`LASTS_RATIO` in the forecast).
+SEEN_RATIO = 0.5
+# From the start of reclaim to the event of a PSI trigger with a window of 1 s: 70 ms of stalls, and up to 100 ms
+# until the kernel adds them up (kswapd's work counts as a stall: mm/vmscan.c, psi.c).
+TRIGGER_SECONDS = 0.2
 DEFAULT_RULES = PressureRules()
 RAM = "ram"
 
@@ -59,6 +68,20 @@ def remaining(available_bytes: int, min_move: float, above_threshold_bytes: floa
     if above_threshold_bytes < margin:
         margin = max(1.0, above_threshold_bytes)
     return Remaining(available_bytes, min_move, above_threshold_bytes, margin)
+
+
+def seconds_at_rest(size_bytes: float, available_bytes: int, free_bytes: float = math.inf) -> float:
+    """Return the seconds between two readings of a target that does not move: 0.1 to 1.
+
+    At the fastest fall, half of the available bytes are left after this time. `free_bytes`: those that may go
+    before a PSI trigger wakes the loop; infinite without one. A second is an exact multiple, so ticks stay on time.
+    """
+    fastest = max(MAX_FALL_RATIO * size_bytes, MIN_MAX_FALL_BYTES)
+    unseen = SEEN_RATIO * available_bytes
+    if free_bytes + TRIGGER_SECONDS * fastest <= unseen:
+        return STILL_SECONDS
+    readings = math.ceil(STILL_SECONDS * fastest / unseen) if unseen > 0 else math.inf
+    return max(STILL_SECONDS / readings, FAST_SECONDS)
 
 
 class FallRate:
@@ -100,6 +123,7 @@ class Pacing:
         self.is_waiting: bool = False
         self._soonest = MIN_SECONDS
         self._max_age = 0.0
+        self._rest_seconds = FAST_SECONDS
         self._ram: tuple[FallRate, Remaining] | None = None
         self._min_move = self._margin = 0.0
         self._fall_rates: dict[str, FallRate] = {}
@@ -109,9 +133,17 @@ class Pacing:
         self._moved_at = -math.inf
 
     def on_pressure(
-        self, pressure: Sequence[Pressure], now: float, usual: float, rules: PressureRules = DEFAULT_RULES
+        self,
+        pressure: Sequence[Pressure],
+        now: float,
+        usual: float,
+        rules: PressureRules = DEFAULT_RULES,
+        free_bytes: float = math.inf,
     ) -> None:
-        """Update the pace during a tick. `usual`: seconds between two ticks at the usual pace."""
+        """Update the pace during a tick. `usual`: seconds between two ticks at the usual pace.
+
+        `free_bytes`: what may go of System RAM before a PSI trigger reports reclaim; infinite without a trigger.
+        """
         self._keep(next_pace(self.pace, pressure, now), now, usual)
         states = find_remaining(pressure, rules)
         self._update_rates(now, states)
@@ -121,6 +153,8 @@ class Pacing:
         if near and has_moved(self._moved, near):
             self._moved, self._moved_at = near, now
         self.is_restless = self.pace.fast and now - self._moved_at < RESTLESS_SECONDS
+        is_at_rest = not self.is_restless and self._max_age == STILL_SECONDS
+        self._rest_seconds = self._find_rest(near, free_bytes) if is_at_rest else FAST_SECONDS
 
     def _set_limits(self, targets: Mapping[str, Remaining]) -> None:
         """Set the least fall that needs a tick. Loops take half the time of `min` for one or two targets."""
@@ -129,6 +163,15 @@ class Pacing:
             min_move = one.min_move if one.min_move < min_move else min_move
             margin = one.margin_bytes if one.margin_bytes < margin else margin
         self._min_move, self._margin = min_move, margin
+
+    def _find_rest(self, near: Mapping[str, Remaining], free_bytes: float) -> float:
+        unseen = {name: free_bytes if name == RAM else math.inf for name in near}
+        return min(
+            [
+                seconds_at_rest(one.min_move / MIN_MOVE_RATIO, one.available_bytes, unseen[name])
+                for name, one in near.items()
+            ]
+        )
 
     def _find_near(self, pressure: Sequence[Pressure], states: Mapping[str, Remaining]) -> Mapping[str, Remaining]:
         """Return the targets near exhaustion. If nothing but their use speaks for fast ticks, they may be older."""
@@ -144,18 +187,19 @@ class Pacing:
 
     def on_stall(self, now: float, usual: float) -> None:
         """Switch to fast ticks: a PSI trigger fired."""
+        self._moved_at = now
         self._keep(next_pace(self.pace, (), now, stalled=True), now, usual)
 
     def interval(self, usual: float) -> float:
         """Return the seconds until memory must be read again. A fall shortens them."""
-        usual = min(FAST_SECONDS, usual) if self.is_waiting else usual
-        return min(self.pace.interval(usual), max(self._soonest, self._seconds_to_margin))
+        rest = FAST_SECONDS if self.is_waiting else self._rest_seconds if self.pace.fast else usual
+        return min(rest, usual, max(self._soonest, self._seconds_to_margin))
 
     def is_still(self, now: float, usual: float, moved_bytes: Callable[[], float]) -> bool:
         """Check that no tick is needed now: the last is recent, and nothing moved since.
 
-        A server that holds 90% of its memory all day costs little more than at one tick a second this way. If use
-        is not the only signal, the last tick is a tenth of a second old at most. `moved_bytes`: fall of System RAM.
+        If use is not the only signal, the last tick is a tenth of a second old at most. `moved_bytes`: fall of
+        System RAM.
         """
         if self.ticked_at is None:
             return False
@@ -207,6 +251,13 @@ def find_remaining(pressure: Iterable[Pressure], rules: PressureRules) -> dict[s
         if one.kind in FAST_KINDS and isinstance(size, int) and isinstance(left, int):
             states[one.target] = remaining(left, MIN_MOVE_RATIO * size, count_above_threshold(one, left, rules))
     return states
+
+
+def find_free(pools: Iterable[Pool]) -> float:
+    """Return the free bytes of System RAM, which go without reclaim; infinity if unknown."""
+    return next(
+        (one.free_bytes for one in pools if one.id == RAM and not isinstance(one.free_bytes, Absent)), math.inf
+    )
 
 
 def count_above_threshold(verdict: Pressure, left: int, rules: PressureRules) -> float:

@@ -103,7 +103,8 @@ class Daemon:
         sampler = Sampler(listed, clock)
         ends = ProcessEnds(accounts=self.accounts) if roots.procfs == Roots().procfs else None
         own = OwnPressure(os.environ, trim_heap)
-        watches = PsiTrigger(roots.procfs / "pressure/memory"), MemoryEvents(roots), own, *([ends] if ends else ())
+        stalls = PsiTrigger(roots.procfs / "pressure/memory")
+        watches = stalls, MemoryEvents(roots), own, *([ends] if ends else ())
         wakeups = Wakeups(watches, sampler.watches, sampler.hurry)
         identity, reports = (
             read_identity(roots),
@@ -119,6 +120,7 @@ class Daemon:
             reports=reports,
             budgets=self.budgets,
             accounts=self.accounts,
+            sees_reclaim=stalls.is_prompt,
         )
         return monitor, sampler
 

@@ -1,4 +1,4 @@
-"""Pacing near memory exhaustion: ten checks a second, and a tick when a check sees memory move."""
+"""Pacing near memory exhaustion: up to ten checks a second, and a tick when a check sees memory move."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Machine:
 
 
 def test_still_memory_is_ticked_once_a_second(tmp_path: Path) -> None:
-    """A machine that is constantly 64 % full is checked ten times a second and judged once."""
+    """A machine that has just become 64 % full is checked ten times a second and judged once."""
     gaps = Machine(tmp_path).run(60)
 
     assert gaps == [1.0] * 5

@@ -18,7 +18,7 @@ from support.calibration import COLD_SECONDS, seconds_of_work, slowness
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from support.paths import MACHINES
 
-# 64 % used, so that memory is checked ten times a second.
+# 64 % used, so that memory is checked ten times a second while it moves.
 MACHINE = MACHINES / "gb10"
 MOVING_BUDGET, STILL_BUDGET = 0.02, 0.006
 WINDOW_SECONDS = 1.5

@@ -193,6 +193,10 @@ class PsiTrigger:
         self._waited_before: float | None = None
         self.event_file: int = self._arm(path)
 
+    def is_prompt(self) -> bool:
+        """Return True if the kernel adds stalls up ten times a second: with a window of 1 s, not of 2 s (psi.c)."""
+        return self.window_seconds == 1
+
     def read_event(self, happened: int) -> Wake:
         if happened & (select.POLLERR | select.POLLNVAL):
             self.close()

@@ -43,7 +43,8 @@ def wall_jump_seconds(before: Moment, now: Moment) -> float:
     return jump if abs(jump) >= WALL_JUMP_SECONDS else 0.0
 
 
-# Near exhaustion, sampling is faster: ten times a second above FAST_RATIO, until use is below SLOW_RATIO.
+# Near exhaustion, sampling is faster: ten times a second above FAST_RATIO while memory moves, until use is below
+# SLOW_RATIO.
 FAST_SECONDS = 0.1
 FAST_RATIO, SLOW_RATIO = 0.60, 0.57
 FAST_FULL_SECONDS = 60.0
