@@ -1,0 +1,159 @@
+"""Records of the guardian: the state of the machine that its rules judge, its limits, and a decision."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from memwatch.core.model import Absent, PoolKind, Words
+from memwatch.core.snapshot import Level
+
+# In the order in which they are taken, the mildest first.
+StepName = Literal["hook", "engine", "reclaim", "sigterm", "sigkill"]
+MatchKind = Literal["unit", "user", "command", "container"]
+
+
+class Match(Struct, frozen=True):
+    """A glob pattern for one property of a process, such as `unit:ollama*.service`."""
+
+    kind: MatchKind
+    pattern: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.pattern}"
+
+
+class PoolState(Struct, frozen=True):
+    """A pool now. At `critical_bytes` or less available it is critical by use.
+
+    `evidence`: codes of the signals of the pool itself for its level, as in `Reason.signal`. `seconds_to_full` at
+    the current rate; None if it does not fill up.
+    """
+
+    id: str
+    kind: PoolKind
+    size_bytes: int
+    available_bytes: int
+    critical_bytes: int
+    level: Level
+    evidence: tuple[str, ...] = ()
+    seconds_to_full: float | None = None
+
+
+class Candidate(Struct, frozen=True):
+    """A process that may have to end. None: it has no such property; Absent: that is not known.
+
+    `start_time`: seconds since the Unix epoch. `footprint_bytes`: bytes of System RAM that it holds, at least, with
+    `device_bytes`, which no kernel counter of processes contains. `device_age_seconds`: age of these; infinite if
+    they were never read. `growth_bytes_per_second`: of the footprint; None if it was read only once.
+    `commands`: its name, and its script if it is an interpreter. `slice`: the slices of its cgroup.
+    """
+
+    pid: int
+    start_time: float
+    name: str
+    footprint_bytes: int
+    device_bytes: int
+    device_age_seconds: float
+    growth_bytes_per_second: float | None = None
+    commands: tuple[str, ...] = ()
+    user: Words = Absent.NOT_AVAILABLE
+    unit: Words | None = Absent.NOT_AVAILABLE
+    container: Words | None = Absent.NOT_AVAILABLE
+    cgroup: Words = Absent.NOT_AVAILABLE
+    slice: Words = Absent.NOT_AVAILABLE
+    visible: bool = True
+    kernel_thread: bool = False
+    engine: bool = False
+
+    @property
+    def key(self) -> ProcessKey:
+        return ProcessKey(self.pid, self.start_time)
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} ({self.pid})"
+
+
+class ProcessKey(NamedTuple):
+    """Identity of a process: the number alone may be reused."""
+
+    pid: int
+    start_time: float
+
+
+class State(Struct, frozen=True):
+    """The machine now. `now` and `read_at`, the time when the pools were read, are monotonic seconds.
+
+    `own_pids`: processes of the guardian and of the daemon.
+    """
+
+    now: float
+    read_at: float
+    pools: tuple[PoolState, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    own_pids: frozenset[int] = frozenset()
+
+
+class Limits(Struct, frozen=True):
+    """The limits that the operator sets. `avoid` is taken last, `never` is never taken. Times are seconds.
+
+    A time of 0 leaves out that step.
+    `other_slices`: a victim may be outside the slice of the process that causes the shortage.
+    """
+
+    prefer: tuple[Match, ...] = ()
+    avoid: tuple[Match, ...] = ()
+    never: tuple[Match, ...] = ()
+    other_slices: bool = False
+    has_hook: bool = False
+    hook_seconds: float = 5.0
+    engine_seconds: float = 5.0
+    reclaim_seconds: float = 2.0
+    sigterm_seconds: float = 5.0
+    sigkill_seconds: float = 5.0
+
+
+class Step(NamedTuple):
+    """One attempt to free memory, and how long its effect is waited for."""
+
+    name: StepName
+    seconds: float
+
+
+class Refusal(NamedTuple):
+    """A process that may not or need not end, and why."""
+
+    candidate: Candidate
+    why: str
+
+
+class Past(Struct, frozen=True):
+    """Result of earlier calls of the rules.
+
+    `first_seen` and `last_seen`: when the evidence was first and last seen without a gap. `acted_at`: when the last
+    action ended. `tried`: processes that did not end on SIGKILL.
+    """
+
+    first_seen: float | None = None
+    last_seen: float | None = None
+    acted_at: float | None = None
+    tried: frozenset[ProcessKey] = frozenset()
+
+    def after_action(self, now: float, remains: ProcessKey | None = None) -> Past:
+        """Forget the evidence, so that it has to be seen again. `remains`: the victim, if it did not end."""
+        return Past(acted_at=now, tried=self.tried | {remains} if remains else self.tried)
+
+
+class Decision(Struct, frozen=True):
+    """Do nothing, wait for a second reading, or act on one victim by these steps. `reason` is a sentence.
+
+    `refused`: processes that were looked at before the victim, largest cause first.
+    """
+
+    kind: Literal["nothing", "wait", "act"]
+    reason: str
+    victim: Candidate | None = None
+    steps: tuple[Step, ...] = ()
+    refused: tuple[Refusal, ...] = ()

@@ -1,0 +1,275 @@
+"""Rules of the guardian: from the state of the machine to a decision. Pure functions.
+
+1. Only System RAM counts, only at the level critical, and only while its own figures show it: less is available
+   than the critical threshold leaves, and it fills up within a minute, is at its floor, or its tasks stall. A kill,
+   an error of a driver or a forecast alone is no reason.
+2. Two readings must agree, at most 3 s apart. A reading older than 1 s is no evidence.
+3. The cause is the process that grows fastest, and if none grows, the largest. Memory of devices counts.
+4. The victim is the first of the same slice that may end: `prefer` first, `avoid` last, then as in rule 3. It must
+   free enough to leave the level. Device bytes older than 5 s are no evidence: then there is no victim.
+5. Never: pid 1, kernel threads, the guardian, the daemon, logins and session managers, container runtimes, and
+   what the operator lists in `never`, also where it is not known whether a process is in that list.
+6. Each step takes at most a quarter of the time to full. Below 2 s only SIGKILL is left.
+7. After an action the evidence must be seen twice again before there is another victim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from math import inf
+
+from memwatch.core import units
+from memwatch.core.model import Absent, PoolKind
+from memwatch.core.snapshot import Level
+from memwatchd.guardian.records import (
+    Candidate,
+    Decision,
+    Limits,
+    Match,
+    Past,
+    PoolState,
+    Refusal,
+    State,
+    Step,
+    StepName,
+)
+
+# Signals of the pool itself that show a measured shortage, and those that show that it gets worse or hurts already.
+SHORT = frozenset({"util", "floor"})
+URGENT = frozenset({"floor", "psi_full", "livelock", "swap"})
+URGENT_SECONDS = 60.0
+# Two readings that confirm each other are at least and at most this far apart. The first time is a tenth of the
+# forecast, within these limits.
+MIN_CONFIRM_SECONDS, MAX_CONFIRM_SECONDS, MAX_GAP_SECONDS = 0.05, 0.5, 3.0
+MAX_READING_SECONDS = 1.0
+MAX_DEVICE_SECONDS = 5.0
+# Slower growth decides nothing: other processes allocate and free as much while they work.
+MIN_GROWTH = 1 << 20
+FORECAST_SHARE, SIGKILL_ONLY_SECONDS = 4.0, 2.0
+
+# Their end would lock out the operator, end the sessions of all users, or stop all containers.
+PROTECTED_NAMES = (
+    *("systemd", "systemd-*", "(sd-pam)", "(sd-*", "init", "dumb-init", "tini", "runit", "s6-*", "openrc*"),
+    *("sshd", "sshd-*", "sshd:*", "dropbear", "tailscaled"),
+    *("dbus-daemon", "dbus-broker", "dbus-broker-*", "polkitd", "elogind*"),
+    *("login", "getty", "agetty", "mingetty", "su", "sudo"),
+    *("gdm*", "sddm*", "lightdm*", "lxdm*", "xdm", "ly", "greetd", "display-manager"),
+    *(
+        "Xorg",
+        "X",
+        "Xwayland",
+        "gnome-shell",
+        "gnome-session*",
+        "kwin_*",
+        "plasmashell",
+        "ksmserver",
+        "sway",
+        "weston",
+    ),
+    *(
+        "containerd",
+        "containerd-shim*",
+        "dockerd",
+        "docker-init",
+        "docker-proxy",
+        "conmon",
+        "runc",
+        "crun",
+        "kubelet",
+    ),
+    *("memwatchd", "memwatchd:*", "memwatch-guard*", "memwatchd-guard*"),
+)
+PROTECTED_UNITS = (
+    *("init.scope", "ssh.service", "sshd.service", "ssh@*.service", "sshd@*.service", "systemd-*.service"),
+    *("dbus.service", "dbus-broker.service", "getty@*.service", "serial-getty@*.service", "console-getty.service"),
+    *("display-manager.service", "gdm*.service", "sddm.service", "lightdm.service", "elogind.service"),
+    *("docker.service", "containerd.service", "kubelet.service", "memwatchd*.service"),
+)
+PROTECTED_SLICES = ("memwatchd.slice", "memwatchd.slice/*")
+
+
+def decide(state: State, limits: Limits, past: Past) -> tuple[Decision, Past]:
+    """Return the decision, and what to hand over at the next call.
+
+    The caller takes the steps of a decision to act, and then calls `Past.after_action`.
+    """
+    age = state.now - state.read_at
+    if not 0 <= age <= MAX_READING_SECONDS:
+        return Decision("nothing", f"the last reading is {units.duration(abs(age))} old"), forget(past)
+    pool, why_not = find_short_pool(state.pools)
+    if pool is None:
+        return Decision("nothing", why_not), Past()
+    if past.acted_at is not None and state.read_at <= past.acted_at:
+        return Decision("wait", "the memory was not read since the last action"), past
+    since, last = past.first_seen, past.last_seen
+    if since is None or last is None or not 0 <= state.read_at - last <= MAX_GAP_SECONDS:
+        since = state.read_at
+    seen = Past(since, state.read_at, past.acted_at, past.tried)
+    needed = confirm_seconds(pool.seconds_to_full)
+    if state.read_at - since < needed:
+        return Decision("wait", f"{describe(pool)}; a second reading must confirm it"), seen
+    return choose(state, pool, limits, past), seen
+
+
+def forget(past: Past) -> Past:
+    """Return the past without evidence: it must be seen again."""
+    return Past(acted_at=past.acted_at, tried=past.tried)
+
+
+def find_short_pool(pools: Iterable[PoolState]) -> tuple[PoolState | None, str]:
+    """Return System RAM if it is critical by its own figures, or None and why it is not."""
+    pool = next((one for one in pools if one.kind is PoolKind.SYSTEM_RAM), None)
+    if pool is None:
+        return None, "the memory of this machine was not read"
+    if pool.level < Level.CRITICAL:
+        return None, f"{pool.id} is {pool.level.label}: {units.size(max(0, pool.available_bytes))} are available"
+    if pool.available_bytes > pool.critical_bytes or not SHORT.intersection(pool.evidence):
+        return None, (
+            f"{pool.id} is critical, but not by its own use: {units.size(pool.available_bytes)} are available, and "
+            f"{units.size(pool.critical_bytes)} are critical"
+        )
+    soon = pool.seconds_to_full is not None and pool.seconds_to_full <= URGENT_SECONDS
+    if not soon and not URGENT.intersection(pool.evidence):
+        return None, f"{describe(pool)}, but it neither fills up within {URGENT_SECONDS:.0f} s nor stalls tasks"
+    return pool, ""
+
+
+def describe(pool: PoolState) -> str:
+    """Return a clause: "ram is critical: 1.2 GiB of 119.7 GiB are available, full in about 4 s"."""
+    sizes = f"{units.size(max(0, pool.available_bytes))} of {units.size(pool.size_bytes)}"
+    soon = "" if pool.seconds_to_full is None else f", full in about {units.forecast(pool.seconds_to_full)}"
+    return f"{pool.id} is critical: {sizes} are available{soon}"
+
+
+def confirm_seconds(forecast: float | None) -> float:
+    """Return the time between the two readings that confirm each other."""
+    return min(MAX_CONFIRM_SECONDS, max(MIN_CONFIRM_SECONDS, (inf if forecast is None else forecast) / 10))
+
+
+def choose(state: State, pool: PoolState, limits: Limits, past: Past = Past()) -> Decision:  # noqa: B008  frozen
+    """Return the decision for a pool whose shortage is confirmed."""
+    ranked = sorted((one for one in state.candidates if not one.kernel_thread), key=order)
+    if not ranked:
+        return Decision("nothing", f"{describe(pool)}; no process is known that could end")
+    cause = ranked[0]
+    refused = []
+    for one in sorted(ranked, key=lambda one: (preference(one, limits), *order(one))):
+        why = why_refused(one, cause, state, pool, limits, past)
+        if why:
+            refused.append(Refusal(one, why))
+            continue
+        if one.device_age_seconds > MAX_DEVICE_SECONDS:
+            return Decision("nothing", f"{describe(pool)}; {describe_age(one)}", refused=tuple(refused))
+        reason = f"{describe(pool)}; {one.title} {describe_share(one)}"
+        return Decision("act", reason, one, plan_steps(pool.seconds_to_full, one, limits), tuple(refused))
+    why = f"{describe(pool)}; no process may end that would free enough: the cause is probably {cause.title}"
+    return Decision("nothing", why, refused=tuple(refused))
+
+
+def order(one: Candidate) -> tuple[float, int, int]:
+    """Sort by growth, then by footprint, the largest first."""
+    growth = one.growth_bytes_per_second or 0.0
+    return -growth if growth >= MIN_GROWTH else 0.0, -one.footprint_bytes, one.pid
+
+
+def preference(one: Candidate, limits: Limits) -> int:
+    """Return 0 for what is preferred, 2 for what is avoided, 1 for others. A process in both lists is avoided."""
+    if any(matches(one, match) for match in limits.avoid):
+        return 2
+    return 0 if any(matches(one, match) for match in limits.prefer) else 1
+
+
+def why_refused(one: Candidate, cause: Candidate, state: State, pool: PoolState, limits: Limits, past: Past) -> str:
+    """Return why a process may not or need not end, as a clause; empty if it may."""
+    why = why_protected(one, state) or why_never(one, limits)
+    if why:
+        return why
+    if one.key in past.tried:
+        return "it did not end on SIGKILL"
+    if one is not cause and not limits.other_slices:
+        if isinstance(cause.slice, Absent) or isinstance(one.slice, Absent):
+            return "it is not known whether it is in the slice of the cause"
+        if one.slice != cause.slice:
+            return f"it is in {one.slice}, and the cause, {cause.title}, is in {cause.slice}"
+    if pool.available_bytes + one.footprint_bytes <= pool.critical_bytes:
+        return f"its {units.size(one.footprint_bytes)} are not enough to leave the level critical"
+    return ""
+
+
+def why_protected(one: Candidate, state: State) -> str:
+    """Return why a process never ends, whatever the settings say; empty if it may."""
+    if one.pid <= 1:
+        return "it is the first process"
+    if one.kernel_thread:
+        return "it is a thread of the kernel"
+    if one.pid in state.own_pids:
+        return "it is the guardian or the daemon"
+    if not one.visible:
+        return "it is not visible from here"
+    if any(fnmatchcase(name, pattern) for name in (one.name, *one.commands) for pattern in PROTECTED_NAMES):
+        return "it is needed to log in, for a session, or to run containers"
+    # Where the unit is not known, the cgroup may still be; where neither is, neither is what depends on it.
+    if isinstance(one.unit, Absent):
+        return "its unit is not known"
+    if one.unit is not None and any(fnmatchcase(one.unit, pattern) for pattern in PROTECTED_UNITS):
+        return f"{one.unit} is needed to log in, for a session, or to run containers"
+    if not isinstance(one.slice, Absent) and any(fnmatchcase(one.slice, pattern) for pattern in PROTECTED_SLICES):
+        return "it belongs to the daemon"
+    return ""
+
+
+def why_never(one: Candidate, limits: Limits) -> str:
+    """Return why the operator's list `never` applies; empty if it does not."""
+    for match in limits.never:
+        if matches(one, match):
+            return f"never has {match}"
+        if any(isinstance(value, Absent) for value in values(one, match)):
+            return f"never has {match}, and its {match.kind} is not known"
+    return ""
+
+
+def matches(one: Candidate, match: Match) -> bool:
+    return any(isinstance(value, str) and fnmatchcase(value, match.pattern) for value in values(one, match))
+
+
+def values(one: Candidate, match: Match) -> tuple[str | Absent | None, ...]:
+    """Return the values of the property that a pattern is for."""
+    if match.kind == "command":
+        return (one.name, *one.commands)
+    return ({"unit": one.unit, "user": one.user, "container": one.container}[match.kind],)
+
+
+def plan_steps(forecast: float | None, victim: Candidate, limits: Limits) -> tuple[Step, ...]:
+    """Return the steps, the mildest first, each with the smaller of its time and a quarter of the forecast."""
+    share = inf if forecast is None else forecast / FORECAST_SHARE
+    times: dict[StepName, float] = {
+        "hook": limits.hook_seconds if limits.has_hook else 0.0,
+        "engine": limits.engine_seconds if victim.engine else 0.0,
+        "reclaim": limits.reclaim_seconds if isinstance(victim.cgroup, str) else 0.0,
+        "sigterm": limits.sigterm_seconds,
+        "sigkill": limits.sigkill_seconds,
+    }
+    only_kill = forecast is not None and forecast < SIGKILL_ONLY_SECONDS
+    return tuple(
+        Step(name, min(seconds, share))
+        for name, seconds in times.items()
+        if name == "sigkill" or (seconds > 0 and not only_kill)
+    )
+
+
+def describe_age(one: Candidate) -> str:
+    if one.device_age_seconds == inf:
+        return f"{one.title} would end, but its device memory is not known, because the daemon did not report it"
+    return (
+        f"{one.title} would end, but its device memory was read {units.duration(one.device_age_seconds)} ago, and "
+        f"more than {MAX_DEVICE_SECONDS:.0f} s are too old to decide on"
+    )
+
+
+def describe_share(one: Candidate) -> str:
+    """Return what a victim holds, as a clause."""
+    growth = one.growth_bytes_per_second or 0.0
+    device = f", {units.size(one.device_bytes)} of devices among them" if one.device_bytes else ""
+    grows = f" and grows by {units.size(round(growth))} a second" if growth >= MIN_GROWTH else ""
+    return f"holds {units.size(one.footprint_bytes)}{device}{grows}"

@@ -1,0 +1,407 @@
+"""Test the rules of the guardian: a table of cases, and properties of a thousand generated states."""
+
+from __future__ import annotations
+
+import random
+from fnmatch import fnmatchcase
+from math import inf
+from typing import NamedTuple
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.core.model import Absent, PoolKind
+from memwatch.core.snapshot import Level
+from memwatchd.guardian.records import Candidate, Limits, Match, Past, PoolState, State
+from memwatchd.guardian.rules import (
+    MAX_DEVICE_SECONDS,
+    PROTECTED_NAMES,
+    PROTECTED_SLICES,
+    PROTECTED_UNITS,
+    URGENT_SECONDS,
+    decide,
+    why_protected,
+)
+from support.guardian_states import GIB, candidate, confirmed, generate_limits, generate_state, short_ram
+
+NOW = 5000.0
+GROWING = 300e6
+UNKNOWN = Absent.NOT_PERMITTED
+
+
+def state(*candidates: Candidate, pool: PoolState | None = None, **given: object) -> State:
+    return State(NOW, NOW, (pool or short_ram(),), candidates, **given)  # type: ignore[arg-type]
+
+
+class Case(NamedTuple):
+    """`victim`: its pid, None for nothing. `says`: part of the reason, or of the refusal of a process."""
+
+    name: str
+    state: State
+    victim: int | None
+    says: str
+    limits: Limits = Limits()
+
+
+CASES = (
+    Case("one server", state(candidate(10)), 10, "python3 (10) holds 40.0 GiB, 20.0 GiB of devices among them"),
+    Case(
+        "the fastest growing, although it is smaller",
+        state(candidate(10, 80 * GIB), candidate(11, 20 * GIB, GROWING)),
+        11,
+        "grows by 286.1 MiB a second",
+    ),
+    Case(
+        "growth that is noise",
+        state(candidate(10, 80 * GIB), candidate(11, 20 * GIB, 1e5)),
+        10,
+        "python3 (10)",
+    ),
+    Case(
+        "the bytes of devices decide",
+        state(candidate(10, 30 * GIB, device_bytes=0), candidate(11, 50 * GIB, device_bytes=49 * GIB)),
+        11,
+        "python3 (11)",
+    ),
+    Case("level high", state(candidate(10), pool=short_ram(level=Level.HIGH)), None, "ram is high"),
+    Case(
+        "critical by an event alone",
+        state(candidate(10), pool=short_ram(30 * GIB, None, evidence=("oom_kill",))),
+        None,
+        "not by its own use",
+    ),
+    Case(
+        "an event beside little memory, without evidence of the pool",
+        state(candidate(10), pool=short_ram(evidence=("oom_kill", "driver"))),
+        None,
+        "not by its own use",
+    ),
+    Case(
+        "a forecast alone: a model that loads",
+        state(candidate(10, growth=GROWING), pool=short_ram(20 * GIB, 6.0, evidence=("ttf",))),
+        None,
+        "not by its own use",
+    ),
+    Case(
+        "a full machine at rest, as its model is resident",
+        state(candidate(10), pool=short_ram(seconds_to_full=None, evidence=("util",))),
+        None,
+        "neither fills up within 60 s nor stalls tasks",
+    ),
+    Case(
+        "it fills up in ten minutes",
+        state(candidate(10), pool=short_ram(seconds_to_full=600.0)),
+        None,
+        "neither fills up",
+    ),
+    Case(
+        "full and all tasks stall",
+        state(candidate(10), pool=short_ram(seconds_to_full=None, evidence=("util", "psi_full"))),
+        10,
+        "python3 (10)",
+    ),
+    Case(
+        "at the floor",
+        state(candidate(10), pool=short_ram(GIB // 8, None, evidence=("util", "floor"))),
+        10,
+        "python3 (10)",
+    ),
+    Case(
+        "VRAM is full",
+        state(candidate(10), pool=short_ram(kind=PoolKind.VRAM)),
+        None,
+        "the memory of this machine was not read",
+    ),
+    Case("no process", state(), None, "no process is known"),
+    Case(
+        "none frees enough: a fork bomb",
+        state(*(candidate(pid, GIB, device_bytes=0) for pid in range(100, 130))),
+        None,
+        "are not enough to leave the level critical",
+    ),
+    Case(
+        "the cause is in another slice than the largest",
+        state(candidate(10, 80 * GIB), candidate(11, 3 * GIB, GROWING, slice="user.slice/user-1000.slice")),
+        None,
+        "and the cause, python3 (11), is in user.slice/user-1000.slice",
+    ),
+    Case(
+        "other slices are allowed",
+        state(candidate(10, 80 * GIB), candidate(11, 3 * GIB, GROWING, slice="user.slice/user-1000.slice")),
+        10,
+        "python3 (10)",
+        Limits(other_slices=True),
+    ),
+    Case(
+        "the slice of the cause is not known: only the cause itself",
+        state(candidate(10, 80 * GIB), candidate(11, 3 * GIB, GROWING, slice=UNKNOWN)),
+        None,
+        "not known whether it is in the slice of the cause",
+    ),
+    Case(
+        "the cause, whose slice is not known",
+        state(candidate(10, 80 * GIB), candidate(11, 30 * GIB, GROWING, slice=UNKNOWN)),
+        11,
+        "python3 (11)",
+    ),
+    Case(
+        "device bytes of 5 s",
+        state(candidate(10, device_age_seconds=MAX_DEVICE_SECONDS)),
+        10,
+        "python3 (10)",
+    ),
+    Case(
+        "device bytes of 5.1 s",
+        state(candidate(10, device_age_seconds=5.1), candidate(11, 30 * GIB)),
+        None,
+        "its device memory was read 5.1 s ago",
+    ),
+    Case(
+        "device bytes were never read",
+        state(candidate(10, device_bytes=0, device_age_seconds=inf)),
+        None,
+        "its device memory is not known",
+    ),
+    Case(
+        "never by unit",
+        state(candidate(10)),
+        None,
+        "never has unit:vllm*",
+        Limits(never=(Match("unit", "vllm*"),)),
+    ),
+    Case(
+        "never by script",
+        state(candidate(10)),
+        None,
+        "never has command:serve.py",
+        Limits(never=(Match("command", "serve.py"),)),
+    ),
+    Case(
+        "never by a user that is not known",
+        state(candidate(10, user=UNKNOWN)),
+        None,
+        "never has user:postgres, and its user is not known",
+        Limits(never=(Match("user", "postgres"),)),
+    ),
+    Case(
+        "never by container does not concern a process without one",
+        state(candidate(10)),
+        10,
+        "python3 (10)",
+        Limits(never=(Match("container", "*"),)),
+    ),
+    Case(
+        "avoid: the next of the slice",
+        state(candidate(10, 80 * GIB, GROWING, user="postgres"), candidate(11, 20 * GIB)),
+        11,
+        "python3 (11)",
+        Limits(avoid=(Match("user", "postgres"),)),
+    ),
+    Case(
+        "avoid is no never",
+        state(candidate(10, 80 * GIB, GROWING, user="postgres")),
+        10,
+        "python3 (10)",
+        Limits(avoid=(Match("user", "postgres"),)),
+    ),
+    Case(
+        "prefer",
+        state(candidate(10, 80 * GIB, GROWING), candidate(11, 20 * GIB, unit="batch@7.service")),
+        11,
+        "python3 (11)",
+        Limits(prefer=(Match("unit", "batch@*"),)),
+    ),
+    Case(
+        "prefer that does not help",
+        state(candidate(10, 80 * GIB, GROWING), candidate(11, GIB, unit="batch@7.service")),
+        10,
+        "python3 (10)",
+        Limits(prefer=(Match("unit", "batch@*"),)),
+    ),
+    Case("pid 1", state(candidate(1)), None, "it is the first process"),
+    Case("the guardian", state(candidate(10), own_pids=frozenset({10})), None, "it is the guardian or the daemon"),
+    Case("not visible", state(candidate(10, visible=False)), None, "not visible"),
+    Case("the unit is not known", state(candidate(10, unit=UNKNOWN)), None, "its unit is not known"),
+    Case("the daemon's slice", state(candidate(10, slice="memwatchd.slice")), None, "belongs to the daemon"),
+    Case("a kernel thread", state(candidate(10, kernel_thread=True)), None, "no process is known"),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_case_has_its_decision_and_its_reason(case: Case) -> None:
+    decision = confirmed(case.state, case.limits)
+
+    assert (decision.victim.pid if decision.victim else None) == case.victim
+    assert (decision.kind == "act") == (case.victim is not None)
+    assert case.says in "; ".join([decision.reason, *(refusal.why for refusal in decision.refused)])
+
+
+@pytest.mark.parametrize(
+    "name", ["sshd", "sshd-session", "systemd-logind", "gdm-session-wor", "dbus-daemon", "agetty"]
+)
+def test_process_that_is_needed_to_log_in_never_ends(name: str) -> None:
+    assert (
+        why_protected(candidate(10, name=name), state())
+        == "it is needed to log in, for a session, or to run containers"
+    )
+
+
+@pytest.mark.parametrize(
+    "unit", ["ssh.service", "systemd-udevd.service", "getty@tty1.service", "memwatchd.service"]
+)
+def test_unit_that_is_needed_to_log_in_never_ends(unit: str) -> None:
+    assert unit in why_protected(candidate(10, unit=unit), state())
+
+
+def test_second_reading_must_confirm_the_first() -> None:
+    seen = state(candidate(10))
+    first, past = decide(seen, Limits(), Past())
+    second, past = decide(replace(seen, now=NOW + 0.5, read_at=NOW + 0.5), Limits(), past)
+
+    assert (first.kind, second.kind) == ("wait", "act")
+
+
+def test_same_reading_confirms_nothing() -> None:
+    seen = state(candidate(10))
+    _, past = decide(seen, Limits(), Past())
+
+    assert decide(replace(seen, now=NOW + 0.5), Limits(), past)[0].kind == "wait"
+
+
+@pytest.mark.parametrize("gap", [3.1, 10.0, 3600.0])
+def test_readings_with_a_gap_between_them_confirm_nothing(gap: float) -> None:
+    """The guardian was stopped, or the machine slept."""
+    seen = state(candidate(10))
+    _, past = decide(seen, Limits(), Past())
+    later = NOW + gap
+
+    assert decide(replace(seen, now=later, read_at=later), Limits(), past)[0].kind == "wait"
+
+
+def test_old_reading_is_no_evidence_and_is_forgotten() -> None:
+    seen = state(candidate(10))
+    _, past = decide(seen, Limits(), Past())
+    decision, past = decide(replace(seen, now=NOW + 1.1, read_at=NOW), Limits(), past)
+
+    assert (decision.kind, decision.reason) == ("nothing", "the last reading is 1.1 s old")
+    assert past == Past()
+
+
+def test_end_of_the_shortage_between_two_readings_forgets_the_first() -> None:
+    seen = state(candidate(10))
+    _, past = decide(seen, Limits(), Past())
+    calm = replace(seen, pools=(short_ram(20 * GIB, level=Level.HIGH),))
+    _, past = decide(calm, Limits(), past)
+
+    assert decide(seen, Limits(), past)[0].kind == "wait"
+
+
+def test_second_victim_needs_two_readings_after_the_first_ended() -> None:
+    seen = state(candidate(10), candidate(11, 30 * GIB))
+    past = Past(NOW, NOW).after_action(NOW + 1.0)
+    kinds = []
+    for at in (0.9, 1.4, 1.6, 2.0):
+        decision, past = decide(replace(seen, now=NOW + at, read_at=NOW + at), Limits(), past)
+        kinds.append(decision.kind)
+
+    assert kinds == ["wait", "wait", "wait", "act"]
+
+
+def test_victim_that_did_not_end_is_not_tried_again() -> None:
+    first, second = candidate(10), candidate(11, 30 * GIB)
+    past = replace(
+        Past(NOW - 1.0, NOW - 1.0).after_action(NOW - 2.0, first.key), first_seen=NOW - 1, last_seen=NOW - 1
+    )
+
+    decision, _ = decide(state(first, second), Limits(), past)
+
+    assert decision.victim == second
+    assert decision.refused[0].why == "it did not end on SIGKILL"
+    reused = replace(first, start_time=first.start_time + 900)
+    assert decide(state(reused, second), Limits(), past)[0].victim == reused
+
+
+@pytest.mark.parametrize(
+    ("forecast", "expected"),
+    [
+        (
+            None,
+            [("hook", 5.0), ("engine", 5.0), ("reclaim", 2.0), ("sigterm", 5.0), ("sigkill", 5.0)],
+        ),
+        (
+            10.0,
+            [("hook", 2.5), ("engine", 2.5), ("reclaim", 2.0), ("sigterm", 2.5), ("sigkill", 2.5)],
+        ),
+        (2.0, [("hook", 0.5), ("engine", 0.5), ("reclaim", 0.5), ("sigterm", 0.5), ("sigkill", 0.5)]),
+        (1.9, [("sigkill", 1.9 / 4)]),
+    ],
+)
+def test_steps_take_at_most_a_quarter_of_the_forecast(
+    forecast: float | None, expected: list[tuple[str, float]]
+) -> None:
+    pool = short_ram(seconds_to_full=forecast, evidence=("util", "psi_full"))
+    decision = confirmed(state(candidate(10, engine=True), pool=pool), Limits(has_hook=True))
+
+    assert list(decision.steps) == expected
+
+
+def test_steps_that_are_not_possible_or_not_wanted_are_left_out() -> None:
+    decision = confirmed(state(candidate(10, cgroup=UNKNOWN)), Limits(sigterm_seconds=0))
+
+    assert [step.name for step in decision.steps] == ["sigkill"]
+
+
+def test_victims_of_a_thousand_generated_states_are_allowed_ones() -> None:
+    """The conditions are written again here, from the issue's words, not from the rules."""
+    acted = 0
+    for seed in range(1000):
+        chance = random.Random(seed)
+        seen, limits = generate_state(chance), generate_limits(chance)
+        decision = confirmed(seen, limits)
+        if decision.kind != "act":
+            assert decision.victim is None
+            assert decision.reason
+            continue
+        acted += 1
+        _assert_allowed(decision.victim, seen, limits)
+        assert decision.steps[-1].name == "sigkill"
+        forecast = seen.pools[0].seconds_to_full
+        assert forecast is None or all(step.seconds <= forecast / 4 for step in decision.steps)
+        assert forecast is None or forecast >= 2 or len(decision.steps) == 1
+
+    assert acted >= 50
+
+
+def _assert_allowed(victim: Candidate | None, seen: State, limits: Limits) -> None:
+    assert victim is not None
+    pool = seen.pools[0]
+    assert pool.level is Level.CRITICAL
+    assert pool.available_bytes <= pool.critical_bytes < pool.available_bytes + victim.footprint_bytes
+    assert {"util", "floor"} & set(pool.evidence)
+    soon = pool.seconds_to_full is not None and pool.seconds_to_full <= URGENT_SECONDS
+    assert soon or {"floor", "psi_full", "livelock", "swap"} & set(pool.evidence)
+    assert seen.now - seen.read_at <= 1.0
+    assert victim.pid > 1
+    assert victim.visible
+    assert not victim.kernel_thread
+    assert victim.pid not in seen.own_pids
+    assert victim.device_age_seconds <= MAX_DEVICE_SECONDS
+    assert isinstance(victim.unit, str | None)
+    for texts, patterns in (
+        ((victim.name, *victim.commands), PROTECTED_NAMES),
+        ((victim.unit or "",), PROTECTED_UNITS),
+        ((victim.slice,), PROTECTED_SLICES),
+    ):
+        assert not [one for one in texts for glob in patterns if isinstance(one, str) and fnmatchcase(one, glob)]
+    listed = {"unit": victim.unit, "user": victim.user, "container": victim.container}
+    for match in limits.never:
+        values = (victim.name, *victim.commands) if match.kind == "command" else (listed[match.kind],)
+        assert not any(isinstance(value, Absent) for value in values)
+        assert not any(fnmatchcase(str(value), match.pattern) for value in values if value is not None)
+    if not limits.other_slices:
+        processes = [one for one in seen.candidates if not one.kernel_thread]
+        fastest = max(one.growth_bytes_per_second or 0 for one in processes)
+        if fastest >= 1 << 20:
+            processes = [one for one in processes if one.growth_bytes_per_second == fastest]
+        cause = max(processes, key=lambda one: (one.footprint_bytes, -one.pid))
+        assert victim == cause or victim.slice == cause.slice
