@@ -10,11 +10,13 @@ from msgspec.structs import replace
 
 from memwatch.reporting.incidents.records import Entry, Incident, Sample, Suspect
 from memwatch.reporting.incidents.words import find_cut, write_summary, write_title
-from memwatch.reporting.render.landscape import Drawing, Rectangle, width_of
-from memwatch_web.pages import incident_page, incident_picture
+from memwatch.reporting.render.axes import Flag
+from memwatch.reporting.render.drawing import Drawing, Rectangle, width_of
+from memwatch.reporting.render.past import find_place
+from memwatch_web.pages import incident_page
 from memwatch_web.pages.incident_files import build_card, wrap
 from memwatch_web.pages.incident_page import build_page, build_row
-from memwatch_web.pages.incident_picture import LAYOUTS, Layout, Picture, draw, find_place
+from memwatch_web.pages.incident_picture import LAYOUTS, Layout, Picture, draw
 from memwatch_web.pages.picture import THEMES
 from memwatch_web.pages.renderer import Pages
 from support.fakes import GIB
@@ -237,17 +239,20 @@ def test_axis_of_a_large_machine_has_no_decimals() -> None:
 
 
 def test_flags_that_would_cross_words_disturb() -> None:
-    low = incident_picture.Flag(10.0, 13.0, 60.0, 0)
+    low = Flag(10.0, 13.0, 60.0, 0)
 
-    assert incident_picture.Flag(30.0, 33.0, 80.0, 1).disturbs(low)
-    assert low.disturbs(incident_picture.Flag(30.0, 33.0, 80.0, 1))
-    assert incident_picture.Flag(62.0, 65.0, 99.0, 0).disturbs(low)
-    assert not incident_picture.Flag(5.0, 8.0, 70.0, 1).disturbs(low)
-    assert not incident_picture.Flag(70.0, 73.0, 99.0, 0).disturbs(low)
+    assert Flag(30.0, 33.0, 80.0, 1).disturbs(low)
+    assert low.disturbs(Flag(30.0, 33.0, 80.0, 1))
+    assert Flag(62.0, 65.0, 99.0, 0).disturbs(low)
+    assert not Flag(5.0, 8.0, 70.0, 1).disturbs(low)
+    assert not Flag(70.0, 73.0, 99.0, 0).disturbs(low)
 
 
 def test_name_is_inside_its_area() -> None:
-    """A band that rises too fast, or is too thin for a line of text, or has a gap or a kill in it, has no name."""
+    """A band that rises too fast, or is too thin for a line of text, or has a gap or a kill in it, has no name.
+
+    The last place that is wide enough is chosen, and without one the widest.
+    """
     level = [(0.0, 100.0, 200.0), (500.0, 110.0, 200.0), (1000.0, 180.0, 201.0)]
     thin = [(0.0, 100.0, 110.0), (1000.0, 100.0, 110.0)]
     steep = [(0.0, 0.0, 100.0), (1000.0, 100.0, 200.0)]
@@ -257,11 +262,13 @@ def test_name_is_inside_its_area() -> None:
         (1000.0, 100.0, 200.0),
     ]
 
-    assert find_place(level, [], 20.0) == Rectangle(0.0, 180.0, 1000.0, 20.0)
-    assert find_place(level, [600.0], 20.0) == Rectangle(0.0, 110.0, 500.0, 90.0)
-    assert find_place(thin, [], 20.0) is None
-    assert find_place(steep, [], 20.0) is None
-    assert find_place(gap, [], 20.0) is None
+    assert find_place(level, [], [], 14.0, 900.0) == Rectangle(0.0, 180.0, 1000.0, 20.0)
+    assert find_place(level, [], [], 14.0, 300.0) == Rectangle(500.0, 180.0, 500.0, 20.0)
+    assert find_place(level, [600.0], [], 14.0, 900.0) == Rectangle(0.0, 110.0, 500.0, 90.0)
+    assert find_place(level, [], [190.0], 14.0, 900.0) == Rectangle(0.0, 110.0, 500.0, 90.0)
+    assert find_place(thin, [], [], 14.0, 900.0) is None
+    assert find_place(steep, [], [], 14.0, 900.0) is None
+    assert find_place(gap, [], [], 14.0, 900.0) is None
 
 
 def test_incident_without_samples_has_no_picture_and_says_why() -> None:

@@ -24,7 +24,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch_web.pages.history_data import HistoryInput
 from memwatch_web.pages.history_page import build_answer, try_query
 from memwatch_web.pages.history_view import HistoryView, RejectedQuery
-from memwatch_web.pages.landscape_page import UNITS
+from memwatch_web.pages.past_picture import UNITS
 from memwatch_web.pages.renderer import Pages
 from support.daemon_process import RunningDaemon, running_daemon
 from support.html_reader import Reader

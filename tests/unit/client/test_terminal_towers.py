@@ -20,8 +20,9 @@ from memwatch.cli.terminal.towers import Area, Canvas, Scene, draw_past, draw_sc
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Content, Pool, PoolKind, Quality
 from memwatch.core.snapshot import Snapshot
-from memwatch.reporting.render.landscape import Growing, build_nodes, choose_scale
+from memwatch.reporting.render.containment import Growing, build_nodes
 from memwatch.reporting.render.memory_map import MemoryMap, build_maps
+from memwatch.reporting.render.tower import choose_scale
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import (
     SAMPLES,

@@ -14,7 +14,7 @@ from memwatch.planning.huggingface import parse_config
 from memwatch.planning.named_machines import read_machine
 from memwatch.planning.need import compute_need_here
 from memwatch.planning.request import Use
-from memwatch.reporting.render.landscape import Drawing, width_of
+from memwatch.reporting.render.drawing import Drawing, width_of
 from memwatch_web.pages.fit_map import FORMS, FitMap, build_plan_maps
 from memwatch_web.pages.fit_page import build_headline, group_verdicts
 from scripts.published_models import MODELS

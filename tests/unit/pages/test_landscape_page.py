@@ -13,22 +13,18 @@ from memwatch.core.model import Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.actions import list_actions
-from memwatch.reporting.render.landscape import Block, Growing, Layer, Past, Rectangle, write_gutter
+from memwatch.reporting.render.axes import TIME_FORMS, TimeAxis
+from memwatch.reporting.render.containment import Growing
+from memwatch.reporting.render.drawing import Rectangle, width_of
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
+from memwatch.reporting.render.past import Layer, Past
 from memwatch.reporting.render.summary import find_worst
+from memwatch.reporting.render.tower import Block, write_gutter
 from memwatch_web.pages.landscape_markup import describe_then
-from memwatch_web.pages.landscape_page import (
-    CELL,
-    LOW_CELL,
-    NEAR,
-    TOWER,
-    PageLandscape,
-    Scene,
-    draw_page,
-    thin_out,
-)
+from memwatch_web.pages.landscape_page import CELL, FONT, LOW_CELL, TOWER, PageLandscape, Scene, draw_page
 from memwatch_web.pages.landscape_past import find_ghosts, find_run
 from memwatch_web.pages.overview import Ghost
+from memwatch_web.pages.past_picture import NEAR, WIDE_PAST, Word, thin_out, write_times
 from memwatch_web.pages.renderer import Pages
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames
@@ -299,3 +295,54 @@ def test_figure_without_room_beside_its_name_is_below_it() -> None:
 
     assert [(text.plain, text.strong) for text in folded.texts] == [(name, ""), ("", figure)]
     assert [(text.plain, text.strong) for text in short.texts] == [("other ", figure)]
+
+
+@pytest.mark.parametrize(
+    ("times", "named"),
+    [
+        ((120.0, 520.0), ["520", "120"]),
+        ((120.0, 150.0), ["150"]),
+        ((0.0, 600.0), ["600", "0"]),
+        ((590.0, 600.0), ["600"]),
+    ],
+)
+def test_flags_are_named_beside_each_other_the_latest_first(times: tuple[float, ...], named: list[str]) -> None:
+    """At the narrowest width of a past, words neither meet nor leave it; a flag without room has its line only."""
+    snapshot = critical_gb10()
+    half = snapshot.pools[0].size_bytes * 0.5
+    layers = (Layer("devices", (half, half)), Layer("page_cache", (0.0, 0.0)))
+    flags = tuple((unix, f"OOM kill: py {unix:.0f}") for unix in times)
+    past = Past((0.0, 600.0), 0.0, 600.0, layers, flags=flags)
+    (tower,) = drawn(snapshot, Scene(pasts={"ram": past})).towers
+    assert tower.past is not None
+    words_of_flags = [word for word in tower.past.words if word.text.startswith("OOM kill")]
+    spans = sorted(span_of(word) for word in words_of_flags)
+
+    assert [word.text.rpartition(" ")[2] for word in words_of_flags] == named
+    assert [at for at, _, _ in tower.past.flags] == [unix / 600 for unix in times]
+    assert spans[0][0] >= 0
+    assert spans[-1][1] <= WIDE_PAST
+    assert all(before[1] < after[0] for before, after in pairwise(spans))
+
+
+def span_of(word: Word) -> tuple[float, float]:
+    width = width_of(word.text, FONT, strong=word.kind == "critical")
+    left = word.at * WIDE_PAST + word.shift - (width if word.anchor == "end" else 0.0)
+    return left, left + width
+
+
+def test_times_below_a_past_are_round_and_apart() -> None:
+    """No time is on another one or on the word of the end, at any length of a past."""
+    for seconds in (20.0, 45.0, 600.0, 3600.0, 86_400.0, 2_592_000.0):
+        found = list(write_times(TimeAxis(1000.0, 1000.0 + seconds), WIDE_PAST, 1000.0 + seconds, "now", FONT))
+        marks = [word for word in found if word.unix is not None]
+        ends = [word.at * WIDE_PAST + width_of(TIME_FORMS[word.kind], FONT) / 2 for word in marks]
+        starts = [word.at * WIDE_PAST - width_of(TIME_FORMS[word.kind], FONT) / 2 for word in marks]
+
+        assert found[-1].text == "now"
+        assert marks, seconds
+        assert all(end < start for end, start in zip(ends, starts[1:], strict=False))
+        assert starts[0] >= 0
+        assert ends[-1] < WIDE_PAST - width_of("now", FONT, strong=True)
+        steps = {round(after.unix - before.unix) for before, after in pairwise(marks) if before.unix and after.unix}
+        assert len(steps) <= 1

@@ -14,25 +14,14 @@ from starlette.datastructures import QueryParams
 
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
-from memwatch.reporting.render.landscape import (
-    Box,
-    Drawing,
-    Growing,
-    Layer,
-    Past,
-    Rectangle,
-    Text,
-    build_nodes,
-    draw_maps,
-    draw_past,
-    shorten,
-    spread,
-    width_of,
-)
+from memwatch.reporting.render.containment import Growing, build_nodes
+from memwatch.reporting.render.drawing import Box, Drawing, Rectangle, Text, shorten, spread, width_of
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
+from memwatch.reporting.render.past import Layer, Past, draw_past
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.history_data import HistoryInput
 from memwatch_web.pages.picture import FORMS, THEMES, Card, build_picture, parse_query
+from memwatch_web.pages.picture_landscape import draw_maps
 from memwatch_web.pages.renderer import Pages
 from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB

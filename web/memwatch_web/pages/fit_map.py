@@ -19,28 +19,20 @@ from memwatch.planning.device_totals import pools_of
 from memwatch.planning.fit import CPU, FitVerdict
 from memwatch.planning.need import PARTS
 from memwatch.reporting.render import words
-from memwatch.reporting.render.landscape import (
+from memwatch.reporting.render.containment import Node, build_nodes, count_columns
+from memwatch.reporting.render.drawing import Box, Drawing, Line, Rectangle, Text, shorten, width_of
+from memwatch.reporting.render.memory_map import GPU_MEMORY, MemoryMap, build_maps
+from memwatch.reporting.render.tower import (
     BESIDE,
     COLUMN_ENDS,
     MIN_CELL,
     MIN_TOWER_PIXELS,
-    Box,
-    Drawing,
-    Line,
-    Node,
-    Rectangle,
-    Text,
-    build_nodes,
     choose_scale,
-    count_columns,
     draw_sliver,
     place_boxes,
-    shorten,
-    width_of,
     write_beside,
     write_inside,
 )
-from memwatch.reporting.render.memory_map import GPU_MEMORY, MemoryMap, build_maps
 
 # Kinds of bytes that a plan may take.
 FREE_KINDS = ("page_cache", "free", "available")

@@ -6,7 +6,6 @@ landscape. Pure functions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -15,13 +14,16 @@ from msgspec import Struct
 from memwatch.core.model import Pool
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch.reporting.render import words
-from memwatch.reporting.render.composition import LAYER_KINDS, build_layers, find_sources
-from memwatch.reporting.render.landscape import Layer, Line, Past, Rectangle, Text, width_of
+from memwatch.reporting.render.axes import Flag, TimeAxis, draw_forecast, list_steps, place_flag, stack_sizes
+from memwatch.reporting.render.composition import build_layers, find_sources, list_past_layers
+from memwatch.reporting.render.drawing import Line, Rectangle, Text, shorten, width_of
 from memwatch.reporting.render.memory_map import Mark
+from memwatch.reporting.render.past import Past, draw_span
 from memwatch_monitor.history.tiers import Bucket
 from memwatch_web.pages.charts import Annotation, Chart, Curve, LevelSpan
 from memwatch_web.pages.history_data import TimeWindow, WindowData, list_columns
-from memwatch_web.pages.landscape_page import FONT, UNITS, Word, draw_memory, list_times, thin_out
+from memwatch_web.pages.landscape_page import FONT
+from memwatch_web.pages.past_picture import UNITS, WIDE_PAST, Word, draw_memory, thin_out, write_times
 
 # Heights in pixels: of the plot, and above and below it.
 PLOT, TOP, BOTTOM = 200.0, 34.0, 20.0
@@ -32,7 +34,9 @@ STRIPS = {Level.MEDIUM: 4.0, Level.HIGH: 7.0, Level.CRITICAL: 11.0}
 LOUD = frozenset({"oom_kill", "driver"})
 # Widths in pixels that words are placed for: of a chart at least this wide, and of one on a phone.
 WIDE, NARROW = 520.0, 200.0
-LONG_WORD, SHORT_WORD = 18, 8
+LONG_WORD, SHORT_WORD = 120.0, 56.0
+# The number of an event begins as much before its line.
+LEAD = -3.0
 # A band lower than this part of the plot is not visible.
 MIN_BAND = 0.005
 # Time ahead for a forecast: at most this part of the range, and this much of the time to the end.
@@ -43,7 +47,7 @@ MAX_NOW_SECONDS = 10.0
 MIN_WIDTH = 2.0
 
 
-class Flag(Struct, frozen=True):
+class EventFlag(Struct, frozen=True):
     """An event above a chart: its number in the list, and the page that it opens. `at`: 0 to 1, left to right.
 
     `text`: the words behind its number. `narrow`: its number has room on a phone. `leaves`: the page is that of its
@@ -110,7 +114,7 @@ class ChartPicture(Struct, frozen=True):
     thresholds: tuple[tuple[str, float], ...]
     forecast: Line | None
     full_at: float | None
-    flags: tuple[Flag, ...]
+    flags: tuple[EventFlag, ...]
     poles: Mapping[str, Sequence[float]]
     tower: Tower | None
 
@@ -134,16 +138,10 @@ class EventMark(Struct, frozen=True):
     chart: str | None = None
 
 
-class Edges(Struct, frozen=True):
-    """Bounds of all charts of a page. `end` leaves room for forecasts."""
+class Edges(TimeAxis, frozen=True):
+    """Bounds of all charts of a page. `end` leaves room for forecasts; the data end at `now`."""
 
-    start: float
     now: float
-    end: float
-
-    def at(self, unix: float) -> float:
-        """Return the place of a time, 0 to 1 from left to right."""
-        return min(1.0, max(0.0, (unix - self.start) / (self.end - self.start)))
 
 
 def find_edges(window: TimeWindow, until: float, seconds_to_full: Iterable[float | None]) -> Edges:
@@ -151,7 +149,7 @@ def find_edges(window: TimeWindow, until: float, seconds_to_full: Iterable[float
     length = window.end - window.start
     farthest = max((one or 0.0 for one in seconds_to_full), default=0.0)
     ahead = min(MAX_AHEAD_RATIO * length, farthest * PAST_FULL) if window.live else 0.0
-    return Edges(window.start, until, window.end + ahead)
+    return Edges(window.start, window.end + ahead, until)
 
 
 def draw_chart(
@@ -171,6 +169,7 @@ def draw_chart(
     past = None if pool is None else _build_past(pool, found, snapshot, edges)
     memory = None if past is None else draw_memory(past, top, frame)
     used = _last_use(past)
+    full_at = edges.now + (seconds_to_full or 0.0)
     is_ahead = found.window.live and seconds_to_full is not None and used is not None
     mine = [one for one in events if one.annotation.kind != "level" or one.chart == chart.id]
     return ChartPicture(
@@ -178,7 +177,7 @@ def draw_chart(
         now=edges.now,
         end=edges.end,
         axis=tuple(_list_axis(top, chart.unit)),
-        times=tuple(list_times(edges.start, edges.end, edges.at(edges.now), "now" if found.window.live else "")),
+        times=tuple(write_times(edges, WIDE_PAST, edges.now, "now" if found.window.live else "", FONT)),
         gaps=tuple((edges.at(gap.start), edges.at(gap.end) - edges.at(gap.start)) for gap in found.gaps),
         wash=tuple(_draw_runs(runs, edges, None)),
         strips=tuple(_draw_runs(runs, edges, STRIPS)),
@@ -186,8 +185,8 @@ def draw_chart(
         covers=() if memory is None else memory.covers,
         traces=tuple(_trace(curve, found.buckets[curve.name], edges, top) for curve in chart.curves),
         thresholds=tuple(_place_thresholds(marks, pool, top)),
-        forecast=_draw_forecast(edges, seconds_to_full or 0.0, (used or 0.0) / top) if is_ahead else None,
-        full_at=edges.now + (seconds_to_full or 0.0) if is_ahead else None,
+        forecast=draw_forecast(edges, edges.now, full_at, (used or 0.0) / top, frame) if is_ahead else None,
+        full_at=full_at if is_ahead else None,
         flags=tuple(_place_flags(mine, edges)),
         poles=_find_poles(mine, edges),
         tower=None if pool is None or past is None else _build_tower(pool, past, found, snapshot, top),
@@ -195,19 +194,9 @@ def draw_chart(
 
 
 def _build_past(pool: Pool, found: WindowData, snapshot: Snapshot, edges: Edges) -> Past:
-    sources = find_sources(pool, snapshot.shares)
     columns = list_columns(pool, found.buckets, snapshot.shares)
-    layers = build_layers(pool, sources)
-    times = tuple(one.boottime for one in found.buckets[sources.used])
-    return Past(
-        times,
-        edges.start,
-        edges.end,
-        tuple(
-            Layer(LAYER_KINDS[layer.holder], tuple(column[number] for column in columns))
-            for number, layer in enumerate(layers)
-        ),
-    )
+    times = tuple(one.boottime for one in found.buckets[find_sources(pool, snapshot.shares).used])
+    return Past(times, edges.start, edges.end, list_past_layers(pool, snapshot.shares, columns))
 
 
 def _last_use(past: Past | None) -> float | None:
@@ -219,20 +208,18 @@ def _last_use(past: Past | None) -> float | None:
 
 def _build_tower(pool: Pool, past: Past, found: WindowData, snapshot: Snapshot, top: float) -> Tower:
     words_of = build_layers(pool, find_sources(pool, snapshot.shares), snapshot.labels)
-    below, used, pieces = 0.0, 0.0, []
     is_known = bool(past.times) and all(layer.sizes[-1] is not None for layer in past.layers)
-    for layer, its in zip(past.layers, words_of, strict=True):
-        if not any(layer.sizes):
-            continue
-        size = (layer.sizes[-1] or 0.0) if is_known else 0.0
-        height = PLOT * min(1.0, size / top)
-        y = TOP + PLOT - PLOT * min(1.0, below / top) - height
-        pieces.append(Piece(layer.kind, its.holder, its.label, size if is_known else None, y, height))
-        below += size
-        used += size if its is not words_of[-1] else 0.0
+    sizes = [(layer.sizes[-1] or 0.0) if is_known else 0.0 for layer in past.layers]
+    pieces = [
+        Piece(layer.kind, its.holder, its.label, size if is_known else None, place.y, place.height)
+        for layer, its, size, place in zip(
+            past.layers, words_of, sizes, stack_sizes(sizes, top, Rectangle(0.0, TOP, 0.0, PLOT)), strict=True
+        )
+        if any(layer.sizes)
+    ]
     is_now = found.window.live and found.window.grain_seconds <= MAX_NOW_SECONDS
     unix = past.times[-1] if past.times else None
-    return Tower(tuple(pieces), used / top if is_known else None, unix, is_now)
+    return Tower(tuple(pieces), sum(sizes[:-1]) / top if is_known else None, unix, is_now)
 
 
 def _trace(curve: Curve, buckets: Sequence[Bucket], edges: Edges, top: float) -> Trace:
@@ -271,17 +258,9 @@ def _draw_runs(runs: Iterable[LevelSpan], edges: Edges, strips: Mapping[Level, f
     for run in runs:
         left = edges.at(run.start) * UNITS
         right = max(edges.at(run.end) * UNITS, left + MIN_WIDTH)
-        top, ground = (TOP, TOP + PLOT) if strips is None else (TOP - 1.0 - strips[run.level], TOP - 1.0)
-        corners = ((left, top), (right, top), (right, ground), (left, ground))
-        yield Line(f"level-{run.level.word}", tuple((round(x), y) for x, y in corners))
-
-
-def _draw_forecast(edges: Edges, seconds: float, used_ratio: float) -> Line:
-    """Draw used memory at the current rate, to the top or to the edge."""
-    end = min(edges.now + seconds, edges.end)
-    part = min(1.0, (end - edges.now) / max(seconds, 1e-9))
-    points = ((edges.at(edges.now), used_ratio), (edges.at(end), used_ratio + (1.0 - used_ratio) * part))
-    return Line("forecast", tuple((x * UNITS, TOP + PLOT * (1.0 - ratio)) for x, ratio in points))
+        high = PLOT if strips is None else strips[run.level]
+        frame = Rectangle(0.0, TOP if strips is None else TOP - 1.0 - high, UNITS, high)
+        yield draw_span(f"level-{run.level.word}", round(left), round(right), frame)
 
 
 def _place_thresholds(marks: Iterable[Mark], pool: Pool | None, top: float) -> Iterator[tuple[str, float]]:
@@ -306,65 +285,43 @@ def _kind(one: EventMark) -> str:
     return "critical" if _is_loud(one) else "mark" if kind == "mark" else "muted"
 
 
-def _place_flags(events: Iterable[EventMark], edges: Edges) -> Iterator[Flag]:
+def _place_flags(events: Iterable[EventMark], edges: Edges) -> Iterator[EventFlag]:
     """Yield the events that have room for their number, with words where there is room for these.
 
     Kills and driver errors are placed first, with their words, then the numbers of all others.
     """
-    wide: dict[int, tuple[float, float]] = {}
-    narrow: dict[int, tuple[float, float]] = {}
+    wide: dict[int, Flag] = {}
+    narrow: dict[int, Flag] = {}
     ranked = sorted(events, key=lambda one: (not _is_loud(one), one.annotation.kind != "mark"))
     for _, group in groupby(ranked, _is_loud):
-        placed = [one for one in group if _take(wide, one, edges, "", WIDE)]
-        for one in placed:
+        for one in [one for one in group if _take(wide, one, edges, "", WIDE)]:
             is_narrow = _take(narrow, one, edges, "", NARROW)
-            word = one.annotation.word
-            choices = (f" {_cut(word, most)}" for most in (LONG_WORD, SHORT_WORD))
+            choices = (f" {shorten(one.annotation.word, most, FONT)}" for most in (LONG_WORD, SHORT_WORD))
             text = next((words for words in choices if _take(wide, one, edges, words, WIDE)), "")
-            at = edges.at(one.annotation.unix)
-            is_right = at * WIDE + width_of(f"{one.number}{text}", FONT) > WIDE
-            anchor, title = "end" if is_right else "start", one.annotation.text
-            yield Flag(at, one.number, _kind(one), text, one.href, one.leaves, title, anchor, is_narrow)
+            at, title = edges.at(one.annotation.unix), one.annotation.text
+            anchor = wide[one.number].anchor
+            yield EventFlag(at, one.number, _kind(one), text, one.href, one.leaves, title, anchor, is_narrow)
 
 
 def _is_loud(one: EventMark) -> bool:
     return one.annotation.kind in LOUD
 
 
-def _take(taken: dict[int, tuple[float, float]], one: EventMark, edges: Edges, words: str, width: float) -> bool:
+def _take(taken: dict[int, Flag], one: EventMark, edges: Edges, words: str, width: float) -> bool:
     """Take the room of a number and its words, unless another event has some of it."""
-    length = width_of(f"{one.number}{words}", FONT)
-    left = min(edges.at(one.annotation.unix) * width - 3.0, width - length)
-    right = left + length + 8.0
-    others = (place for number, place in taken.items() if number != one.number)
-    if any(left < its_right and its_left < right for its_left, its_right in others):
-        return False
-    taken[one.number] = left, right
-    return True
-
-
-def _cut(word: str, most: int) -> str:
-    return f"{word[: most - 1]}…" if len(word) > most else word
+    frame = Rectangle(0.0, 0.0, width, 0.0)
+    others = [flag for number, flag in taken.items() if number != one.number]
+    x, length = edges.x(one.annotation.unix, frame), width_of(f"{one.number}{words}", FONT)
+    flag = place_flag(x, length, frame, others, lead=LEAD)
+    if flag is not None:
+        taken[one.number] = flag
+    return flag is not None
 
 
 def _list_axis(top: float, unit: str) -> Iterator[Text]:
     for value in list_steps(top, unit):
         y = TOP + PLOT * (1 - value / top)
         yield Text(AXIS - 6.0, y + 4.0, plain=write_step(value, unit), anchor="end", kind="muted")
-
-
-def list_steps(top: float, unit: str) -> list[float]:
-    """Return round figures from zero to the top: binary steps for sizes, 0, 32, 64 GiB and not 0, 27.9, 55.9."""
-    if unit == "ratio" and top == 1.0:
-        return [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    step = 2.0 ** math.ceil(math.log2(top / 5)) if unit == "bytes" else _round_up(top / 5)
-    found = [number * step for number in range(int(top / step + 1e-9) + 1)]
-    return [*found, top] if top - found[-1] > 0.45 * step else found
-
-
-def _round_up(least: float) -> float:
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= 0.999 * least)
 
 
 def write_step(value: float, unit: str) -> str:

@@ -15,7 +15,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.incidents.markdown import render
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.incidents.words import Fact, list_facts, write_summary, write_title
-from memwatch.reporting.render.landscape import shorten, width_of
+from memwatch.reporting.render.drawing import shorten, width_of
 from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.incidents.incident_json import incident_json
 from memwatch_web.asgi.problems import ProblemError

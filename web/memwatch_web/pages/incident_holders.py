@@ -11,7 +11,8 @@ from memwatch.core.units import size
 from memwatch.reporting.incidents.records import Incident, Sample
 from memwatch.reporting.incidents.words import is_name_of
 from memwatch.reporting.render import words
-from memwatch.reporting.render.landscape import Layer, Node
+from memwatch.reporting.render.containment import Node
+from memwatch.reporting.render.past import Layer
 
 # Uses of System RAM in a sample, from the ground up, above the processes.
 PARTS = ("huge_pages", "shared_memory", "kernel", "unattributed")

@@ -6,7 +6,6 @@ Swap is below the ground at the same scale. A record with fewer figures gets les
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
@@ -23,25 +22,20 @@ from memwatch.reporting.incidents.words import (
     list_fired,
 )
 from memwatch.reporting.render import words
-from memwatch.reporting.render.landscape import (
-    STEPS,
+from memwatch.reporting.render.axes import Flag, list_bytes, list_times, place_flag
+from memwatch.reporting.render.containment import Node
+from memwatch.reporting.render.drawing import (
     Box,
     Drawing,
-    Layer,
     Line,
-    Node,
-    Past,
     Rectangle,
     Text,
-    draw_past,
     outline,
-    place_boxes,
-    place_time,
     shorten,
     width_of,
-    write_beside,
-    write_inside,
 )
+from memwatch.reporting.render.past import Past, break_at_gaps, draw_past, list_layers, name_layers
+from memwatch.reporting.render.tower import place_boxes, write_beside, write_inside
 from memwatch_web.pages.incident_holders import (
     GROWTH,
     build_nodes,
@@ -54,14 +48,10 @@ from memwatch_web.pages.incident_holders import (
 
 # A pause is drawn as a gap if it is longer than this, and than this many times the usual one.
 MIN_GAP_SECONDS, GAP_FACTOR = 5.0, 4.0
-# Steps of the axis of time, and the room for one, in the size of the font.
-TIME_STEPS, TIME_ROOM = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600), 8.5
 # Less swap, in pixels, and fewer stalls are no picture.
 MIN_SWAP_PIXELS, MIN_STALL_RATIO = 1.5, 0.01
 STALL_LINES = 1.5
 MAX_KILLS = 8
-# Places from which room for a name is sought.
-MAX_STARTS = 30
 # From this width on, in the size of the font, the past has half of it.
 MIN_ROOMY = 100.0
 # Where the holders begin, beside their families, in parts of the width.
@@ -162,9 +152,10 @@ def draw(one: Incident, layout: Layout) -> Picture | None:
     drawing = draw_past(past, whole, frame, 0.5 * font)
     if not has_levels:  # a strip would claim that all was well
         drawing = replace(drawing, areas=tuple(area for area in drawing.areas if area.kind != "level-low"))
-    drawing += _draw_marks(one, past, frame, font, kills) + _draw_axis(whole, frame, font)
+    drawing += _draw_marks(one, past, frame, font, kills) + Drawing(texts=tuple(list_bytes(whole, frame, font)))
     drawing += _draw_ghost(one, cut, past, frame, frame.height / whole)
-    drawing += Drawing(texts=tuple(_name_layers(past, whole, frame, font, kills, names_of(one, layers))))
+    walls = [past.axis.x(unix, frame) for unix in kills]
+    drawing += Drawing(texts=tuple(name_layers(past, whole, frame, font, names_of(one, layers), walls)))
     below, moments = _draw_below(samples, cut, past, frame, layout, whole)
     nodes = build_nodes(one, cut.sample, whole)
     held, heading = draw_held(nodes, cut, whole, held_frame, layout, one.label)
@@ -251,21 +242,10 @@ def _write_box(box: Box, node: Node, font: float) -> tuple[list[Box], list[Text]
 
 
 def _break_at_gaps(past: Past) -> Past:
-    """Put a time without figures into each pause, so that nothing is drawn there."""
     steps = [later - earlier for earlier, later in pairwise(past.times)]
-    least = max(MIN_GAP_SECONDS, GAP_FACTOR * median(steps))
-    times: list[float] = []
-    columns: list[tuple[float | None, ...]] = []
-    for number, column in enumerate(zip(*(layer.sizes for layer in past.layers), strict=True)):
-        if number and steps[number - 1] > least:
-            times.append(past.times[number] - steps[number - 1] / 2)
-            columns.append((None,) * len(past.layers))
-        times.append(past.times[number])
-        columns.append(column)
-    layers = tuple(
-        Layer(layer.kind, sizes) for layer, sizes in zip(past.layers, zip(*columns, strict=True), strict=True)
-    )
-    return Past(tuple(times), past.start, past.end, layers, past.levels)
+    columns = list(zip(*(layer.sizes for layer in past.layers), strict=True))
+    times, filled = break_at_gaps(past.times, columns, max(MIN_GAP_SECONDS, GAP_FACTOR * median(steps)))
+    return replace(past, times=times, layers=list_layers([layer.kind for layer in past.layers], filled))
 
 
 def _list_levels(samples: Sequence[Sample]) -> Iterator[tuple[float, float, str]]:
@@ -284,42 +264,22 @@ def _draw_marks(one: Incident, past: Past, frame: Rectangle, font: float, kills:
     """Draw kills as lines, and above the past what happened when: words of the later ones only where they fit."""
     lines = [
         Line("kill", ((x, frame.y - 0.9 * font), (x, frame.ground)))
-        for x in (place_time(past, frame, unix) for unix in kills)
+        for x in (past.axis.x(unix, frame) for unix in kills)
     ]
     texts = []
     placed: list[Flag] = []
     for unix, word, kind in _list_marks(one, past, kills):
-        x, width = place_time(past, frame, unix), width_of(word, font, strong=kind != "muted")
-        fits_after = x + 3 + width <= frame.right
-        left = x + 3 if fits_after else x - 3 - width
-        flags = (Flag(x, left, left + width, row) for row in range(MARK_ROWS))
-        flag = next(
-            (one for one in flags if left >= frame.x and not any(one.disturbs(other) for other in placed)), None
-        )
+        x, width = past.axis.x(unix, frame), width_of(word, font, strong=kind != "muted")
+        flag = place_flag(x, width, frame, placed, MARK_ROWS)
         if flag is None:
             continue
         placed.append(flag)
         y = frame.y - (1.0 + 1.3 * flag.row) * font
-        texts.append(Text(left, y, word if kind == "muted" else "", "" if kind == "muted" else word, kind=kind))
+        texts.append(
+            Text(flag.left, y, word if kind == "muted" else "", "" if kind == "muted" else word, kind=kind)
+        )
         lines.append(Line("tick", ((x, y - 0.8 * font), (x, frame.y - 0.5 * font))))
     return Drawing((), (), tuple(lines), tuple(texts))
-
-
-class Flag(Struct, frozen=True):
-    """Words above the past, from `left` to `right` in a row counted upwards, with a line down from there at `x`."""
-
-    x: float
-    left: float
-    right: float
-    row: int
-
-    def disturbs(self, other: Flag) -> bool:
-        """Return True if words meet, or the line of one crosses the words of the other."""
-        meets = self.row == other.row and self.left < other.right + 6 and other.left < self.right + 6
-        return meets or self._crosses(other) or other._crosses(self)
-
-    def _crosses(self, other: Flag) -> bool:
-        return self.row > other.row and other.left - 2 < self.x < other.right + 2
 
 
 def _list_marks(one: Incident, past: Past, kills: Sequence[float]) -> Iterator[tuple[float, str, str]]:
@@ -339,28 +299,6 @@ def _list_marks(one: Incident, past: Past, kills: Sequence[float]) -> Iterator[t
         yield fired[0].unix, "alert", "muted"
 
 
-def _draw_axis(whole: int, frame: Rectangle, font: float) -> Drawing:
-    """Draw bytes at round steps beside the past, and the size at the top."""
-    step = next((found for found in STEPS if frame.height * found / whole >= 3 * font), whole)
-    unit = 1 << 30 if whole >= 1 << 32 else 1 << 20
-    places = [number * step for number in range(int(whole / step) + 1)]
-    places = [found for found in places if (whole - found) * frame.height / whole >= 1.3 * font]
-    return Drawing(
-        texts=tuple(
-            Text(
-                frame.x - 0.5 * font,
-                frame.ground - frame.height * found / whole + 0.36 * font,
-                plain=f"{found / unit:,.0f}"
-                if found % unit == 0 or found >= 1000 * unit
-                else f"{found / unit:,.1f}",
-                anchor="end",
-                kind="muted",
-            )
-            for found in (*places, whole)
-        )
-    )
-
-
 def _draw_ghost(one: Incident, cut: Cut, past: Past, frame: Rectangle, scale: float) -> Drawing:
     """Outline from the kill on what the cause held, if it is what was killed."""
     cause, victim = one.cause, one.victim
@@ -369,7 +307,7 @@ def _draw_ghost(one: Incident, cut: Cut, past: Past, frame: Rectangle, scale: fl
     ranked = rank_holders(one)
     held, _ = measure_holders(cut.sample, ranked)
     name = next((name for name in ranked if is_cause(one, name)), None)
-    x = place_time(past, frame, cut.kill)
+    x = past.axis.x(cut.kill, frame)
     if name is None or frame.right - x < 4 or held[name] * scale < 4:
         return Drawing()
     ground = frame.ground - scale * sum(held[each] for each in ranked[: ranked.index(name)])
@@ -377,56 +315,6 @@ def _draw_ghost(one: Incident, cut: Cut, past: Past, frame: Rectangle, scale: fl
     return Drawing(
         lines=(Line("ghost", ((x, ground), (x, top), (frame.right, top), (frame.right, ground), (x, ground))),)
     )
-
-
-def _name_layers(
-    past: Past, whole: int, frame: Rectangle, font: float, kills: Sequence[float], names: Sequence[str]
-) -> Iterator[Text]:
-    """Yield the names of layers that have room for a line, in the widest place without a kill."""
-    walls = sorted(place_time(past, frame, unix) for unix in kills)
-    below = [0.0] * len(past.times)
-    for layer, name in zip(past.layers, names, strict=True):
-        known = [None if size is None else low + size for size, low in zip(layer.sizes, below, strict=True)]
-        edges = [
-            (
-                place_time(past, frame, unix),
-                None if high is None else frame.ground - frame.height * min(1.0, high / whole),
-                frame.ground - frame.height * min(1.0, low / whole),
-            )
-            for unix, high, low in zip(past.times, known, below, strict=True)
-        ]
-        place = find_place(edges, walls, 1.35 * font) if name else None
-        if place is not None:
-            room = place.width - font
-            text = shorten(name, room, font, strong=True)
-            if len(text) >= min(len(name), 5):
-                y = place.y + place.height / 2 + 0.36 * font
-                yield Text(place.x + 0.5 * font, y, strong=text, kind=layer.kind)
-        below = [low if high is None else high for high, low in zip(known, below, strict=True)]
-
-
-def find_place(
-    edges: Sequence[tuple[float, float | None, float]], walls: Sequence[float], height: float
-) -> Rectangle | None:
-    """Return the widest rectangle inside an area, at least so high, that no wall crosses.
-
-    `edges`: x, upper and lower end of the area; the upper one is None in a gap.
-    """
-    best: Rectangle | None = None
-    for first in range(0, len(edges), max(1, len(edges) // MAX_STARTS)):
-        left, begin, start = edges[first]
-        if begin is None:
-            continue
-        upper, lower = begin, start
-        for x, high, low in edges[first + 1 :]:
-            if high is None or any(left < wall < x for wall in walls):
-                break
-            upper, lower = max(upper, high), min(lower, low)
-            if lower - upper < height:
-                break
-            if best is None or x - left > best.width:
-                best = Rectangle(left, upper, x - left, lower - upper)
-    return best
 
 
 def _list_swap(samples: Sequence[Sample]) -> list[tuple[float, int]]:
@@ -466,13 +354,13 @@ def _draw_below(
     """Draw the axis of time, swap at the scale of the rest, and stalls below the ground."""
     font, scale = layout.font, frame.height / whole
     y = frame.ground + 1.4 * font
-    x = place_time(past, frame, cut.sample.unix)
+    x = past.axis.x(cut.sample.unix, frame)
     label = width_of(f"00:00:00 {layout.beside}", font, strong=True)
     left = min(x, frame.right - label - 0.6 * font)
+    taken = [(left - frame.x, left - frame.x + label)]
     moments = [
-        moment
-        for moment in _list_times(past, frame, font, y)
-        if abs(moment.x - left - label / 2) > label / 2 + 3.5 * font
+        Moment(frame.x + mark.at * frame.width, y, mark.unix, has_seconds=mark.unit == "seconds")
+        for mark in list_times(past.axis, frame.width, font, taken)
     ]
     moments.append(Moment(left, y, cut.sample.unix, "start", strong=True))
     after = left + width_of("00:00:00 ", font, strong=True)
@@ -482,14 +370,14 @@ def _draw_below(
     top = frame.ground + 1.9 * font
     most, worst = _measure_rows(samples, whole, layout)
     if most:
-        upper = [(place_time(past, frame, unix), top + swap * scale) for unix, swap in _list_swap(samples)]
+        upper = [(past.axis.x(unix, frame), top + swap * scale) for unix, swap in _list_swap(samples)]
         areas.append(Line("anonymous", (*upper, (upper[-1][0], top), (upper[0][0], top))))
         texts += _name_row("swap", f"up to {size(most)}, at this scale", upper, top + font, frame, font)
         top += max(1.3 * font, most * scale) + 0.4 * font
     if worst:
         ground = top + STALL_LINES * font
         points = [
-            (place_time(past, frame, unix), ground - min(1.0, ratio) * STALL_LINES * font)
+            (past.axis.x(unix, frame), ground - min(1.0, ratio) * STALL_LINES * font)
             for unix, ratio in _list_stalls(samples)
         ]
         lines.append(Line("stalls", tuple(points)))
@@ -509,16 +397,3 @@ def _name_row(
         text = Text(frame.right - 0.5 * font, y, plain=figure, anchor="end", kind="muted")
     fits = max(after, before) >= width_of(figure, font) + font
     return [Text(frame.x - 0.5 * font, y, plain=name, anchor="end", kind="muted"), *([text] if fits else [])]
-
-
-def _list_times(past: Past, frame: Rectangle, font: float, y: float) -> Iterator[Moment]:
-    """Yield the marks of the axis of time, at round times."""
-    span = past.end - past.start
-    step = next((one for one in TIME_STEPS if frame.width * one / span >= TIME_ROOM * font), TIME_STEPS[-1])
-    unix = math.ceil(past.start / step) * step
-    while unix <= past.end:
-        x = place_time(past, frame, unix)
-        half = 2.6 * font
-        if frame.x + half <= x <= frame.right - half:
-            yield Moment(x, y, unix, has_seconds=step < 60)
-        unix += step

@@ -7,7 +7,7 @@ one drawing fits every width. Pure functions.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,31 +16,34 @@ from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent, PoolKind
 from memwatch.reporting.render import words
 from memwatch.reporting.render.actions import Action
-from memwatch.reporting.render.engine_view import describe_load, engines_in
-from memwatch.reporting.render.landscape import (
+from memwatch.reporting.render.axes import Threshold, list_bytes, list_thresholds
+from memwatch.reporting.render.containment import Growing
+from memwatch.reporting.render.drawing import (
     LINE_HEIGHT,
-    MAX_CELLS,
-    STEPS,
-    Block,
     Box,
     Drawing,
-    Growing,
     Line,
-    Link,
-    Past,
     Rectangle,
     Text,
-    draw_band,
-    draw_captions,
-    draw_layers,
-    draw_levels,
-    place_tower,
     shorten,
     width_of,
+)
+from memwatch.reporting.render.engine_view import describe_load, engines_in
+from memwatch.reporting.render.memory_map import MemoryMap, split_gpus
+from memwatch.reporting.render.past import Past
+from memwatch.reporting.render.tower import (
+    MAX_CELLS,
+    MIN_TOWER_PIXELS,
+    Block,
+    Link,
+    draw_band,
+    draw_captions,
+    join_past,
+    place_tower,
     write_gutter,
 )
-from memwatch.reporting.render.memory_map import MemoryMap, split_gpus
 from memwatch_web.pages.overview import Ghost
+from memwatch_web.pages.past_picture import NARROW_PAST, WIDE_PAST, PastPicture, draw_past_picture
 
 FONT, TITLE_FONT = 11.0, 13.0
 # Heights in pixels: of a tower alone, of the largest of several, of one of many GPUs, and of those of more than a
@@ -49,15 +52,7 @@ TOWER, TOWER_OF_SEVERAL, CELL, LOW_CELL = 348.0, 312.0, 214.0, 103.0
 CELLS_OF_A_ROW = 8
 # Above and below a tower: words of the past and of the columns, and times.
 TOP, BOTTOM, CELL_BOTTOM = 44.0, 20.0, 17.0
-STRIP = 6.0
-# Across the past. An hour or a month has as many.
-UNITS = 1200.0
-# Pixels by which a line of the past may miss a figure.
-NEAR = 0.6
-# Time ahead in a past with a forecast, as a part of it.
-AHEAD = 0.1
-# A past at least this wide has words.
-WIDE_PAST = 330.0
+CELL_TOP = 8.0
 # Widths in pixels: of the marks between past and now, of a tower alone, beside a lower one, and of several, and of
 # the words beside them. They do not depend on what a pool holds: nothing moves when that changes.
 AXIS, MARKS, MARKS_NARROW = 40.0, 52.0, 18.0
@@ -68,59 +63,13 @@ CELL_ENDS = {1: (1.0,), 2: (0.1, 1.0), 3: (0.1, 0.2, 1.0)}
 NARROW_ENDS = {1: (1.0,), 2: (0.4, 1.0), 3: (0.365, 0.645, 1.0)}
 GUTTER, GUTTER_OF_SEVERAL = 190.0, 178.0
 # A lower tower is drawn again larger, beside its place, and as high as this at most.
-MIN_TOWER, LOUPE = 40.0, 190.0
+LOUPE = 190.0
 LOUPE_WIDTH = 150.0
 # Beside GPUs whose towers would be lower than this, System RAM is drawn at a whole part of their scale.
 MIN_GPU_TOWER = 80.0
 # Widths of a pool that lies on its side.
 BANDS = (1358.0, 700.0, 264.0)
 BAND_HEIGHT, BAND_TOP = 28.0, 22.0
-
-
-class Mark(Struct, frozen=True):
-    """The threshold of a level at a height in pixels. Its words stand at `word_y`, off the line of used memory."""
-
-    level: str
-    y: float
-    word: str
-    word_y: float
-
-
-class Word(Struct, frozen=True):
-    """Words in a past: at a part of its width, 0 to 1, moved by pixels. `unix`: a time that the words end with."""
-
-    at: float
-    y: float
-    text: str
-    shift: float = 0.0
-    anchor: str = "start"
-    kind: str = ""
-    link: str = ""
-    unix: float | None = None
-
-
-class PastPicture(Struct, frozen=True):
-    """A past: areas and lines in UNITS by pixels, words and flags by parts of the width. `now`: place of now.
-
-    `stopped`: time of the last figure, and `stopped_at` its place, if the pool has none now.
-
-    `covers`: what is not page cache, over a ground of page cache: its hatch is not stretched with the picture.
-    `wash`: areas of the levels behind the memory. `ahead`: what is held now, in the time of the forecast. `flags`:
-    places and kinds of vertical lines.
-    """
-
-    past: Past
-    drawing: Drawing
-    covers: tuple[Line, ...]
-    wash: tuple[Line, ...]
-    ahead: tuple[Line, ...]
-    now: float
-    end: float
-    flags: tuple[tuple[float, str, str], ...]
-    words: tuple[Word, ...]
-    times: tuple[Word, ...]
-    stopped: float | None = None
-    stopped_at: float = 0.0
 
 
 class Now(Struct, frozen=True):
@@ -132,7 +81,7 @@ class Now(Struct, frozen=True):
     width: float
     height: float
     drawing: Drawing
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[Threshold, ...] = ()
     links: tuple[Link, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -207,7 +156,7 @@ def draw_page(maps: Sequence[MemoryMap], scene: Scene) -> PageLandscape:
     parts = _choose_parts(maps)
     scale = min((highest * parts[one.whole.id] / one.whole.size_bytes for one in maps), default=0.0)
     scales = {one.whole.id: scale / parts[one.whole.id] for one in maps}
-    high = [one for one in maps if one.whole.size_bytes * scales[one.whole.id] >= MIN_TOWER]
+    high = [one for one in maps if one.whole.size_bytes * scales[one.whole.id] >= MIN_TOWER_PIXELS]
     low = [one for one in maps if one not in high]
     width = OF_SEVERAL if len(high) > 1 else BESIDE_LOW if low else ALONE
     return PageLandscape(
@@ -253,7 +202,7 @@ def _draw_tower(one: MemoryMap, scale: float, scene: Scene, width: float, part: 
         title=one.whole.label,
         figure=words.size(one.whole.size_bytes),
         height=height,
-        axis=tuple(_list_axis(one, height)),
+        axis=tuple(list_bytes(one.whole.size_bytes, Rectangle(AXIS, TOP, 0.0, height), FONT)),
         past=None if past is None else _draw_past(one, past, height, width != OF_SEVERAL),
         now=_draw_now(one, height, scene, width),
         narrow=_draw_narrow(one, height, scene),
@@ -264,7 +213,7 @@ def _draw_tower(one: MemoryMap, scale: float, scene: Scene, width: float, part: 
 def _draw_cell(one: MemoryMap, scale: float, scene: Scene) -> PageTower:
     height = one.whole.size_bytes * scale
     past = scene.pasts.get(one.whole.id)
-    frame = Rectangle(0.0, STRIP + 2.0, CELL_WIDTH, height)
+    frame = Rectangle(0.0, CELL_TOP, CELL_WIDTH, height)
     drawing = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene), CELL_ENDS).drawing
     boxes = tuple(_mark_slices(one, drawing.boxes, frame, scene))
     drawing = replace(drawing, boxes=boxes, texts=tuple(_write_cell(boxes)))
@@ -274,8 +223,8 @@ def _draw_cell(one: MemoryMap, scale: float, scene: Scene) -> PageTower:
         figure=_describe_use(one),
         height=height,
         axis=(),
-        past=None if past is None else _draw_past(one, past, height, False, top=STRIP + 2.0),
-        now=Now(CELL_WIDTH + 1.0, STRIP + 2.0 + height + CELL_BOTTOM, drawing),
+        past=None if past is None else _draw_past(one, past, height, False, CELL_TOP),
+        now=Now(CELL_WIDTH + 1.0, CELL_TOP + height + CELL_BOTTOM, drawing),
         narrow=None,
     )
 
@@ -356,41 +305,21 @@ def _draw_now(one: MemoryMap, height: float, scene: Scene, width: float) -> Now:
     blocks += _list_actions(one, tower.drawing, scene)
     blocks += _list_engines(one, tower.drawing, scene, several)
     beside, links = write_gutter(blocks, frame, gutter, FONT, TOP - 12.0)
-    drawing = _join_past(one, frame, 0.0) + tower.drawing + beside + draw_captions(one, frame, FONT)
+    drawing = join_past(one, frame, 0.0) + tower.drawing + beside + draw_captions(one, frame, FONT)
     drawing += _draw_ghosts(one, frame, scene) + _draw_leases(one, frame)
-    return Now(MARKS + width + gutter, TOP + height + BOTTOM, drawing, tuple(_list_marks(one, frame)), links)
+    return Now(
+        MARKS + width + gutter, TOP + height + BOTTOM, drawing, tuple(list_thresholds(one, frame, FONT)), links
+    )
 
 
 def _draw_narrow(one: MemoryMap, height: float, scene: Scene) -> Now:
     frame = Rectangle(MARKS_NARROW, TOP, NARROW, height)
     tower = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene), NARROW_ENDS, some=False)
-    drawing = _join_past(one, frame, 0.0) + tower.drawing + draw_captions(one, frame, FONT, NARROW_ENDS)
+    drawing = join_past(one, frame, 0.0) + tower.drawing + draw_captions(one, frame, FONT, NARROW_ENDS)
     drawing += _draw_ghosts(one, frame, scene) + _draw_leases(one, frame)
-    marks = tuple(replace(mark, word="") for mark in _list_marks(one, frame))
+    marks = tuple(replace(mark, word="") for mark in list_thresholds(one, frame, FONT))
     left_out = tuple(f"{name} {figure}" for _, name, figure in tower.notes)
     return Now(MARKS_NARROW + NARROW + 1.0, TOP + height + BOTTOM, drawing, marks, left_out=left_out)
-
-
-def _join_past(one: MemoryMap, frame: Rectangle, left: float) -> Drawing:
-    """Draw the line of used memory from the past to the tower."""
-    if isinstance(one.edge, Absent):
-        return Drawing()
-    y = frame.ground - one.edge * frame.height
-    return Drawing(lines=(Line("used", ((left, y), (frame.x, y))),))
-
-
-def _list_marks(one: MemoryMap, frame: Rectangle) -> Iterator[Mark]:
-    """Yield the thresholds, as far as they stand a line apart."""
-    used = math.inf if isinstance(one.edge, Absent) else frame.ground - one.edge * frame.height
-    last = math.inf
-    for mark in one.marks:
-        y = frame.ground - mark.position * frame.height
-        at = y
-        if abs(y - used) < 8.5:
-            at = used - 8.5 if y < used else used + 8.5
-        if last - at >= 0.9 * LINE_HEIGHT * FONT:
-            yield Mark(mark.level, y, f"{mark.threshold * 100:g}%", at)
-            last = at
 
 
 def _draw_ghosts(one: MemoryMap, frame: Rectangle, scene: Scene) -> Drawing:
@@ -477,240 +406,9 @@ def _list_engines(one: MemoryMap, drawing: Drawing, scene: Scene, several: bool)
             yield Block(low.y + low.height / 2, lines)
 
 
-def _list_axis(one: MemoryMap, height: float) -> Iterator[Text]:
-    """Yield bytes at round steps from the ground to the top, and the size of the pool at the top."""
-    size = one.whole.size_bytes
-    step = next((found for found in STEPS if height * found / size >= 5.0 * FONT), size)
-    unit = 1 << 30 if size >= 1 << 32 else 1 << 20
-    for place in (*range(0, size, step), size):
-        if place == size or (size - place) * height / size >= 1.4 * FONT:
-            y = TOP + height * (1 - place / size) + 4.0
-            figure = f"{place / unit:,.1f}" if place == size and size / unit < 1000 else f"{place / unit:,.0f}"
-            yield Text(AXIS - 5.0, y, plain=figure, anchor="end", kind="muted")
-
-
 def _draw_past(one: MemoryMap, past: Past, height: float, wide: bool, top: float = TOP) -> PastPicture:
-    """Draw a past. `wide`: it has room for words."""
-    ahead = AHEAD * (past.end - past.start) if past.full_at is not None else 0.0
-    window = replace(past, end=past.end + ahead)
-    span = window.end - window.start
-    now = (past.end - past.start) / span
-    frame = Rectangle(0.0, top, UNITS, height)
-    memory = draw_memory(window, one.whole.size_bytes, frame)
-    strip = [_round_area(area) for area in draw_levels(window, Rectangle(0.0, top - STRIP, UNITS, STRIP))]
-    wash = [_round_area(area) for area in draw_levels(window, frame) if area.kind != "level-low"]
-    drawing = Drawing((*memory.areas, *strip), (), memory.lines)
-    held = sum(layer.sizes[-1] or 0.0 for layer in past.layers[:-1])
-    y = frame.ground - min(1.0, held / one.whole.size_bytes) * height if past.times else None
-    if past.full_at is not None and y is not None and past.full_at > past.end:
-        ahead_of_now = Line("used", ((now * UNITS, y), (UNITS, y)))
-        drawing += Drawing(lines=(ahead_of_now, _draw_forecast(past, span, now, y, top)))
-    flags = tuple(_place_flags(past, span))
-    named = (*_name_flags(past, flags, top), *_name_layers(one, window, now, height, flags, top)) if wide else ()
-    stopped = _find_last(past)
-    return PastPicture(
-        past,
-        drawing,
-        memory.covers,
-        tuple(wash),
-        tuple(_draw_ahead(window, now, one.whole.size_bytes, frame)) if ahead else (),
-        now,
-        window.end,
-        flags,
-        (*named, *_name_full(past, top)),
-        tuple(list_times(window.start, window.end, now, past.end_word, wide)),
-        stopped,
-        0.0 if stopped is None else max(0.0, stopped - past.start) / span,
-    )
-
-
-class Memory(Struct, frozen=True):
-    """Layers of a past, each down to the ground and the lowest one last, and the line of used memory.
-
-    `covers`: what is not page cache, over a ground of page cache.
-    """
-
-    areas: tuple[Line, ...]
-    covers: tuple[Line, ...]
-    lines: tuple[Line, ...]
-
-
-def draw_memory(past: Past, size_bytes: float, frame: Rectangle) -> Memory:
-    """Draw the layers of a past, with few points."""
-    found = draw_layers(past, size_bytes, frame)
-    return Memory(
-        tuple(_down_to_ground(area, frame) for area in reversed(found.areas) if area.kind != "page_cache"),
-        tuple(_round_cover(area) for area in _cover_cache(found.areas, frame)),
-        tuple(map(_round, found.lines)),
-    )
-
-
-def _find_last(past: Past) -> float | None:
-    """Return the time of the last figure of a pool without one now. None if it has one, or never had any."""
-    columns = list(zip(*(layer.sizes for layer in past.layers), strict=True))
-    known = [time for time, column in zip(past.times, columns, strict=True) if None not in column]
-    return known[-1] if known and None in columns[-1] else None
-
-
-def _cover_cache(areas: Iterable[Line], frame: Rectangle) -> Iterator[Line]:
-    """Yield free memory above page cache, and the times without figures."""
-    left, right = frame.x, frame.right
-    for area in areas:
-        if area.kind == "page_cache":
-            upper = area.points[: len(area.points) // 2]
-            first, last = upper[0][0], upper[-1][0]
-            yield Line("free", (*upper, (last, frame.y), (first, frame.y)))
-            if first > left:
-                yield Line("free", ((left, frame.y), (first, frame.y), (first, frame.ground), (left, frame.ground)))
-            left = last
-    if left < right:
-        yield Line("free", ((left, frame.y), (right, frame.y), (right, frame.ground), (left, frame.ground)))
-
-
-def _round(line: Line) -> Line:
-    return replace(line, points=thin_out(line.points))
-
-
-def _down_to_ground(area: Line, frame: Rectangle) -> Line:
-    """Return a layer with all below it, which is drawn over it: half of the points."""
-    upper = thin_out(area.points[: len(area.points) // 2])
-    return replace(area, points=(*upper, (upper[-1][0], frame.ground), (upper[0][0], frame.ground)))
-
-
-def _round_area(area: Line) -> Line:
-    half = len(area.points) // 2
-    return replace(area, points=(*thin_out(area.points[:half]), *thin_out(area.points[half:])))
-
-
-def _round_cover(area: Line) -> Line:
-    """Return the upper edge of page cache with fewer points, and the corners above it."""
-    return replace(area, points=(*thin_out(area.points[:-2]), *thin_out(area.points[-2:])))
-
-
-def thin_out(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return the points from left to right, or right to left, without those near the lines between others.
-
-    In whole units and half pixels. A line that is left is at most NEAR pixels from each point of before.
-    """
-    rounded = [(round(x), round(2 * y) / 2) for x, y in points]
-    kept = {0, len(rounded) - 1}
-    parts = [(0, len(rounded) - 1)]
-    while parts:
-        first, last = parts.pop()
-        (left, start), (right, end) = rounded[first], rounded[last]
-        slope = (end - start) / (right - left) if right != left else 0.0
-        far, number = max(
-            ((abs(rounded[n][1] - start - slope * (rounded[n][0] - left)), n) for n in range(first + 1, last)),
-            default=(0.0, first),
-        )
-        if far > NEAR:
-            kept.add(number)
-            parts += [(first, number), (number, last)]
-    return tuple(rounded[number] for number in sorted(kept))
-
-
-def _draw_forecast(past: Past, span: float, now: float, y: float, top: float) -> Line:
-    """Draw used memory at the current rate, to the top or to the end of the picture."""
-    left = (past.full_at or past.end) - past.end
-    ahead = span * (1 - now)
-    part = min(1.0, ahead / left)
-    return Line("forecast", ((now * UNITS, y), ((now + min(left, ahead) / span) * UNITS, y + (top - y) * part)))
-
-
-def _draw_ahead(past: Past, now: float, size_bytes: int, frame: Rectangle) -> Iterator[Line]:
-    """Yield the layers of now, below the line of used memory, up to the end of the picture."""
-    below = frame.ground
-    for layer in past.layers[:-1]:
-        above = below - frame.height * (layer.sizes[-1] or 0.0) / size_bytes
-        yield Line(layer.kind, ((now * UNITS, above), (UNITS, above), (UNITS, below), (now * UNITS, below)))
-        below = above
-
-
-def _place_flags(past: Past, span: float) -> Iterator[tuple[float, str, str]]:
-    links = past.flag_links or ("",) * len(past.flags)
-    for (unix, word), link in zip(past.flags, links, strict=True):
-        kind = "critical" if word.startswith("OOM kill") else "muted"
-        yield (unix - past.start) / span, kind, link
-
-
-def _name_flags(past: Past, flags: Sequence[tuple[float, str, str]], top: float) -> Iterator[Word]:
-    """Yield the words of the latest flags, as far as they have room beside each other."""
-    right = WIDE_PAST
-    for (at, kind, link), (_, word) in zip(reversed(flags), reversed(past.flags), strict=True):
-        width = width_of(word, FONT, strong=kind == "critical")
-        left = min(max(0.0, at * WIDE_PAST - width / 2), WIDE_PAST - width)
-        if left >= 0 and left + width <= right:
-            anchor = "start" if at < 0.3 else "end" if at > 0.7 else "middle"
-            yield Word(at, top - STRIP - 5.0, word, 0.0, anchor, kind, link)
-            right = left - FONT
-
-
-def _name_full(past: Past, top: float) -> Iterator[Word]:
-    if past.full_at is not None and past.full_at > past.end and top >= TOP:
-        yield Word(1.0, top - STRIP - 20.0, "full ~", 0.0, "end", "critical", unix=past.full_at)
-
-
-def _name_layers(
-    one: MemoryMap, past: Past, now: float, height: float, flags: Collection[tuple[float, str, str]], top: float
-) -> Iterator[Word]:
-    """Yield the names of layers where they are high enough for a line without a threshold or a flag through it."""
-    marks = [mark.position * height for mark in one.marks]
-    scale, span = height / one.whole.size_bytes, past.end - past.start
-    below = [0.0] * len(past.times)
-    for layer in past.layers:
-        above = [low + (size or 0.0) for low, size in zip(below, layer.sizes, strict=True)]
-        word = _name_layer(one, layer.kind)
-        part = (width_of(word, FONT, strong=True) + 16.0) / WIDE_PAST
-        for left in (now - part, 0.0, 0.5 * (now - part)):
-            inside = [n for n, time in enumerate(past.times) if left <= (time - past.start) / span <= left + part]
-            if not inside or any(left <= at <= left + part for at, *_ in flags):
-                continue
-            low, high = max(below[n] for n in inside) * scale, min(above[n] for n in inside) * scale
-            y = _find_line(low, high, marks)
-            if y is not None and word:
-                yield Word(left, top + height - y + 4.0, word, 8.0, kind=layer.kind)
-                break
-        below = above
-
-
-def _find_line(low: float, high: float, marks: Collection[float]) -> float | None:
-    """Return the height of a line of words between two heights that no mark crosses, nearest to their middle."""
-    middle, room = (low + high) / 2, (high - low) / 2 - 8.0
-    for step in range(int(room) + 1 if room >= 0 else 0):
-        for y in (middle - step, middle + step):
-            if all(abs(y - mark) >= 9.0 for mark in marks):
-                return y
-    return None
-
-
-def _name_layer(one: MemoryMap, kind: str) -> str:
-    if kind == "devices":
-        shares = [found.label for found in one.brackets if found.share is not None]
-        return shares[0] if len(shares) == 1 else "" if one.pool is not None and _is_gpu(one) else "GPU"
-    return {"anonymous": "processes", "page_cache": "page cache", "unattributed": "unattributed"}.get(kind, "")
-
-
-# Steps between times below a past, in seconds.
-DAY_SECONDS = 86_400
-MINUTES = (60, 120, 300, 600, 1800, 3600, 7200, 14_400, 43_200)
-TIME_STEPS = (2, 5, 10, 30, *MINUTES, DAY_SECONDS, 172_800, 432_000, 864_000)
-
-
-def list_times(start: float, end: float, now: float, end_word: str, wide: bool = True) -> Iterator[Word]:
-    """Yield round times between two edges in Unix seconds, and the word of the end of the data, if any.
-
-    `now`: its place, 0 to 1. The kind is the unit of the step: "seconds", "minutes" or "day".
-    """
-    span = end - start
-    step = next((one for one in TIME_STEPS if span / one <= (5.5 if wide else 3.2)), TIME_STEPS[-1])
-    kind = "seconds" if step < MINUTES[0] else "day" if step >= DAY_SECONDS else "minutes"
-    last = now - (0.13 if wide else 0.3) if end_word else 0.94
-    for number in range(math.ceil(start / step), int(end // step) + 1):
-        at = (number * step - start) / span
-        if 0.06 <= at <= last:
-            yield Word(at, 0.0, "", 0.0, "middle", kind, unix=float(number * step))
-    if end_word:
-        yield Word(now, 0.0, end_word, 0.0, "middle" if now < 0.96 else "end")
+    width = WIDE_PAST if wide else NARROW_PAST
+    return draw_past_picture(one, past, height, width, top, FONT, wide)
 
 
 def _draw_sliver(one: MemoryMap, scale: float, scene: Scene) -> Sliver:

@@ -17,9 +17,10 @@ from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render import words
-from memwatch.reporting.render.composition import LAYER_KINDS, build_layers, find_sources, split_now
-from memwatch.reporting.render.landscape import Growing, Layer, Past
+from memwatch.reporting.render.composition import find_sources, list_past_layers, split_now
+from memwatch.reporting.render.containment import Growing
 from memwatch.reporting.render.memory_map import GPU_MEMORY
+from memwatch.reporting.render.past import Layer, Past
 from memwatch_monitor.history.holders import FOOTPRINTS, parse_name
 from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history.tiers import Bucket
@@ -85,17 +86,14 @@ def build_pasts(
     """Return the past of each pool in the words of the landscape."""
     pasts = {}
     for pool in snapshot.pools:
-        its, layers = found[pool.id], build_layers(pool, find_sources(pool, snapshot.shares))
+        its = found[pool.id]
         spans = find_level_spans(its.levels, window.grain_seconds)
         known = [time for time, column in zip(its.times, its.columns, strict=True) if None not in column]
         pasts[pool.id] = Past(
             its.times,
             max(window.start, min(known, default=window.start)),
             window.end,
-            tuple(
-                Layer(LAYER_KINDS[layer.holder], tuple(column[number] for column in its.columns))
-                for number, layer in enumerate(layers)
-            ),
+            list_past_layers(pool, snapshot.shares, its.columns),
             tuple((span.start, span.end, span.level.word) for span in spans),
             None if (left := find_seconds_to_full(pool.id, snapshot)) is None else snapshot.unix + left,
             tuple(_list_kills(events, pool.id, window)),

@@ -15,7 +15,7 @@ from memwatch.core import units
 from memwatch.core.model import PoolKind
 from memwatch.core.snapshot import LEVEL_WORDS, Snapshot
 from memwatch.reporting.render import words
-from memwatch.reporting.render.landscape import Rectangle
+from memwatch.reporting.render.drawing import Rectangle
 from memwatch.reporting.render.memory_map import GPU_MEMORY
 from memwatch.reporting.render.summary import MANY_GPUS
 from memwatch_monitor.history.tiers import History

@@ -16,8 +16,8 @@ from starlette.responses import Response
 from memwatch.core.model import Absent, Content, Pool, PoolKind, Quality
 from memwatch.core.snapshot import Level, Machine, Pressure, SelfUsage, Snapshot
 from memwatch.reporting.render import words
-from memwatch.reporting.render.landscape import Layer, Past
 from memwatch.reporting.render.memory_map import GPU_MEMORY
+from memwatch.reporting.render.past import Past, break_at_gaps, list_layers
 from memwatch_monitor.neighbours.neighbour import HOUR_STEP_SECONDS
 from memwatch_monitor.neighbours.tick import PoolTick, Tick
 from memwatch_monitor.render.status_line import build_status_line
@@ -155,10 +155,11 @@ def _build_pasts(tick: Tick, ticks: Sequence[Tick], is_now: bool) -> Iterator[tu
         columns = [(unix, _fit(_split(found), len(kinds)) if found else None) for unix, found in rows]
         if sum(sizes is not None for _, sizes in columns) < 2:
             continue
-        times, filled = _break_at_gaps(columns)
-        layers = tuple(
-            Layer(kind, tuple(None if sizes is None else float(sizes[number]) for sizes in filled))
-            for number, kind in enumerate(kinds)
+        unknown = (None,) * len(kinds)
+        times, filled = break_at_gaps(
+            [unix for unix, _ in columns],
+            [sizes or unknown for _, sizes in columns],
+            GAP_STEPS * HOUR_STEP_SECONDS,
         )
         levels = tuple(
             (start, end, found.level)
@@ -166,7 +167,7 @@ def _build_pasts(tick: Tick, ticks: Sequence[Tick], is_now: bool) -> Iterator[tu
             if found and found.level in LEVELS and LEVELS[found.level] > Level.LOW
         )
         word = "now" if is_now else words.clock(tick.unix)[:8]
-        yield pool.id, Past(times, times[0], times[-1], layers, levels, end_word=word)
+        yield pool.id, Past(times, times[0], times[-1], list_layers(kinds, filled), levels, end_word=word)
 
 
 def _list_layers(pool: PoolTick) -> tuple[str, ...]:
@@ -178,18 +179,3 @@ def _list_layers(pool: PoolTick) -> tuple[str, ...]:
 def _fit(sizes: tuple[int, ...] | None, count: int) -> tuple[int, ...] | None:
     """Return the sizes if they are as many as the layers: another version of a neighbour has others."""
     return sizes if sizes is not None and len(sizes) == count else None
-
-
-def _break_at_gaps(
-    columns: Sequence[tuple[float, tuple[int, ...] | None]],
-) -> tuple[tuple[float, ...], list[tuple[int, ...] | None]]:
-    """Put a time without figures into each pause, so that nothing is drawn there."""
-    times: list[float] = []
-    filled: list[tuple[int, ...] | None] = []
-    for unix, sizes in columns:
-        if times and unix - times[-1] > GAP_STEPS * HOUR_STEP_SECONDS:
-            times.append((times[-1] + unix) / 2)
-            filled.append(None)
-        times.append(unix)
-        filled.append(sizes)
-    return tuple(times), filled

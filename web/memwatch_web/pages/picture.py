@@ -16,25 +16,19 @@ from starlette.responses import HTMLResponse, Response
 from memwatch.core.model import Absent, Thresholds
 from memwatch.core.snapshot import LEVEL_WORDS, Snapshot
 from memwatch.reporting.render import words
-from memwatch.reporting.render.landscape import (
-    MAX_NAMED_POOLS,
-    Drawing,
-    Growing,
-    Past,
-    Rectangle,
-    draw_maps,
-    shorten,
-    width_of,
-)
+from memwatch.reporting.render.containment import Growing
+from memwatch.reporting.render.drawing import Drawing, Rectangle, shorten, width_of
 from memwatch.reporting.render.memory_map import GPU_MEMORY, HELD_BY_DEVICES, build_limit_maps, build_maps
+from memwatch.reporting.render.past import Past
+from memwatch.reporting.render.tower import MAX_NAMED_POOLS
 from memwatch_monitor.render.status_line import StatusLine, Use, build_status_line
 from memwatch_web.api.history_parameters import instant
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.static_files import VARY, accepts_gzip
 from memwatch_web.pages.history_data import HistoryInput, available_ranges, find_range
 from memwatch_web.pages.history_page import GZIP_LEVEL, PAGE_SECONDS, SERIES_OF_A_POOL, build_input
-from memwatch_web.pages.landscape_past import build_pasts as build_pasts
-from memwatch_web.pages.landscape_past import choose_window, query_past, rewind
+from memwatch_web.pages.landscape_past import build_pasts, choose_window, query_past, rewind
+from memwatch_web.pages.picture_landscape import draw_maps
 from memwatch_web.pages.renderer import Pages, PageServices
 
 
@@ -139,7 +133,7 @@ AREAS = {
     "level-critical": "critical_area",
     "level-critical-family": "critical_area",
 }
-LINES = {"used": "edge", "kill": "edge", "ghost": "critical", "stalls": "text"}
+LINES = {"used": "edge", "kill": "edge", "ghost": "critical", "forecast": "critical", "stalls": "text"}
 BRIGHT = frozenset(kind for kind, use in AREAS.items() if use in ("weights", "cache_used", "medium", "high"))
 THEMES: Mapping[str, Ink] = {
     "light": Ink(

@@ -19,8 +19,8 @@ from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.engine_view import engine_of
 from memwatch.reporting.render.json import to_bytes
-from memwatch.reporting.render.landscape import Past
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
+from memwatch.reporting.render.past import Past
 from memwatch.reporting.render.summary import (
     SilenceNotice,
     build_latest,

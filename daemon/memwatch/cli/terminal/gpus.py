@@ -21,8 +21,8 @@ from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells, pad
 from memwatch.cli.terminal.towers import AXIS, MIN_NARROW
 from memwatch.core.model import Absent, Device, Pool, PoolKind, Share, ShareKind
 from memwatch.reporting.render import words as wording
-from memwatch.reporting.render.landscape import MAX_CELLS
 from memwatch.reporting.render.memory_map import MemoryMap, build_map
+from memwatch.reporting.render.tower import MAX_CELLS
 
 SPARK = 12
 MAX_NAME = 24

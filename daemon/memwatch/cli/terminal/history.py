@@ -15,7 +15,7 @@ from memwatch.cli.terminal.towers import AXIS, Area, Canvas, draw_axis, draw_pas
 from memwatch.core.events import Event
 from memwatch.core.model import Pool, PoolKind
 from memwatch.reporting.render import words as wording
-from memwatch.reporting.render.landscape import Past
+from memwatch.reporting.render.past import Past
 
 # A chart's title, its strip of levels, and its times. Rows of its bytes at most.
 CHART_ROWS, MAX_CHART = 3, 30

@@ -26,8 +26,9 @@ from memwatch.cli.terminal.towers import Scene, draw_scene
 from memwatch.core.model import Absent, Bytes, Thresholds
 from memwatch.core.processes.growth import MIN_FALL_BYTES
 from memwatch.reporting.render import words as wording
-from memwatch.reporting.render.landscape import Growing, Past
+from memwatch.reporting.render.containment import Growing
 from memwatch.reporting.render.memory_map import MemoryMap, build_limit_maps, build_maps, split_gpus
+from memwatch.reporting.render.past import Past
 from memwatch.reporting.render.summary import find_worst
 
 # Lines that always remain for the table: its header and some rows.

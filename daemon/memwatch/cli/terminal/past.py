@@ -20,10 +20,10 @@ from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Content, Device, Pool, PoolKind, Process, Share, Vitals
 from memwatch.core.snapshot import Level, MemoryPsi, Pressure, PsiLine, Snapshot
 from memwatch.reporting.history.notable_ticks import Holder
-from memwatch.reporting.render.composition import LAYER_KINDS, build_layers, find_sources, split
+from memwatch.reporting.render.composition import find_sources, list_past_layers, split
 from memwatch.reporting.render.json import WIRE
-from memwatch.reporting.render.landscape import Layer, Past
 from memwatch.reporting.render.memory_map import HELD_BY_DEVICES
+from memwatch.reporting.render.past import Past
 from memwatch.reporting.render.summary import by_footprint
 
 # Ten minutes at 1 Hz. A compressed snapshot of a machine with 8 GPUs has 4 kB.
@@ -289,15 +289,11 @@ def build_past(
         )
         for unix in times
     ]
-    layers = build_layers(pool, sources)
     return Past(
         times,
         start,
         end,
-        tuple(
-            Layer(LAYER_KINDS[layer.holder], tuple(column[number] for column in columns))
-            for number, layer in enumerate(layers)
-        ),
+        list_past_layers(pool, snapshot.shares, columns),
         tuple(_list_levels(trends.get(f"pressure.{pool.id}.level", Trend()), start, end, parts)),
         full_at,
         tuple(

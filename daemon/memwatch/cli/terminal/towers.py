@@ -1,7 +1,7 @@
 """The landscape of memory in cells: pools as towers on one ground, at one number of bytes per row.
 
-Bytes go up, time goes to the left, containment goes to the right, as in `render.landscape`, which has the order of
-the bytes, the scale and the spreading of words. This module has the places of the cells.
+Bytes go up, time goes to the left, containment goes to the right, as in `render.tower`, which has the order of the
+bytes, the scale and the spreading of words. This module has the places of the cells.
 """
 
 from __future__ import annotations
@@ -20,19 +20,12 @@ from memwatch.cli.terminal.moment import LEVELS, MARKS, STYLES
 from memwatch.cli.terminal.stacks import UNKNOWN, Bytes, Ink, Look, draw_column, eighths_of, look_of, merge, shade
 from memwatch.cli.terminal.style import Line, Span, cells, clip, pad
 from memwatch.reporting.render import words as wording
-from memwatch.reporting.render.landscape import (
-    MAX_CELLS,
-    MAX_NAMED_POOLS,
-    STEPS,
-    Growing,
-    Node,
-    Past,
-    build_nodes,
-    choose_scale,
-    count_columns,
-    spread,
-)
+from memwatch.reporting.render.axes import list_steps
+from memwatch.reporting.render.containment import Growing, Node, build_nodes, count_columns
+from memwatch.reporting.render.drawing import spread
 from memwatch.reporting.render.memory_map import Mark, MemoryMap
+from memwatch.reporting.render.past import Past
+from memwatch.reporting.render.tower import MAX_CELLS, MAX_NAMED_POOLS, choose_scale
 
 ABOVE_OK = LEVELS[1:]
 # A pool that is lower has words instead: it would be a sliver.
@@ -342,11 +335,10 @@ def draw_axis(canvas: Canvas, size: int, left: int, ground: int, height: float) 
     """Write the size of the pool at its top, and round bytes below it."""
     rows = rows_of(height)
     canvas.put(left, ground - rows, f"{short(size):>{AXIS - 1}}", "muted")
-    step = next((found for found in STEPS if height * found / size >= 2.0), size)
-    for number in range(1, int(size / step) + 1):
-        row = ground - int(height * number * step / size + 0.5)
+    for step in list_steps(float(size), "bytes", max(1.0, height / 2.0))[1:]:
+        row = ground - int(height * step / size + 0.5)
         if row > ground - rows + 1:
-            canvas.put(left, row, f"{short(number * step).replace('.0', ''):>{AXIS - 1}}", "muted")
+            canvas.put(left, row, f"{short(int(step)).replace('.0', ''):>{AXIS - 1}}", "muted")
 
 
 def _draw_marks(canvas: Canvas, marks: Sequence[Mark], x: int, ground: int, height: float, scene: Scene) -> None:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from memwatch.core.model import Absent, Pool, Share
 from memwatch.core.snapshot import Snapshot
+from memwatch.reporting.render import past
 from memwatch.reporting.render.memory_map import GPU_MEMORY, HELD_BY_DEVICES
 
 # Kinds of boxes of the layers that the history keeps, as in the map of now.
@@ -75,6 +76,14 @@ def build_layers(
     ids = [name.removeprefix("share.").removesuffix(".used_bytes") for name in sources.devices]
     label = labels.get(ids[0], GPU_AND_DEVICES) if len(ids) == 1 else GPU_AND_DEVICES
     return (Layer("gpu", label), *layers) if ids else layers
+
+
+def list_past_layers(
+    pool: Pool, shares: Sequence[Share], columns: Sequence[Sequence[float | None]]
+) -> tuple[past.Layer, ...]:
+    """Return the layers of a pool's past. `columns`: what `split` returns, at each time."""
+    layers = build_layers(pool, find_sources(pool, shares))
+    return past.list_layers([LAYER_KINDS[one.holder] for one in layers], columns)
 
 
 def split(

@@ -1,0 +1,198 @@
+"""The past of a pool: layers over time at the scale of its tower, levels, what happened, and names in the layers.
+
+Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.reporting.render.axes import TimeAxis, find_line
+from memwatch.reporting.render.drawing import Drawing, Line, Rectangle, Text, outline, shorten, width_of
+
+# Number of places from which room for a name is sought.
+MAX_STARTS = 30
+# A longer name is cut to no fewer letters than this, with an ellipsis.
+MIN_LETTERS = 12
+
+
+class Layer(Struct, frozen=True):
+    """One layer of a pool's past: its colour, and a size in bytes at each time, None if that is not known."""
+
+    kind: str
+    sizes: tuple[float | None, ...]
+
+
+class Past(Struct, frozen=True):
+    """The past of a pool. The last layer is not used memory. `levels`: from, to and word of each level above OK.
+
+    `full_at`: when it is full at the current rate, in Unix seconds, None without such a forecast. `flags`: what
+    happened when, oldest first, with a page each in `flag_links` if there are any.
+    """
+
+    times: tuple[float, ...]
+    start: float
+    end: float
+    layers: tuple[Layer, ...]
+    levels: tuple[tuple[float, float, str], ...] = ()
+    full_at: float | None = None
+    flags: tuple[tuple[float, str], ...] = ()
+    end_word: str = "now"
+    flag_links: tuple[str, ...] = ()
+
+    @property
+    def axis(self) -> TimeAxis:
+        return TimeAxis(self.start, self.end)
+
+
+def break_at_gaps(
+    times: Sequence[float], columns: Sequence[Sequence[float | None]], longest: float
+) -> tuple[tuple[float, ...], list[Sequence[float | None]]]:
+    """Put a time without figures into each pause longer than `longest` seconds, so that nothing is drawn there.
+
+    `columns`: the sizes of all layers at each time, at least one.
+    """
+    found: list[float] = []
+    filled: list[Sequence[float | None]] = []
+    for unix, column in zip(times, columns, strict=True):
+        if found and unix - found[-1] > longest:
+            found.append((found[-1] + unix) / 2)
+            filled.append((None,) * len(column))
+        found.append(unix)
+        filled.append(column)
+    return tuple(found), filled
+
+
+def list_layers(kinds: Sequence[str], columns: Sequence[Sequence[float | None]]) -> tuple[Layer, ...]:
+    """Return the layers of these kinds, from the ground up. `columns`: their sizes at each time."""
+    return tuple(Layer(kind, tuple(column[number] for column in columns)) for number, kind in enumerate(kinds))
+
+
+def draw_past(past: Past, size_bytes: int, frame: Rectangle, strip: float) -> Drawing:
+    """Draw the layers over time at the scale of the frame, and above it a strip of the levels, `strip` high."""
+    drawing = draw_layers(past, size_bytes, frame)
+    above = Drawing(tuple(draw_levels(past, replace(frame, y=frame.y - strip, height=strip))))
+    return drawing + above + Drawing(lines=(outline(frame),))
+
+
+def draw_layers(past: Past, size_bytes: float, frame: Rectangle) -> Drawing:
+    """Draw the layers over time at the scale of the frame, and the line of used memory."""
+
+    def place_bytes(size: float) -> float:
+        return frame.ground - frame.height * min(1.0, size / size_bytes)
+
+    areas: list[Line] = []
+    below: list[float | None] = [0.0] * len(past.times)
+    lines: list[Line] = []
+    places = [past.axis.x(unix, frame) for unix in past.times]
+    for number, layer in enumerate(past.layers):
+        above = [
+            None if size is None or low is None else low + size
+            for size, low in zip(layer.sizes, below, strict=True)
+        ]
+        for first, last in find_runs(above):
+            upper = [(places[i], place_bytes(above[i] or 0.0)) for i in range(first, last)]
+            lower = [(places[i], place_bytes(below[i] or 0.0)) for i in range(first, last)]
+            areas.append(Line(layer.kind, (*upper, *reversed(lower))))
+            if number == len(past.layers) - 2:
+                lines.append(Line("used", tuple(upper)))
+        below = above
+    return Drawing(tuple(areas), (), tuple(lines))
+
+
+def draw_levels(past: Past, frame: Rectangle) -> Iterator[Line]:
+    """Yield an area as high as the frame for each time at a level, OK first. Without figures there is no level."""
+    known = [None if None in sizes else 0.0 for sizes in zip(*(one.sizes for one in past.layers), strict=True)]
+    runs = [("low", past.times[first], past.times[last - 1]) for first, last in find_runs(known)]
+    for word, began, ended in (*runs, *((word, began, ended) for began, ended, word in past.levels if runs)):
+        yield draw_span(f"level-{word}", past.axis.x(began, frame), past.axis.x(ended, frame), frame)
+
+
+def draw_span(kind: str, left: float, right: float, frame: Rectangle) -> Line:
+    """Return an area as high as the frame."""
+    return Line(kind, ((left, frame.y), (right, frame.y), (right, frame.ground), (left, frame.ground)))
+
+
+def find_runs(figures: Sequence[float | None]) -> list[tuple[int, int]]:
+    """Return begin and end of each run of known figures; those of a single one are left out, which has no width."""
+    found, first = [], None
+    for number, figure in enumerate((*figures, None)):
+        if figure is not None and first is None:
+            first = number
+        elif figure is None and first is not None:
+            found += [(first, number)] if number - first > 1 else []
+            first = None
+    return found
+
+
+def name_layers(
+    past: Past,
+    whole: float,
+    frame: Rectangle,
+    font: float,
+    names: Sequence[str],
+    walls: Collection[float] = (),
+    marks: Collection[float] = (),
+) -> Iterator[Text]:
+    """Yield the names of layers that have room for a line, each as near to the end as possible.
+
+    `names`: one for each layer, or nothing. No name is on a vertical line, `walls`, or a horizontal one, `marks`.
+    """
+    below = [0.0] * len(past.times)
+    for layer, name in zip(past.layers, names, strict=True):
+        known = [None if size is None else low + size for size, low in zip(layer.sizes, below, strict=True)]
+        if name:
+            edges = [
+                (
+                    past.axis.x(unix, frame),
+                    None if high is None else frame.ground - frame.height * min(1.0, high / whole),
+                    frame.ground - frame.height * min(1.0, low / whole),
+                )
+                for unix, high, low in zip(past.times, known, below, strict=True)
+            ]
+            yield from _name_layer(layer.kind, name, edges, font, walls, marks)
+        below = [low if high is None else high for high, low in zip(known, below, strict=True)]
+
+
+Edges = Sequence[tuple[float, float | None, float]]
+
+
+def _name_layer(
+    kind: str, name: str, edges: Edges, font: float, walls: Collection[float], marks: Collection[float]
+) -> Iterator[Text]:
+    place = find_place(edges, walls, marks, font, width_of(name, font, strong=True) + 1.2 * font)
+    y = None if place is None else find_line(place.y, place.ground, marks, font)
+    if place is None or y is None:
+        return
+    text = shorten(name, place.width - 1.2 * font, font, strong=True)
+    if len(text) >= min(len(name), MIN_LETTERS):
+        yield Text(place.right - 0.6 * font, y + 0.36 * font, strong=text, anchor="end", kind=kind)
+
+
+def find_place(
+    edges: Edges, walls: Collection[float], marks: Collection[float], font: float, width: float
+) -> Rectangle | None:
+    """Return the last rectangle inside an area that is so wide and has a line of words, else the widest one.
+
+    `edges`: x, upper and lower end of the area; the upper one is None in a gap. No wall crosses the rectangle.
+    """
+    best: Rectangle | None = None
+    for last in range(len(edges) - 1, 0, -max(1, len(edges) // MAX_STARTS)):
+        right, begin, lower = edges[last]
+        if begin is None:
+            continue
+        upper = begin
+        for x, high, low in reversed(edges[:last]):
+            if high is None or any(x < wall < right for wall in walls):
+                break
+            upper, lower = max(upper, high), min(lower, low)
+            if find_line(upper, lower, marks, font) is None:
+                break
+            if best is None or right - x > best.width:
+                best = Rectangle(x, upper, right - x, lower - upper)
+            if right - x >= width:
+                return best
+    return best

@@ -1,0 +1,313 @@
+"""A pool as a tower: bytes go up, containment goes to the right, words that do not fit into a box stand beside it.
+
+All pools of a picture stand on one ground, at one number of bytes per pixel. Pure functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.core.model import Absent, PoolKind
+from memwatch.reporting.render import words
+from memwatch.reporting.render.containment import Growing, Node, build_nodes, count_columns
+from memwatch.reporting.render.drawing import (
+    INSET,
+    LINE_HEIGHT,
+    Box,
+    Drawing,
+    Line,
+    Rectangle,
+    Text,
+    outline,
+    shorten,
+    spread,
+    width_of,
+)
+from memwatch.reporting.render.memory_map import GPU_MEMORY, MemoryMap
+
+# From a tower to its words, and leaders to them.
+BESIDE = 1.36
+# Ends of the columns, in parts of the width, for one, two and three of them.
+COLUMN_ENDS: Mapping[int, tuple[float, ...]] = {1: (1.0,), 2: (0.42, 1.0), 3: (0.26, 0.60, 1.0)}
+# A pool lower than this beside the largest is a sliver with its words above it.
+MIN_TOWER_PIXELS = 40.0
+# More pools than these have no words beside them; a row has no more than MAX_CELLS.
+MAX_NAMED_POOLS, MAX_CELLS = 3, 16
+# Nor have pools in a narrower cell, in parts of the font's size.
+MIN_CELL = 22.0
+
+
+def choose_scale(maps: Iterable[MemoryMap], height: float) -> float:
+    """Return the pixels per byte at which the largest of these pools is as high as the place."""
+    largest = max((one.whole.size_bytes for one in maps), default=0)
+    return height / largest if largest else 0.0
+
+
+class Tower(Struct, frozen=True):
+    """Contents of a pool, placed: the drawing, and the bytes without words in it.
+
+    `notes`: height on the page, name and figure of each of these.
+    """
+
+    drawing: Drawing
+    notes: tuple[tuple[float, str, str], ...]
+
+
+def draw_tower(
+    one: MemoryMap, frame: Rectangle, gutter: float, font: float, growing: Growing | None = None
+) -> Drawing:
+    """Draw what a pool holds, filling the frame. `gutter`: room to the right of it for words, 0 for none."""
+    tower = place_tower(one, frame, gutter, font, growing)
+    return tower.drawing + write_beside(tower.notes, frame, gutter, font) if gutter else tower.drawing
+
+
+def place_tower(
+    one: MemoryMap,
+    frame: Rectangle,
+    gutter: float,
+    font: float,
+    growing: Growing | None = None,
+    ends: Mapping[int, tuple[float, ...]] = COLUMN_ENDS,
+    some: bool | None = None,
+) -> Tower:
+    """Place what a pool holds in the frame, with words inside where they fit. `gutter` as in `draw_tower`.
+
+    `ends`: those of columns, as in COLUMN_ENDS. `some`: write the lines that fit of words that do not fit, which is
+    so without a gutter.
+    """
+    nodes = build_nodes(one, growing)
+    columns = ends[count_columns(nodes)]
+    some = not gutter if some is None else some
+    found = [pair for node in nodes for pair in place_boxes(node, frame, columns, 0)]
+    inside: list[Text] = []
+    above: list[Box] = []
+    beside: list[tuple[float, str, str]] = []
+    for box, node in found:
+        written = write_inside(box, node, font, some=some)
+        if node.grown:
+            grown = box.height * node.grown
+            size = round(node.size_bytes * node.grown)
+            above.append(
+                Box(box.x, box.y, box.width, grown, size, f"level-{node.level}", box.depth, node.details[0])
+            )
+            written = [replace(text, kind=above[-1].kind) if text.y < box.y + grown else text for text in written]
+        inside += written
+        if not written:
+            beside.append((box.y + box.height / 2, node.name, words.size(node.size_bytes)))
+    drawing = Drawing((), (*(box for box, _ in found), *above), (outline(frame),), tuple(inside))
+    if not isinstance(one.edge, Absent) and not one.slices:
+        y = frame.ground - one.edge * frame.height
+        drawing += Drawing(lines=(Line("used", ((frame.x, y), (frame.right, y))),))
+        if isinstance(one.whole.used_bytes, int) and gutter:
+            used = f"used {words.size(one.whole.used_bytes)}"
+            longer = f"{used} · {words.ratio(one.whole.used_bytes / one.whole.size_bytes)}"
+            fits = width_of(longer, font, strong=True) <= gutter - BESIDE * font
+            beside.append((y, "", longer if fits else used))
+    return Tower(drawing, tuple(beside))
+
+
+def place_boxes(node: Node, frame: Rectangle, columns: Sequence[float], depth: int) -> Iterator[tuple[Box, Node]]:
+    """Yield the box of a node and of what it contains. Without parts it reaches to the right edge."""
+    left = frame.x + frame.width * (columns[depth - 1] if depth else 0.0)
+    right = frame.x + frame.width * (columns[depth] if node.inside else 1.0)
+    height = node.part * frame.height
+    kind = f"{node.kind}-family" if node.inside and not depth else node.kind
+    title = f"{node.name}: {words.size(node.size_bytes)}"
+    y = frame.ground - node.start * frame.height - height
+    yield Box(left, y, right - left, height, node.size_bytes, kind, depth, title, node.link), node
+    for one in node.inside:
+        yield from place_boxes(one, frame, columns, depth + 1)
+
+
+def write_inside(box: Box, node: Node, font: float, some: bool = False) -> list[Text]:
+    """Return the words of a box: name and figure in lines below each other, or in one; none if they do not fit.
+
+    `some`: those lines that fit, where there is no room for words beside the tower.
+    """
+    room, step = box.width - 2 * INSET * font, LINE_HEIGHT * font
+    rows = int((box.height - 0.3 * font) / step)
+    figure = words.size(node.size_bytes)
+    x, y = box.x + INSET * font, box.y + 0.15 * font + 0.95 * font
+    if rows >= 2 and width_of(node.name, font, strong=True) <= room and width_of(figure, font) <= room:
+        lines = [one for one in (figure, *node.details) if width_of(one, font) <= room][: rows - 1]
+        return [
+            Text(x, y + 0.1 * font, strong=node.name, kind=box.kind),
+            *(Text(x, y + 0.1 * font + step * row, plain=one, kind=box.kind) for row, one in enumerate(lines, 1)),
+        ]
+    if rows >= 1 and width_of(node.name, font, strong=True) + width_of(f" {figure}", font) <= room:
+        middle = box.y + box.height / 2 + 0.36 * font
+        return [Text(x, min(y + 0.1 * font, middle), strong=node.name, behind=f" {figure}", kind=box.kind)]
+    if not some:
+        return []
+    lines = [one for one in (node.name, figure, *node.details) if width_of(one, font) <= room][:rows]
+    return [Text(x, y + 0.1 * font + step * row, plain=one, kind=box.kind) for row, one in enumerate(lines)]
+
+
+class Block(Struct, frozen=True):
+    """Lines of words beside a tower, each plain and strong, at the height `y`.
+
+    `brackets`: top and ground of bytes with a bracket in place of a leader. `link`: where the first line leads.
+    """
+
+    y: float
+    lines: tuple[tuple[str, str], ...]
+    brackets: tuple[tuple[float, float], ...] = ()
+    link: str = ""
+
+
+class Link(Struct, frozen=True):
+    """Words from `x` on the line `y` that lead to a page."""
+
+    x: float
+    y: float
+    text: str
+    link: str
+
+
+def write_beside(notes: Iterable[tuple[float, str, str]], frame: Rectangle, gutter: float, font: float) -> Drawing:
+    """Return words beside a tower, each with a leader to its bytes. `notes`: height, name and figure."""
+    blocks = [Block(y, ((name, figure),)) for y, name, figure in notes]
+    return write_gutter(blocks, frame, gutter, font, LINE_HEIGHT * font)[0]
+
+
+def write_gutter(
+    blocks: Iterable[Block], frame: Rectangle, gutter: float, font: float, above: float
+) -> tuple[Drawing, tuple[Link, ...]]:
+    """Write blocks of words beside a tower, a line apart, each with a leader or brackets to its bytes.
+
+    They begin `above` the frame at most. Those that do not fit one below the other are left out, the longest first.
+    """
+    step = LINE_HEIGHT * font
+    start, width = frame.right + BESIDE * font, gutter - (BESIDE + 0.09) * font
+    ordered = sorted((_fold(block, width, font) for block in blocks), key=lambda block: block.y)
+    room = frame.height + above + 0.36 * font
+    while ordered and sum(len(block.lines) for block in ordered) * step > room:
+        ordered.remove(max(ordered, key=lambda block: (len(block.lines), bool(block.lines[0][0]))))
+    wanted: list[float] = []
+    for block in ordered:
+        first = block.y - (len(block.lines) - 1) * step / 2
+        wanted += [first + number * step for number in range(len(block.lines))]
+    texts: list[Text] = []
+    lines: list[Line] = []
+    links: list[Link] = []
+    places = iter(spread(wanted, step, frame.y - above, frame.ground))
+    for block in ordered:
+        for row, (plain, strong) in enumerate(block.lines):
+            at = next(places)
+            left = width - width_of(f" {strong}", font, strong=True) if strong else width
+            word = shorten(plain, left, font) if plain else ""
+            if row == 0:
+                lines += _draw_leader(block, frame.right, at + (len(block.lines) - 1) * step / 2, at, font)
+            if row == 0 and block.link:
+                links.append(Link(start, at + 0.36 * font, word, block.link))
+                continue
+            strong = strong if plain else shorten(strong, width, font, strong=True)
+            kind = "muted" if plain and not block.brackets else ""
+            text = f"{word} " if word and strong else word
+            texts.append(Text(start, at + 0.36 * font, text, strong, kind=kind))
+    return Drawing((), (), tuple(lines), tuple(texts)), tuple(links)
+
+
+def _fold(block: Block, width: float, font: float) -> Block:
+    """Give figures that do not fit beside their name a line below it: no name is cut for them."""
+    lines: list[tuple[str, str]] = []
+    for plain, strong in block.lines:
+        is_wide = width_of(plain, font) + width_of(f" {strong}", font, strong=True) > width
+        lines += [(plain, ""), ("", strong)] if plain and strong and is_wide else [(plain, strong)]
+    return replace(block, lines=tuple(lines))
+
+
+def _draw_leader(block: Block, right: float, middle: float, first: float, font: float) -> Iterator[Line]:
+    """Yield a leader to the first line of a block, or brackets, of which the first leads to its middle."""
+    near, edge, end = (right + part * font for part in (0.27, 0.73, 1.09))
+    if not block.brackets:
+        yield Line("leader", ((right, block.y), (end, first)))
+        return
+    for top, ground in block.brackets:
+        yield Line("bracket", ((near, top), (edge, top), (edge, ground), (near, ground)))
+    yield Line("bracket", ((edge, block.y), (end, middle)))
+
+
+def join_past(one: MemoryMap, frame: Rectangle, left: float) -> Drawing:
+    """Draw the line of used memory from the past, which ends at `left`, to the tower."""
+    if isinstance(one.edge, Absent):
+        return Drawing()
+    y = frame.ground - one.edge * frame.height
+    return Drawing(lines=(Line("used", ((left, y), (frame.x, y))),))
+
+
+def draw_captions(
+    one: MemoryMap, frame: Rectangle, font: float, ends: Mapping[int, tuple[float, ...]] = COLUMN_ENDS
+) -> Drawing:
+    """Say above the columns what is in them."""
+    depth = count_columns(build_nodes(one))
+    own = one.pool is None or one.pool.kind in GPU_MEMORY
+    captions = ("held by", "used for") if own else (f"in {one.whole.label}", "held by", "used for")
+    if one.pool is not None and one.pool.kind is PoolKind.SYSTEM_RAM and frame.width * ends[depth][0] < 8 * font:
+        captions = ("in RAM", *captions[1:])
+    if one.slices:
+        captions = ("MIG instances", "used")
+    starts = (0.0, *ends[depth])
+    rooms = [frame.width * (end - start) for start, end in pairwise(starts)]
+    return Drawing(
+        texts=tuple(
+            Text(frame.x + frame.width * start, frame.y - 0.6 * font, plain=caption, kind="muted")
+            for start, caption, room in zip(starts, captions[:depth], rooms, strict=False)
+            if width_of(caption, font) <= room
+        )
+    )
+
+
+def draw_sliver(one: MemoryMap, cell: Rectangle, scale: float, font: float) -> Drawing:
+    """Draw a pool that is too low for words at this scale, with its words above it."""
+    height = one.whole.size_bytes * scale
+    frame = Rectangle(cell.x, cell.ground - height, cell.width, height)
+    tower = draw_tower(one, frame, 0.0, font)
+    used = one.whole.used_bytes
+    figure = words.size(one.whole.size_bytes)
+    if isinstance(used, int):
+        figure = f"{words.size_within(used, one.whole.size_bytes)} of {figure}"
+    room = cell.width + font
+    y = frame.y - 0.7 * font
+    texts = (
+        Text(frame.x, y - LINE_HEIGHT * font, strong=shorten(one.whole.label, room, font, strong=True)),
+        Text(frame.x, y, plain=figure),
+    )
+    return replace(tower, texts=texts)
+
+
+# Height of a pool that lies on its side, in lines.
+BAND_LINES = 2.6
+
+
+def draw_band(one: MemoryMap, place: Rectangle, scale: float, font: float) -> Drawing:
+    """Draw a pool on its side, at a whole part of the scale of the towers where it is longer than the place."""
+    size = one.whole.size_bytes
+    part = max(1, math.ceil(size * scale / place.width))
+    factor = scale / part
+    boxes, inside, start = [], [], 0
+    for found in one.parts:
+        x, width = place.x + start * factor, found.size_bytes * factor
+        start += found.size_bytes
+        title = f"{found.label}: {words.size(found.size_bytes)}"
+        link = "processes" if found.kind == "anonymous" else ""
+        boxes.append(Box(x, place.y, width, place.height, found.size_bytes, found.kind, 0, title, link))
+        figure = f" {words.size(found.size_bytes)}"
+        if width_of(found.label, font, strong=True) + width_of(figure, font) <= width - 2 * INSET * font:
+            y = place.y + place.height / 2 + 0.36 * font
+            inside.append(Text(x + INSET * font, y, strong=found.label, behind=figure, kind=found.kind))
+    used = one.whole.used_bytes
+    figure = words.absent(used) if isinstance(used, Absent) else words.size_within(used, size)
+    ratio = "at the GPUs' scale" if part == 1 else f"at 1/{part} of the GPUs' scale"
+    frame = replace(place, width=size * factor)
+    outline = ((frame.x, frame.y), (frame.right, frame.y), (frame.right, frame.ground), (frame.x, frame.ground))
+    room = place.width - width_of(one.whole.label, font, strong=True)
+    behind = (f" {figure} of {words.size(size)}, {ratio}", f" {figure}, {ratio}", f" {ratio}", "")
+    fitting = next(text for text in behind if width_of(text, font) <= room or not text)
+    words_above = Text(place.x, place.y - 0.6 * font, strong=one.whole.label, behind=fitting)
+    return Drawing((), tuple(boxes), (Line("frame", (*outline, outline[0])),), (words_above, *inside))
