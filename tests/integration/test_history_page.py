@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 
 from memwatch.core.snapshot import Snapshot
+from memwatch_web.pages.history_chart import PLOT
 from memwatch_web.pages.history_data import HistoryInput
 from memwatch_web.pages.history_page import build_answer, try_query
 from memwatch_web.pages.history_view import HistoryView, RejectedQuery
@@ -29,6 +30,7 @@ from memwatch_web.pages.renderer import Pages
 from support.daemon_process import RunningDaemon, running_daemon
 from support.html_reader import Reader
 from support.paths import STATIC
+from support.sample_mig import eight_by_seven
 from support.sample_past import END, past_of
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, hostile_names, mig_server
 
@@ -362,6 +364,24 @@ def test_chart_has_a_gap_in_its_line_and_in_its_layers() -> None:
     assert after.points[0][0] == pytest.approx(gap[1], abs=5)
     assert len([layer for layer in picture.layers if layer.kind == "devices"]) == 2
     assert body.count(b'class="gap"') == len(picture.gaps)
+
+
+def test_every_pool_of_a_machine_with_many_gpus_has_its_composition() -> None:
+    """Each to its own scale: the tower beside a chart is as high as the use of its pool."""
+    snapshot = replace(eight_by_seven(), unix=END)
+    answer, body = shown(snapshot)
+
+    assert isinstance(answer, HistoryView)
+    drawn = {chart.chart.id: chart.picture for chart in answer.charts if chart.picture.layers}
+    assert len(snapshot.pools) == 9
+    assert set(drawn) == {pool.id for pool in snapshot.pools}
+    assert body.count(b'class="then"') == 9
+    for pool in snapshot.pools:
+        tower = drawn[pool.id].tower
+        assert tower is not None
+        assert tower.used_ratio is not None
+        held = sum(piece.height for piece in tower.pieces if piece.kind != "page_cache")
+        assert held == pytest.approx(PLOT * tower.used_ratio, abs=0.01)
 
 
 def test_empty_history_is_stated() -> None:

@@ -189,8 +189,6 @@ def _until_now(start: float, length: float, usual: Range, now: float) -> WindowL
 
 # A series that exists whenever memwatchd runs and never decreases during a run.
 REFERENCE_SERIES = "self.cpu_seconds"
-# Composition takes four series or more for each pool.
-MAX_STACKED = 4
 
 
 class HistoryInput(Struct, frozen=True):
@@ -263,10 +261,9 @@ def query_window(past: HistoryInput, window: TimeWindow, names: Sequence[str], s
 
 
 def choose_stacked(charts: Sequence[Chart], names: Sequence[str], snapshot: Snapshot) -> tuple[Pool, ...]:
-    """Return the pools whose composition is drawn: those whose use is shown, up to MAX_STACKED."""
+    """Return the pools whose composition is drawn: those whose use is shown."""
     shown = {chart.id for chart in charts}
-    pools = [pool for pool in snapshot.pools if pool.id in shown and f"pool.{pool.id}.used_bytes" in names]
-    return tuple(pools[:MAX_STACKED])
+    return tuple(pool for pool in snapshot.pools if pool.id in shown and f"pool.{pool.id}.used_bytes" in names)
 
 
 def _flags(

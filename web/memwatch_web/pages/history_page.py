@@ -36,6 +36,8 @@ MAX_EVENTS = 1500
 GZIP_LEVEL = 6
 # Time to render the page without any data.
 PAGE_SECONDS = 0.003
+# Series that the composition of a pool takes, in place of one.
+SERIES_OF_A_POOL = 5
 
 
 def build_input(monitor: Monitor) -> HistoryInput:
@@ -69,9 +71,11 @@ def _refuse_moment(at: float, start: float | None, end: float | None, now: float
 
 
 def estimate_seconds(past: HistoryInput, query: HistoryQuery) -> float:
-    """Return about how long the view takes: each series and, behind each chart, a level."""
+    """Return about how long the view takes: each series, a level behind it, and the composition of each pool."""
     window, start, end = query.window, query.window.start - past.to_wall, query.window.end - past.to_wall
-    return PAGE_SECONDS + 2 * past.history.estimate_seconds(len(query.names), start, end, window.points)
+    pools = sum(name.startswith("pool.") and name.endswith(".used_bytes") for name in query.names)
+    series = 2 * len(query.names) + (SERIES_OF_A_POOL - 1) * pools
+    return PAGE_SECONDS + past.history.estimate_seconds(series, start, end, window.points)
 
 
 async def send_page(
@@ -95,10 +99,6 @@ async def send_page(
 
 def _instant(name: str, text: str | None) -> float | None:
     return None if text is None else instant(name, text, 0.0)
-
-
-# Series that the composition of a pool takes, in place of one.
-SERIES_OF_A_POOL = 5
 
 
 async def history(services: PageServices, request: Request) -> Response:

@@ -19,7 +19,6 @@ from memwatch_web.api.history_parameters import build_file_name
 from memwatch_web.pages.charts import Annotation, Chart, Curve, Gap, build_charts, find_pool, most_telling
 from memwatch_web.pages.history_chart import ChartPicture, EventMark, draw_chart, find_edges
 from memwatch_web.pages.history_data import (
-    MAX_STACKED,
     HistoryInput,
     Moves,
     Range,
@@ -133,12 +132,6 @@ class HistoryView(Struct, frozen=True):
     @property
     def usual_href(self) -> str:
         return replace(self.query, series=()).href(WindowLink())
-
-    @property
-    def not_stacked(self) -> int:
-        """Return the number of shown pools beyond those whose composition is drawn."""
-        pools = [name for name in self.query.names if name.startswith("pool.") and name.endswith(".used_bytes")]
-        return len(pools[MAX_STACKED:])
 
     @property
     def start_href(self) -> str:
