@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 from playwright.sync_api import Page
 
 from support.browsing import SharedBrowser, opened
-from support.sample_site import Site, served
+from support.sample_site import Site, Stage, served
 
 LIVE = 'document.querySelector("#latest").textContent'
 
@@ -23,12 +25,22 @@ def showing(browser: SharedBrowser, site: Site, path: str = "/", **options: Any)
 
 @contextmanager
 def visiting(page: Page, site: Site, path: str = "/", width: int = 1280, height: int = 800) -> Iterator[None]:
-    """Serve a site meanwhile, and show one of its pages in a page that is open already."""
-    with served(site) as address:
+    """Serve a site meanwhile, and show one of its pages in a page that is open already.
+
+    All have one address: a browser reads the static files of each address again, half of the cost of a visit.
+    """
+    with _stage().showing(site) as address:
         page.set_viewport_size({"width": width, "height": height})
         page.goto(address + path)
         yield
         page.goto("about:blank")
+
+
+@cache
+def _stage() -> Stage:
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(Stage().opened())
 
 
 def wait_for_ticks(page: Page, ticks: int = 2) -> None:

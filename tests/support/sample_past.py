@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from memwatch.core.events import Event
 from memwatch.core.snapshot import Level, Snapshot
@@ -16,22 +17,29 @@ SECONDS, STEP = 3600, 2
 END = 200_000.0
 GAP = range(2000, 2300)
 SPIKE = range(2700, 2706)
+# The figure that differs between two snapshots of the same state. Its past does not depend on it.
+OWN_CPU = "self.cpu_seconds"
 
 
 def past_of(snapshot: Snapshot) -> HistoryInput:
+    """Return the hour before a snapshot. Snapshots with the same figures share its series, which no page changes."""
+    figures = {**collect_figures(snapshot), OWN_CPU: 0.0}
+    series = _series_of(tuple(figures.items()))
+    return HistoryInput(series, snapshot.unix - END, TIER_SPECS, events_of(snapshot))
+
+
+@lru_cache(maxsize=16)
+def _series_of(figures: tuple[tuple[str, float], ...]) -> AllSeries:
     history = History()
-    figures = collect_figures(snapshot)
     for second in range(0, SECONDS + 1, STEP):
         if second not in GAP:
-            history.add(
-                END - SECONDS + second, {name: _then(name, value, second) for name, value in figures.items()}
-            )
-    return HistoryInput(AllSeries(history, HolderHistory()), snapshot.unix - END, TIER_SPECS, events_of(snapshot))
+            history.add(END - SECONDS + second, {name: _then(name, value, second) for name, value in figures})
+    return AllSeries(history, HolderHistory())
 
 
 def _then(name: str, value: float, second: int) -> float:
     """Return a value at this second of the hour; at the end it is that of the snapshot."""
-    if name == "self.cpu_seconds":
+    if name == OWN_CPU:
         return second * 0.0012 if second > GAP.stop else 900 + second * 0.0012
     rise = 0.55 + 0.45 * second / SECONDS + 0.02 * math.sin(second / 47 + len(name)) * (1 - second / SECONDS)
     if second in SPIKE:

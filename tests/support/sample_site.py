@@ -207,8 +207,17 @@ class Site:
 @contextmanager
 def served(site: Site) -> Iterator[str]:
     """Yield the address of a running site."""
+    with _serving(site.app()) as address:
+        try:
+            yield address
+        finally:
+            site.refusing = True
+
+
+@contextmanager
+def _serving(app: Any) -> Iterator[str]:
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(site.app(), log_level="warning", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
@@ -217,8 +226,32 @@ def served(site: Site) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        site.refusing = True
         server.should_exit = True
         thread.join(MAX_WAIT_SECONDS)
         assert not thread.is_alive()
         listener.close()
+
+
+class Stage:
+    """Server of one site after another, at one address, whose static files a browser reads once."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self._app: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)
+
+    @contextmanager
+    def opened(self) -> Iterator[Stage]:
+        with _serving(self) as self.address:
+            yield self
+
+    @contextmanager
+    def showing(self, site: Site) -> Iterator[str]:
+        """Yield the address of a site that is running meanwhile."""
+        self._app = site.app()
+        try:
+            yield self.address
+        finally:
+            site.refusing = True
