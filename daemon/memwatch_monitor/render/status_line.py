@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Device, PoolKind, Process, ShareKind
+from memwatch.core.pressure.forecast import STATED_FROM
 from memwatch.core.pressure.signals import PAST
 from memwatch.core.processes.growth import ProcessGrowth, key_of
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
@@ -64,6 +65,7 @@ class StatusLine(Struct, frozen=True):
     `notice`: the silence that mutes alerts about the level. `actions`: what frees memory where it is short.
     `others`: how many of many targets are above OK as well: "6 more high". Empty otherwise.
     `clears`: when the level falls, if everything stays as it is: "clears in 59 s". Empty if that is not known.
+    `no_forecast`: why a level above OK has no time left. Empty if it has one, or falls.
     """
 
     level: str
@@ -81,6 +83,7 @@ class StatusLine(Struct, frozen=True):
     actions: tuple[Action, ...] = ()
     others: str = ""
     clears: str = ""
+    no_forecast: str = ""
 
 
 def build_status_line(
@@ -105,7 +108,29 @@ def build_status_line(
         others=count_others(snapshot, worst) if worst else "",
         clears="" if worst is None else "".join(words.countdown(worst)).removeprefix(f"{worst.level.label} "),
         actions=list_actions(snapshot, worst, [one.process for one in growers]),
+        no_forecast=explain_no_forecast(snapshot, worst, bool(growers)) if worst else "",
     )
+
+
+# From this use on even the shortest forecast is stated.
+SURELY_STATED_FROM = STATED_FROM[0][1]
+
+
+def explain_no_forecast(snapshot: Snapshot, worst: Pressure, grows: bool) -> str:
+    """Return why memory that is short has no time left: "no forecast: no process grows". Empty at OK and if it has one.
+
+    `grows`: True if a process grows.
+    """
+    if worst.level is Level.LOW or words.is_recovering(worst) or words.full(worst):
+        return ""
+    if not grows:
+        return "no forecast: no process grows"
+    if worst.ratio < SURELY_STATED_FROM:
+        return f"no forecast below {SURELY_STATED_FROM:.0%}: most growth stops before"
+    said, swap = "no forecast: no steady fall", snapshot.swap
+    if worst.kind != PoolKind.SYSTEM_RAM.value or isinstance(swap, Absent) or not swap.used_bytes:
+        return said
+    return f"{said}; swap {words.size_within(swap.used_bytes, swap.size_bytes)} of {words.size(swap.size_bytes)}"
 
 
 def build_headline(snapshot: Snapshot, worst: Pressure | None) -> str:

@@ -12,7 +12,7 @@ from memwatch.core.pressure.judge import HeldSignal, LevelState, add_age, descri
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.pressure.signals import Signal
 from memwatch.core.processes.growth import ProcessGrowth
-from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
+from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot, Swap
 from memwatch.reporting.render.summary import build_sentence
 from memwatch_monitor.render.status_line import build_status_line, rank_growers
 from support.sample_parts import GIB, vram
@@ -234,3 +234,31 @@ def test_level_by_use_alone_counts_down_to_nothing() -> None:
 
     assert status.headline == "66.0% used"
     assert not [text for text in status.details if "clears" in text]
+
+
+@pytest.mark.parametrize(
+    ("level", "ratio", "swap", "grows", "words"),
+    [
+        (Level.LOW, 0.3, 0, True, ""),
+        (Level.MEDIUM, 0.66, 0, False, "no forecast: no process grows"),
+        (Level.HIGH, 0.85, 0, True, "no forecast below 90%: most growth stops before"),
+        (Level.CRITICAL, 0.988, 0, True, "no forecast: no steady fall"),
+        (Level.CRITICAL, 0.988, 7 * GIB, True, "no forecast: no steady fall; swap 7.0 of 16.0 GiB"),
+    ],
+)
+def test_level_without_a_time_left_has_the_reason(
+    level: Level, ratio: float, swap: int, grows: bool, words: str
+) -> None:
+    verdict = Pressure("ram", level, level, ratio, kind="system_ram")
+    snapshot = replace(critical_gb10(), pressure=(verdict,), swap=Swap(16 * GIB, swap))
+    (process, *_) = snapshot.processes
+    grown = ProcessGrowth(process, 0.0, 0, 30.0, 9 * GIB, whole=True)
+
+    status = build_status_line(snapshot, (), [grown] if grows else [])
+
+    assert status.no_forecast == words
+
+
+def test_level_with_a_time_left_needs_no_reason() -> None:
+    assert build_status_line(critical_gb10()).no_forecast == ""
+    assert build_status_line(with_verdict(Level.LOW, Level.CRITICAL, held_reason(KILL, 2))).no_forecast == ""
