@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from memwatch.core.model import Absent, Pool
+from memwatch.core.pressure.forecast import FAST, NEAR
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.reading.schedule import FAST_KINDS, FAST_SECONDS, SLOW_RATIO, Pace, needs_fast_ticks, next_pace
 from memwatch.core.snapshot import Level, Pressure
@@ -28,6 +29,10 @@ RESTLESS_SECONDS = 10.0
 # Less than 5 % of the available memory is gone at the next reading. The rest of the 5 % is for the reading itself,
 # and for timers, which are up to 1 ms late.
 MARGIN_RATIO = 0.04
+# A movement that changes no level and no forecast is reported by a tick this long after the last one. Readings go on.
+REPORT_SECONDS = 0.25
+# A forecast needs this loss, as a fraction of the size, from the highest reading of this time (`FAST`, `NEAR`).
+FORECAST_RATIO, FORECAST_SECONDS = FAST.min_fall_ratio, NEAR.long_seconds
 # Movement that is reported by a tick, as a fraction of the target's size: 8 MiB of a board with 8 GiB.
 MIN_MOVE_RATIO = 1 / 1024
 # A fall that is seen after a longer pause may have begun at its end: it counts as one of this duration.
@@ -84,6 +89,31 @@ def seconds_at_rest(size_bytes: float, available_bytes: int, free_bytes: float =
     return max(STILL_SECONDS / readings, FAST_SECONDS)
 
 
+class RecentHigh:
+    """The most that was available of each target within `FORECAST_SECONDS`, as the ticks saw it."""
+
+    def __init__(self) -> None:
+        self._highs: dict[str, tuple[float, int]] = {}
+
+    def update(self, now: float, states: Mapping[str, Remaining]) -> float:
+        """Add a tick, and return the least fall with which any target may get a forecast. 0 if it may have one."""
+        self._highs = {name: self._find(name, now, one.available_bytes) for name, one in states.items()}
+        return max(
+            0.0,
+            min(
+                [
+                    FORECAST_RATIO / MIN_MOVE_RATIO * one.min_move - (self._highs[name][1] - one.available_bytes)
+                    for name, one in states.items()
+                ],
+                default=0.0,
+            ),
+        )
+
+    def _find(self, name: str, now: float, available: int) -> tuple[float, int]:
+        at, high = self._highs.get(name, (now, available))
+        return (now, available) if available >= high or now - at > FORECAST_SECONDS else (at, high)
+
+
 class FallRate:
     """Fall of one target between its last two readings, and the seconds until its margin is gone at that rate.
 
@@ -128,6 +158,8 @@ class Pacing:
         self._min_move = self._margin = 0.0
         self._fall_rates: dict[str, FallRate] = {}
         self._seconds_to_margin = math.inf
+        self._highs = RecentHigh()
+        self._forecast_after = 0.0
         self._probed: tuple[float, float] | None = None  # time and fall since the tick
         self._moved: Mapping[str, Remaining] = {}  # state at the last movement
         self._moved_at = -math.inf
@@ -150,6 +182,7 @@ class Pacing:
         self._max_age = FAST_SECONDS
         near = self._find_near(pressure, states) if self.pace.fast else {}
         self._set_limits(near or states)
+        self._forecast_after = self._highs.update(now, near)
         if near and has_moved(self._moved, near):
             self._moved, self._moved_at = near, now
         self.is_restless = self.pace.fast and now - self._moved_at < RESTLESS_SECONDS
@@ -206,13 +239,19 @@ class Pacing:
         if now + self.interval(usual) / 2 >= self.ticked_at + min(usual, self._max_age):
             return False
         fall = moved_bytes()
-        if fall >= self._margin or fall >= self._min_move or fall <= -self._min_move:
+        has_moved = fall >= self._min_move or fall <= -self._min_move
+        if fall >= self._margin or (has_moved and self._is_due(now, fall)):
             return False
         self._probed = now, fall
         if self._seconds_to_margin < STILL_SECONDS + FAST_SECONDS:  # not at rest
             self._update_ram()
             self._seconds_to_margin = self._find_seconds()
         return True
+
+    def _is_due(self, now: float, fall: float) -> bool:
+        """Check that a movement is reported now: with the next forecast, or some time after the last tick."""
+        is_old = self.ticked_at is None or now - self.ticked_at >= REPORT_SECONDS
+        return is_old or fall >= self._forecast_after
 
     def _update_rates(self, now: float, states: Mapping[str, Remaining]) -> None:
         self._update_ram()

@@ -20,7 +20,7 @@ from support.paths import MACHINES
 
 # 64 % used, so that memory is checked ten times a second while it moves.
 MACHINE = MACHINES / "gb10"
-MOVING_BUDGET, STILL_BUDGET = 0.02, 0.006
+MOVING_BUDGET, STILL_BUDGET = 0.012, 0.004
 WINDOW_SECONDS = 1.5
 
 
@@ -68,10 +68,10 @@ def moving(meminfo: Path) -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.measure
-def test_ten_ticks_a_second_cost_at_most_two_percent_of_a_cpu(tmp_path: Path) -> None:
+def test_ten_readings_a_second_cost_at_most_twelve_thousandths_of_a_cpu(tmp_path: Path) -> None:
     """The cheapest of six windows counts: other load makes a tick slower, never faster.
 
-    With still memory it is one tick a second, and a third of that cost.
+    Every third reading of moving memory is a tick. With still memory it is one a second, and a third of that cost.
     """
     machine = tmp_path / "machine"
     shutil.copytree(MACHINE, machine, symlinks=True)
@@ -83,7 +83,7 @@ def test_ten_ticks_a_second_cost_at_most_two_percent_of_a_cpu(tmp_path: Path) ->
             time.sleep(1)
             moved = [cost_of(daemon) for _ in range(6)]
 
-    assert max(rate for rate, _ in moved) > 8.0
-    within("ten ticks a second", min(cost for _, cost in moved), MOVING_BUDGET, "cores")
+    assert max(rate for rate, _ in moved) > 3.0
+    within("ten readings a second", min(cost for _, cost in moved), MOVING_BUDGET, "cores")
     assert max(rate for rate, _ in still) < 2.0
     within("machine at rest", min(cost for _, cost in still), STILL_BUDGET, "cores")

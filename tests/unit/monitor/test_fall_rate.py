@@ -148,6 +148,17 @@ def test_machine_at_rest_wakes_up_no_more_often_than_its_pace(used: float, wakeu
     assert len(loop.memory.ticks) <= 61
 
 
+@pytest.mark.parametrize(("used", "ticks", "wakeups"), [(0.64, 201, 601), (0.85, 240, 700), (0.92, 260, 910)])
+def test_memory_that_moves_all_the_time_gets_a_third_of_its_readings_as_ticks(
+    used: float, ticks: int, wakeups: int
+) -> None:
+    """1 GiB that is allocated and freed every tenth of a second, for a minute."""
+    loop = Loop(lambda seconds: SIZE * (1 - used) - (int(seconds * 10 + 0.001) % 2) * GIB).run(60)
+
+    assert 190 <= len(loop.memory.ticks) <= ticks
+    assert loop.wakeups <= wakeups
+
+
 def test_exhausted_memory_that_stays_exhausted_is_read_at_the_usual_pace() -> None:
     """A machine without available memory, at rest: the last readings are a tenth of a second apart again."""
     loop = Loop(falling(60.0, 14.0, REST_SECONDS)).run(20)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent, Thresholds
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import Level, Pressure, Reason
-from memwatch_monitor.pacing import Pacing, count_above_threshold
+from memwatch_monitor.pacing import FORECAST_RATIO, FORECAST_SECONDS, Pacing, count_above_threshold
 from support.fakes import GIB
 
 SIZE = 64 * GIB
@@ -76,7 +76,32 @@ def test_memory_at_rest_is_restless_again_after_the_least_movement(
 @pytest.mark.parametrize("direction", [1, -1])
 @pytest.mark.parametrize(("less", "is_still"), [(1, True), (0, False), (-1, False)])
 def test_fall_or_rise_by_the_least_movement_needs_a_tick(direction: int, less: int, is_still: bool) -> None:
-    assert pacing_at().is_still(0.1, 1.0, lambda: direction * (MOVE - less)) is is_still
+    """A quarter of a second after the last tick."""
+    assert pacing_at().is_still(0.25, 1.0, lambda: direction * (MOVE - less)) is is_still
+
+
+@pytest.mark.parametrize(("now", "is_still"), [(0.1, True), (0.2, True), (0.25, False)])
+def test_movement_without_a_forecast_waits_for_a_quarter_of_a_second(now: float, is_still: bool) -> None:
+    """A program that allocates and frees all the time: ten readings a second, and three to four ticks."""
+    assert pacing_at().is_still(now, 1.0, lambda: 2 * MOVE) is is_still
+
+
+@pytest.mark.parametrize(("lost", "is_still"), [(FORECAST_RATIO * SIZE - 2, True), (FORECAST_RATIO * SIZE, False)])
+def test_fall_that_may_be_forecast_needs_a_tick_at_once(lost: float, is_still: bool) -> None:
+    """From the highest reading of the last 20 s on, in two steps: the second one alone is no more than a movement."""
+    pacing, step = pacing_at(), 2 * MOVE
+    pacing.on_pressure([verdict(LEFT - round(lost) + step)], 10.0, 1.0)
+    pacing.on_tick(10.0, 0.001)
+
+    assert pacing.is_still(10.1, 1.0, lambda: step) is is_still
+
+
+def test_highest_reading_counts_for_twenty_seconds() -> None:
+    pacing, step = pacing_at(), 2 * MOVE
+    pacing.on_pressure([verdict(LEFT - round(FORECAST_RATIO * SIZE) + step)], FORECAST_SECONDS + 0.1, 1.0)
+    pacing.on_tick(FORECAST_SECONDS + 0.1, 0.001)
+
+    assert pacing.is_still(FORECAST_SECONDS + 0.2, 1.0, lambda: step)
 
 
 @pytest.mark.parametrize(("more", "is_still"), [(-1, True), (0, False), (1, False)])
