@@ -99,7 +99,7 @@ def test_full_queue_rejects_queries_with_a_time_to_retry(full: FullDaemon) -> No
     rejected = [answer for answer in answers if answer.status != 200]
     assert len(answers) - len(rejected) >= 16
     assert {(answer.status, answer.headers["retry-after"]) for answer in rejected} == {(503, "5")}
-    assert "too many history queries are waiting; retry later." in rejected[0].text
+    assert "too many queries are waiting; retry later." in rejected[0].text
     assert full.daemon.get(paths[0]).status == 200
 
 

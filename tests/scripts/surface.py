@@ -38,12 +38,13 @@ SLOWLY = ("--speed", "0.1")
 PAGES = ("/", "/history", "/processes", "/machines", "/devices", "/alerts", "/about", "/fit", "/fit?bytes=20GiB",
          "/incidents", "/last-words", "/runbooks", "/docs", "/no-such-page")  # fmt: skip
 OTHERS = ("/metrics", "/healthz", "/readyz", "/openapi.json", "/api/v1/no-such-path", "/api/v1/history?range=1h",
-          "/api/v1/fit?bytes=20GiB", "/api/v1/fit?bytes=many")  # fmt: skip
+          "/api/v1/fit?bytes=20GiB", "/api/v1/fit?bytes=many", "/api/v1/room?bytes=100GiB",
+          "/api/v1/room?bytes=1GiB&target=cpu", "/api/v1/room?bytes=1GiB&target=x")  # fmt: skip
 # Answers about this machine in place of the simulated one, or without an end.
 LEFT_OUT = {"/api/v1/backends", "/api/v1/doctor", "/api/v1/stream"}
 COMMANDS = ("status", "top --once", "devices", "owners", "growth", "history", "engines", "incidents", "events",
             "last-words", "alerts", "silence --list", "check", "machines", "fit 20GiB", "fit",
-            "advise --model 20GiB", "no-such-command")  # fmt: skip
+            "room 100GiB", "room", "advise --model 20GiB", "no-such-command")  # fmt: skip
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*(?: ?(?:[KMGTPE]iB|B|µs|ms|s|min|h|d|%)\b(?:/s)?)?(?: ago)?")
 _SPACES = re.compile(r"[ \t]+")
 _SPARKS = re.compile(r"[▁▂▃▄▅▆▇█░▒▓]+")

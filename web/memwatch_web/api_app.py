@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from memwatch.build_info import REVISION, __version__
 from memwatch.reporting.render import json as as_json
-from memwatch_web.api import alerts, history, machines, owners, programs, snapshot
+from memwatch_web.api import alerts, history, machines, owners, programs, room, snapshot
 from memwatch_web.api.dependencies import ApiServices, find_example, refuse_unknown
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.latest_snapshot import health_response, readiness_response
@@ -93,6 +93,7 @@ MEMORY = (
     Route("POST",   "/api/v1/release",              snapshot.release,             "Release",
           "operator", "collectors close the GPU drivers for a while"),
     Route("GET",    "/api/v1/fit",                  snapshot.fit,                 "Fit"),
+    Route("GET",    "/api/v1/room",                 room.room,                    "Room"),
     Route("GET",    METRICS,                        metrics,                      "text/plain"),
 )
 PROGRAMS = (

@@ -47,7 +47,7 @@ GROUPS = (
     ("owners, growth, history, engines", "who holds memory, who grows"),
     ("incidents, events, last-words", "what happened; before a crash"),
     ("alerts, silence, check", "alerts, mute them, exit code by level"),
-    ("fit, advise", "does a model fit; recommended settings"),
+    ("fit, room, advise", "does a model fit, what has to go; settings"),
     ("wait, run, autopsy", "start when it fits; peaks; blocks"),
     ("doctor, record, release", "missing data; recording; free the GPUs"),
     ("mcp, mqtt, node-features, completion", "AI, Home Assistant, Kubernetes, shells"),
@@ -63,6 +63,7 @@ EXAMPLES = (
     ("memwatch doctor --report", "write a redacted report for an issue"),
     ("memwatch fit ./Mistral-7B --context 32768", "check if a model fits, and where"),
     ("memwatch fit ./Mistral-7B --launch vllm", "add the command that starts it"),
+    ("memwatch room 40GiB", "which model or process has to go so that it fits"),
     ("memwatch watch --interval 0.5 --csv", "print samples as CSV"),
     ("memwatch check --fail-on critical --warn-on high", "exit code 0, 1, 2 or 3 for Nagios, cron and Slurm"),
     ("memwatch run -- python train.py", "report the peak memory of a program and its children"),
@@ -84,7 +85,7 @@ CHECKS = (
 
 EXIT_CODES = (
     ("0", "success"),
-    ("1", "no daemon, request rejected, or no data; doctor: problems; fit: does not fit; wait: timeout"),
+    ("1", "no daemon, request rejected, or no data; doctor: problems; fit, room: does not fit; wait: timeout"),
     ("2", "invalid command line; wait: SIZE exceeds the total"),
     ("0 1 2 3", "check: OK, warning, critical, unknown, also for an invalid command line"),
     ("126", "run and wait: the program cannot be run"),
@@ -311,6 +312,7 @@ memwatch.deferred = {
         "mqtt": ("mqtt",),
         "node_features": ("node-features",),
         "record": ("record",),
+        "room": ("room",),
         "run": ("run",),
         "wait": ("wait",),
         "watch": ("top", "watch"),

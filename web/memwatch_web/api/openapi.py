@@ -7,6 +7,7 @@ from collections.abc import Iterable, Set
 from memwatch.core.wire import REFERENCE, Description, Json, Shape, Wire
 from memwatch.reporting.render.fit_json import FIT
 from memwatch.reporting.render.json import WIRE
+from memwatch.reporting.render.room_json import ROOM
 from memwatch_monitor.incidents.incident_json import INCIDENTS
 from memwatch_monitor.notify.status import ALERTS
 from memwatch_monitor.render.owners_json import OWNERS
@@ -21,7 +22,7 @@ from memwatch_web.asgi.routes import Route
 
 OTHERS = Wire(map(Shape, (AlertTest, History, MarkReceipt, ReportReceipt, Release, Health, ProblemDetails)))
 # Shapes of answers by name, with the encoder of each. A shape of a former one is complete.
-WIRES = (WIRE, OWNERS, ALERTS, INCIDENTS, MACHINES, FIT, OTHERS)
+WIRES = (WIRE, OWNERS, ALERTS, INCIDENTS, MACHINES, FIT, ROOM, OTHERS)
 SHAPES = {one.title: (one, wire) for wire in reversed(WIRES) for one in tuple(wire.shapes)}
 OR, LIST = " or ", "[]"
 PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}

@@ -145,7 +145,7 @@ class Services(Struct):
             return await self.queries.run(key, work)
         except QueueFullError:
             raise ProblemError(
-                503, "too many history queries are waiting; retry later.", headers={"Retry-After": "5"}
+                503, "too many queries are waiting; retry later.", headers={"Retry-After": "5"}
             ) from None
 
     def json_bytes(self, value: Any) -> bytes:  # noqa: ANN401  any JSON value
