@@ -23,7 +23,6 @@ from support.browsing import SharedBrowser, opened
 from support.daemon_process import RunningDaemon, running_daemon
 from support.waiting import MAX_WAIT_SECONDS
 
-GIB = 1 << 30
 LLAMA_70B = urlencode(write_shape(dict(EXAMPLES)["Llama 3 70B"]))
 # 57 GiB of weights, of which the machine has room for 8 bits.
 QWEN3_30B = urlencode(write_shape(dict(EXAMPLES)["Qwen3 30B-A3B"]))
@@ -178,23 +177,24 @@ def test_answer_names_the_model_and_what_was_planned(daemon: RunningDaemon) -> N
 
 @pytest.mark.parametrize("query", ["", "bytes=600GiB", LLAMA_70B, f"model=Qwen3&{QWEN3_30B}&dtype=q4_k"])
 def test_answer_form_and_map_are_on_one_screen(browser: SharedBrowser, daemon: RunningDaemon, query: str) -> None:
-    """At 1440 by 900 without scrolling, at 320 without scrolling sideways. The narrow map is another drawing."""
+    """At 1440 by 900 without scrolling, at 320 without scrolling sideways. The narrow tower is another drawing."""
     with opened(browser, f"{daemon.url}/fit?{query}", viewport={"width": 1440, "height": 900}) as page:
         high = page.evaluate("document.documentElement.scrollHeight")
-        boxes = page.locator(".fit-map-wide rect.bytes")
-        drawn = boxes.evaluate_all("all => all.map(b => [+b.dataset.bytes, b.getBoundingClientRect().height])")
+        boxes = page.locator(".now-wide rect[data-gib]")
+        drawn = boxes.evaluate_all("all => all.map(b => [+b.dataset.gib, b.getBoundingClientRect().height])")
         page.set_viewport_size({"width": 320, "height": 800})
         wide = page.evaluate("document.documentElement.scrollWidth")
-        shown = page.locator(".fit-map").evaluate_all(
+        shown = page.locator("svg.now-wide, svg.now-narrow").evaluate_all(
             "all => all.map(map => map.getBoundingClientRect().width > 0)"
         )
 
-    scale = max(height / size for size, height in drawn if size > GIB)
+    largest, highest = max(drawn)
+    scale = highest / largest
     assert high <= 900
     assert wide == 320
     assert shown == [False, True]
     assert drawn
-    assert all(abs(height - size * scale) <= 1.5 for size, height in drawn)
+    assert [one for one in drawn if abs(one[1] - one[0] * scale) > 1.5] == []
 
 
 def test_config_file_is_opened_and_answered_in_a_browser(

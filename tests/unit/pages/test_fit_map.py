@@ -1,22 +1,23 @@
-"""The map of /fit: bytes to scale, the plan on what is used, and what is too much above the frame."""
+"""The plan of /fit in the landscape: to scale, on what is used, and what is too much above the pool."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
+from memwatch.core.model import Device
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
-from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.checkpoint import describe_config
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.named_machines import read_machine
-from memwatch.planning.need import compute_need_here
-from memwatch.planning.request import Use
-from memwatch.reporting.render.drawing import Drawing, width_of
-from memwatch_web.pages.fit_map import FORMS, FitMap, build_plan_maps
-from memwatch_web.pages.fit_page import build_headline, group_verdicts
+from memwatch.planning.request import Use, write_request
+from memwatch.reporting.render.drawing import Box, width_of
+from memwatch.reporting.render.tower import MAX_CELLS
+from memwatch_web.pages.fit_page import FitForm, build_form, build_headline, group_verdicts
+from memwatch_web.pages.landscape_page import FONT, Now, PageLandscape
 from scripts.published_models import MODELS
 from support.launch_lines import machine
 
@@ -26,141 +27,217 @@ CONFIGS = {one.name: one.config for one in MODELS}
 GIB = 1 << 30
 
 
-def answer(name: str, snapshot: Snapshot, use: Use | None = None) -> tuple[FitAnswer, tuple[FitMap, ...]]:
-    use = use or Use()
+def answer(name: str, snapshot: Snapshot, use: Use | None = None) -> tuple[FitForm, PageLandscape]:
     model = describe_config(parse_config(CONFIGS[name], ""))
-    found = answer_model(model, use, snapshot)
-    gpus = len(found.fit.split.devices) if found.fit.split else 1
-    split = compute_need_here(model, use, snapshot, gpus).parts if gpus > 1 else {}
-    return found, build_plan_maps(found, snapshot, name, use.reserve_bytes, split)
+    form = build_form({"model": name} | write_request(model, use or Use()), snapshot)
+    assert form.landscape is not None
+    return form, form.landscape
 
 
-def scales_of(drawing: Drawing) -> set[float]:
-    return {round(one.height / one.size_bytes * GIB, 2) for one in drawing.boxes if one.size_bytes > GIB}
+def list_views(found: PageLandscape) -> Iterator[tuple[str, Now]]:
+    """Yield the drawings of pools with a form: two of towers, one of cells."""
+    for tower in found.towers:
+        yield "narrow" if found.cells else "wide", tower.now
+        if tower.narrow:
+            yield "narrow", tower.narrow
+
+
+def planned(view: Now) -> list[Box]:
+    return [one for one in view.drawing.boxes if one.kind.startswith("planned") and not one.depth]
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("demo", DEMOS)
 def test_lengths_are_bytes_at_one_scale_and_nothing_is_cut(demo: str, name: str) -> None:
-    """Within a pixel, in both forms. No box and no word is outside of the drawing."""
-    _, views = answer(name, machine(demo))
+    """Within a pixel, in both forms. No box and no word is outside of the drawing, and the plan has its name."""
+    _, found = answer(name, machine(demo))
+    scales = []
 
-    for view in views:
-        form, drawing = view.form, view.drawing
-        scale = max(one.height / one.size_bytes for one in drawing.boxes if one.size_bytes > GIB)
+    for form, view in list_views(found):
+        drawing = view.drawing
+        scale = max(one.height / one.size_bytes for one in drawing.boxes if one.size_bytes > GIB / 4)
         for one in drawing.boxes:
             assert one.height == pytest.approx(one.size_bytes * scale, abs=1)
             assert one.x >= -0.01
             assert one.y >= -0.01
-            assert one.x + one.width <= form.width + 0.01
-            assert one.y + one.height <= form.height + 0.01
+            assert one.x + one.width <= view.width + 0.01
+            assert one.y + one.height <= view.height + 0.01
         for text in drawing.texts:
-            wide = width_of(text.plain + text.behind, form.font) + width_of(text.strong, form.font, strong=True)
-            assert 0 <= text.y <= form.height
-            assert text.x + wide <= form.width + 1, text
+            wide = width_of(text.plain + text.behind, FONT) + width_of(text.strong, FONT, strong=True)
+            assert 0 <= text.y <= view.height
+            assert text.x + (0 if text.anchor == "end" else wide) <= view.width + 1, text
+        if planned(view):
+            shown = [f"{text.strong}{text.behind}{text.plain}" for text in drawing.texts]
+            assert any(name in one for one in (*shown, *view.left_out)), (form, shown)
+        scales.append((scale, form))
+    assert scales
 
 
 def test_plan_stands_on_what_is_used() -> None:
     """Its parts are to its right and add up to it; what is left is above it."""
     snapshot = machine("dgx-spark")
-    found, (view, _) = answer("Llama 3 8B", snapshot)
-    boxes = {one.title.rpartition(": ")[0]: one for one in view.drawing.boxes}
-    plan = boxes["Llama 3 8B"]
-    parts = [one for one in view.drawing.boxes if one.depth == 1 and plan.y - 1 < one.y < plan.y + plan.height]
-    pool = snapshot.pools[0]
+    form, found = answer("Llama 3 8B", snapshot)
+    (tower,) = found.towers
+    boxes = {one.title.rpartition(": ")[0]: one for one in tower.now.drawing.boxes}
+    plan, pool = boxes["Llama 3 8B"], snapshot.pools[0]
+    parts = [one for one in tower.now.drawing.boxes if one.depth == 1 and plan.y - 1 < one.y < plan.y + plan.height]
+    assert form.answered is not None
 
-    assert plan.size_bytes == found.need.bytes == sum(one.size_bytes for one in parts)
+    assert plan.size_bytes == form.answered.need.bytes == sum(one.size_bytes for one in parts)
     assert {one.kind for one in parts} == {"engine-weights", "engine-kv_cache", "planned-part"}
     assert boxes["left"].y + boxes["left"].height == pytest.approx(plan.y, abs=1)
-    assert boxes["left"].size_bytes == found.fit.verdicts[0].spare_bytes
+    assert boxes["left"].size_bytes == form.answered.fit.verdicts[0].spare_bytes
+    ground = max(one.y + one.height for one in tower.now.drawing.boxes)
     assert isinstance(pool.used_bytes, int)
-    below = (plan.y + plan.height - view.drawing.boxes[0].y - view.drawing.boxes[0].height) * -1
-    assert below == pytest.approx(pool.used_bytes * plan.height / plan.size_bytes, abs=1)
-    assert view.sentence == "Llama 3 8B: 23.4 GiB in System RAM. Memory as it is now: System RAM."
+    assert ground - plan.y - plan.height == pytest.approx(pool.used_bytes * plan.height / plan.size_bytes, abs=1)
+    assert form.sentence == "Llama 3 8B: 23.4 GiB in System RAM. Memory as it is now: System RAM."
 
 
-def test_excess_stands_above_the_frame_with_its_size() -> None:
-    found, (view, _) = answer("Llama 3 70B", machine("dgx-spark"))
-    (over,) = (one for one in view.drawing.boxes if one.kind == "level-critical")
-    frame = next(one for one in view.drawing.lines if one.kind == "frame")
-    top = min(y for _, y in frame.points)
-    short = found.fit.verdicts[0].spare_bytes
+@pytest.mark.parametrize(("context", "is_cut"), [(8192, False), (131_072, True)])
+def test_excess_stands_above_the_pool_with_its_size(context: int, is_cut: bool) -> None:
+    """At the scale of the pool, up to its size: what is more is cut, and marked. The axis is the pool's."""
+    form, found = answer("Llama 3 70B", machine("dgx-spark"), Use(context=context, batch_size=8 if is_cut else 1))
+    (tower,) = found.towers
+    assert form.answered is not None
+    short = form.answered.fit.verdicts[0].spare_bytes
     assert isinstance(short, int)
 
-    assert over.size_bytes == -short
-    assert over.y + over.height == pytest.approx(top, abs=0.1)
-    assert any(text.strong.endswith(" GiB more than fits now") for text in view.drawing.texts)
-    assert view.sentence.startswith(f"Llama 3 70B: 141.6 GiB in System RAM, {size(-short)} too much. ")
+    for view in (tower.now, tower.narrow):
+        assert view is not None
+        (over,) = (one for one in view.drawing.boxes if one.kind == "level-critical")
+        (plan,) = planned(view)
+        top = min(y for line in view.drawing.lines if line.kind == "frame" for _, y in line.points)
+        (border,) = (line for line in view.drawing.lines if line.kind == "planned")
+        words = " ".join(text.strong for text in view.drawing.texts)
+        assert over.size_bytes == min(-short, tower.map.whole.size_bytes)
+        assert over.y + over.height == pytest.approx(top, abs=0.1)
+        assert over.height / over.size_bytes == pytest.approx(plan.height / plan.size_bytes, rel=1e-3)
+        assert min(y for _, y in border.points) == pytest.approx(over.y)
+        assert size(-short) in words
+        assert ("// " in words) is is_cut
+        assert (-short > tower.map.whole.size_bytes) is is_cut
+    assert plan.size_bytes - short == form.answered.need.bytes
+    assert tower.axis[-1].y == pytest.approx(top + 4.0, abs=0.1)
+    assert f"{size(-short)} too much. " in form.sentence
 
 
 def test_split_plan_stands_in_each_of_its_gpus() -> None:
-    found, (view, _) = answer("Llama 3 70B", read_machine("8x h100 + 512GiB"))
-    plans = [one for one in view.drawing.boxes if one.kind.startswith("planned") and one.depth == 0]
+    form, found = answer("Llama 3 70B", read_machine("8x h100 + 512GiB"))
+    plans = [one for tower in found.towers for one in planned(tower.now)]
+    assert form.answered is not None
+    split = form.answered.fit.split
 
-    assert found.fit.split is not None
-    assert [one.size_bytes for one in plans] == [found.fit.split.bytes] * 2
-    assert build_headline("Llama 3 70B", found.fit) == "Llama 3 70B fits on 2 GPUs: gpu0, gpu1"
-    assert [len(one.devices) for one in group_verdicts(found.fit)] == [8, 1]
+    assert split is not None
+    assert [one.size_bytes for one in plans] == [split.bytes] * 2
+    assert [tower.title for tower in found.towers if planned(tower.now)] == ["memory of gpu0", "memory of gpu1"]
+    assert form.headline == "Llama 3 70B fits on 2 GPUs: gpu0, gpu1"
+    assert [len(one.devices) for one in group_verdicts(form.answered.fit)] == [8, 1]
 
 
-def test_plan_of_many_gpus_that_is_in_system_ram_shows_that_alone() -> None:
-    found, (view, _) = answer("Llama 3 70B", read_machine("8x rtx3060 + 512GiB"))
+def test_planned_gpus_are_drawn_before_others() -> None:
+    """Of more GPUs than are drawn."""
+    snapshot = read_machine("20x h100 + 64GiB")
+    busy = tuple(one if one.id in ("gpu18", "gpu19") else replace_headroom(one, 0) for one in snapshot.devices)
+    _, found = answer("Llama 3 70B", replace(snapshot, devices=busy))
 
-    assert found.fit.best == "cpu"
-    assert build_headline("X", found.fit) == "X fits in System RAM, on no GPU"
-    assert [text.strong for text in view.drawing.texts].count("System RAM") == 1
-    assert not any("gpu" in text.strong for text in view.drawing.texts)
+    assert len(found.towers) == MAX_CELLS
+    assert [tower.title for tower in found.towers if planned(tower.now)] == ["memory of gpu18", "memory of gpu19"]
+
+
+def replace_headroom(device: Device, size_bytes: int) -> Device:
+    return replace(device, headroom_bytes=size_bytes, headroom_after_reclaim_bytes=size_bytes)
+
+
+def test_long_name_in_a_cell_is_not_cut() -> None:
+    """A repository without its owner, or no name: the headline above has it."""
+    for name, shown in (("Qwen/Llama-70B", "Llama-70B"), ("A-very-long-name-of-a-model-70B", "the model")):
+        model = describe_config(parse_config(CONFIGS["Llama 3 70B"], ""))
+        form = build_form({"model": name} | write_request(model, Use()), read_machine("8x h100 + 512GiB"))
+        assert form.landscape is not None
+        assert [text.strong for text in form.landscape.towers[0].now.drawing.texts if text.strong == shown]
+
+
+def test_plan_of_many_gpus_that_is_in_system_ram_stands_there() -> None:
+    form, found = answer("Llama 3 70B", read_machine("8x rtx3060 + 512GiB"))
+    (band,) = found.bands
+    assert form.answered is not None
+
+    assert form.answered.fit.best == "cpu"
+    assert build_headline("X", form.answered.fit) == "X fits in System RAM, on no GPU"
+    assert not [one for tower in found.towers for one in planned(tower.now)]
+    for view in band.widths:
+        (plan,) = planned(view)
+        assert plan.size_bytes == form.answered.fit.verdicts[-1].need_bytes
+        assert [line.kind for line in view.drawing.lines] == ["frame", "planned"]
+    assert f"Llama 3 70B {size(plan.size_bytes)}" in band.planned
 
 
 def test_moved_cache_stands_in_system_ram_beside_the_gpu() -> None:
-    found, (view, _) = answer("Llama 3 8B", read_machine("rtx4090 + 64GiB"), Use(offload_kv=True, context=65_536))
-    moved = next(one for one in view.drawing.boxes if one.size_bytes == found.need.demand.ram_bytes)
+    form, found = answer("Llama 3 8B", read_machine("rtx4090 + 64GiB"), Use(offload_kv=True, context=65_536))
+    assert form.answered is not None
+    moved = form.answered.need.demand.ram_bytes
+    boxes = {tower.title: planned(tower.now) for tower in found.towers}
 
-    assert found.fit.best == "gpu0"
-    assert moved.kind.startswith("planned")
+    assert form.answered.fit.best == "gpu0"
+    assert [one.size_bytes for one in boxes["System RAM"]] == [moved]
+    assert len(boxes["memory of gpu0"]) == 1
 
 
 def test_reserve_stays_below_the_plan() -> None:
-    _, (view, _) = answer("Llama 3.2 1B", read_machine("rtx4090"), Use(reserve_bytes=8 * GIB))
-    (gap,) = (one for one in view.drawing.boxes if one.kind == "kept")
+    _, found = answer("Llama 3.2 1B", read_machine("rtx4090"), Use(reserve_bytes=8 * GIB))
+    (tower,) = found.towers
+    (gap,) = (one for one in tower.now.drawing.boxes if one.kind == "kept")
 
     assert (gap.size_bytes, gap.title) == (8 * GIB, "reserve: 8.0 GiB")
 
 
 def test_carve_out_that_takes_next_to_nothing_of_a_plan_is_not_counted_apart() -> None:
     """Strix Halo: 512 MiB, of which a few are free."""
-    found, views = answer("Llama 3 8B", machine("strix-halo"))
+    form, found = answer("Llama 3 8B", machine("strix-halo"))
+    assert form.answered is not None
 
-    for view in views:
-        plans = [one.size_bytes for one in view.drawing.boxes if one.kind.startswith("planned") and not one.depth]
-        assert plans == [found.fit.verdicts[0].need_bytes]
+    assert [planned(one.loupe) for one in found.slivers] == [[]]
+    for _, view in list_views(found):
+        assert [one.size_bytes for one in planned(view)] == [form.answered.fit.verdicts[0].need_bytes]
 
 
-def test_narrow_map_lists_what_has_no_words_in_it() -> None:
+def test_narrow_tower_lists_what_has_no_words_in_it() -> None:
     """Beside the wide one there is room for all."""
-    _, (wide, narrow) = answer("Llama 3 8B", machine("dgx-spark"))
-    inside = {text.plain.strip() or text.strong for text in narrow.drawing.texts}
+    _, found = answer("Llama 3 8B", machine("dgx-spark"))
+    (tower,) = found.towers
+    assert tower.narrow is not None
+    inside = {text.plain.strip() or text.strong for text in tower.narrow.drawing.texts}
 
-    assert wide.left_out == ()
-    assert any(one.startswith("kernel ") for one in narrow.left_out)
-    assert all(re.search(r" [KMG]iB$", one) for one in narrow.left_out)
-    assert not {one.rsplit(" ", 2)[0] for one in narrow.left_out if not one.startswith("KV")} & inside
+    assert tower.now.left_out == ()
+    assert any(one.startswith("kernel ") for one in tower.narrow.left_out)
+    assert not {one.rsplit(" ", 2)[0] for one in tower.narrow.left_out if not one.startswith("KV")} & inside
 
 
 def test_size_has_no_parts() -> None:
-    snapshot = read_machine("rtx4090")
-    (view, _) = build_plan_maps(answer_size(8 * GIB, "8GiB", snapshot), snapshot, "8GiB")
+    form = build_form({"bytes": "8GiB"}, read_machine("rtx4090"))
+    assert form.landscape is not None
+    (tower,) = form.landscape.towers
 
-    assert [one.kind for one in view.drawing.boxes if one.size_bytes == 8 * GIB] == ["planned"]
+    assert [one.kind for one in tower.now.drawing.boxes if one.size_bytes == 8 * GIB] == ["planned"]
 
 
 @pytest.mark.parametrize("demo", DEMOS)
-def test_machine_without_a_plan_is_drawn_as_it_is(demo: str) -> None:
-    views = build_plan_maps(None, machine(demo), "")
+@pytest.mark.parametrize("query", [{}, {"bytes": "much"}])
+def test_machine_without_a_plan_is_drawn_as_it_is(demo: str, query: dict[str, str]) -> None:
+    form = build_form(query, machine(demo))
+    assert form.landscape is not None
 
-    assert [view.form for view in views] == list(FORMS)
-    for view in views:
-        assert view.sentence.startswith("Memory as it is now: ")
-        assert view.drawing.boxes
-        assert len(scales_of(view.drawing)) <= 2  # of rounding
-        assert not any(one.kind.startswith("planned") for one in view.drawing.boxes)
+    assert form.sentence.startswith("Memory as it is now: ")
+    assert form.landscape.towers
+    assert not [one for _, view in list_views(form.landscape) for one in planned(view)]
+
+
+def test_model_with_a_hostile_name_is_printable() -> None:
+    form = build_form(
+        {"model": "a\x1b[31m\u202eb"} | write_request(describe_config(parse_config(CONFIGS[NAMES[0]], "")), Use()),
+        read_machine("rtx4090 + 64GiB"),
+    )
+    assert form.landscape is not None
+    texts = [text.strong for tower in form.landscape.towers for text in tower.now.drawing.texts]
+
+    assert not any("\x1b" in one or "\u202e" in one for one in (*texts, form.sentence))

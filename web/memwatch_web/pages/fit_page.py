@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
@@ -14,7 +15,8 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from memwatch.core.model import Absent
+from memwatch.core.model import Absent, Thresholds
+from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, answer_request, greatest_sentence, report_sentence
 from memwatch.planning.decode_rate import describe_rate
@@ -41,8 +43,11 @@ from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import OPTIMIZER_BYTES
 from memwatch.planning.transformer import Transformer
 from memwatch.reporting.render import words
+from memwatch.reporting.render.memory_map import build_maps
 from memwatch_web.asgi.problems import describe_error, refuse_repeated
-from memwatch_web.pages.fit_map import FitMap, build_plan_maps, spare_of
+from memwatch_web.pages.fit_map import describe_places, plan_pools, spare_of
+from memwatch_web.pages.landscape_page import PageLandscape, Scene, draw_page
+from memwatch_web.pages.planned import Planned
 from memwatch_web.pages.renderer import PageServices
 
 MAX_FIELDS = 40
@@ -82,13 +87,14 @@ class Verdicts(Struct, frozen=True):
 
 
 class FitForm(Struct, frozen=True):
-    """The query and its answer or problem. `change`: the query of the cheapest change that fits. `maps`: the
-    machine with the plan in it, in each form."""
+    """The query and its answer or problem. `change`: the query of the cheapest change that fits. `landscape`: the
+    machine with the plan in it, and `sentence` the same in words."""
 
     fields: Mapping[str, str]
     answered: FitAnswer | None = None
     problem: str = ""
-    maps: tuple[FitMap, ...] = ()
+    landscape: PageLandscape | None = None
+    sentence: str = ""
     facts: tuple[str, ...] = ()
     optimizers: tuple[str, ...] = tuple(OPTIMIZER_BYTES)
 
@@ -232,7 +238,8 @@ async def fit(services: PageServices, request: Request) -> Response:
         return RedirectResponse("fit?" + urlencode(fields) if fields else "fit", status_code=303)
     if fields and FIT_QUERY not in sys.modules:
         await services.query(FIT_QUERY, IMPORT_SECONDS, import_fit_query)
-    return _show(services, build_form(fields, services.current()))
+    snapshot = services.current()
+    return _show(services, build_form(fields, snapshot, services.pages.thresholds(snapshot)))
 
 
 async def fit_config(services: PageServices, request: Request) -> Response:
@@ -262,10 +269,12 @@ def import_fit_query() -> bytes:
     return b""
 
 
-def build_form(fields: Mapping[str, str], snapshot: Snapshot) -> FitForm:
+def build_form(
+    fields: Mapping[str, str], snapshot: Snapshot, thresholds: Mapping[str, Thresholds] = MappingProxyType({})
+) -> FitForm:
     """Answer a query. Without fields return an empty form, for which pydantic is not imported."""
     if not fields:
-        return FitForm(fields, maps=build_plan_maps(None, snapshot, ""))
+        return draw_answer(FitForm(fields), None, snapshot, thresholds)
     from pydantic import ValidationError
 
     from memwatch_web.api.fit_query import parse_query
@@ -274,13 +283,13 @@ def build_form(fields: Mapping[str, str], snapshot: Snapshot) -> FitForm:
         request = parse_query(fields)
         answered = answer_request(request, snapshot, ALL)
         found = FitForm(fields, answered, facts=tuple(list_facts(request, answered)))
-        return replace(found, maps=draw_answer(found, request, snapshot))
+        return draw_answer(found, request, snapshot, thresholds)
     except ValidationError as error:
         problems = [describe_error({**one, "loc": ("query", *one["loc"])}) for one in error.errors()]
         problem = "; ".join(problems[:3])
     except InvalidInputError as error:
         problem = describe_missing(fields) or f"{error}."
-    return FitForm(fields, problem=problem, maps=build_plan_maps(None, snapshot, ""))
+    return draw_answer(FitForm(fields, problem=problem), None, snapshot, thresholds)
 
 
 def describe_missing(fields: Mapping[str, str]) -> str:
@@ -294,13 +303,23 @@ def describe_missing(fields: Mapping[str, str]) -> str:
     return f"{of_what} the size of a model: load its config.json, give its shape, or give a size."
 
 
-def draw_answer(form: FitForm, request: FitRequest, snapshot: Snapshot) -> tuple[FitMap, ...]:
-    """Return the machine with the plan that was answered."""
-    found = form.answered
-    split: Mapping[str, int] = {}
-    if found and found.fit.split:
-        split = compute_need_here(request.checkpoint, request.use, snapshot, len(found.fit.split.devices)).parts
-    return build_plan_maps(found, snapshot, form.name, request.use.reserve_bytes, split)
+def draw_answer(
+    form: FitForm, request: FitRequest | None, snapshot: Snapshot, thresholds: Mapping[str, Thresholds]
+) -> FitForm:
+    """Add the machine, with the plan of a request that was answered."""
+    maps = build_maps(snapshot, thresholds)
+    plans: Mapping[str, Planned] = {}
+    sentence = describe_places(maps, {}, "")
+    if request and (found := form.answered):
+        split: Mapping[str, int] = {}
+        if found.fit.split:
+            count = len(found.fit.split.devices)
+            split = compute_need_here(request.checkpoint, request.use, snapshot, count).parts
+        plans, sentence = plan_pools(found, maps, snapshot, printable(form.name), request.use.reserve_bytes, split)
+    levels = {one.target: one.level.word for one in snapshot.pressure}
+    return replace(
+        form, landscape=draw_page(maps, Scene(levels=levels, plans=plans, alone=True)), sentence=sentence
+    )
 
 
 def changed_fields(fields: Mapping[str, str], use: Use) -> dict[str, str]:

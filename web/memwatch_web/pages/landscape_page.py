@@ -44,6 +44,15 @@ from memwatch.reporting.render.tower import (
 )
 from memwatch_web.pages.overview import Ghost
 from memwatch_web.pages.past_picture import NARROW_PAST, WIDE_PAST, PastPicture, draw_past_picture
+from memwatch_web.pages.planned import (
+    Planned,
+    count_drawn,
+    count_excess,
+    describe_planned,
+    draw_plan,
+    list_planned,
+    outline_plan,
+)
 
 FONT, TITLE_FONT = 11.0, 13.0
 # Heights in pixels: of a tower alone, of the largest of several, of one of many GPUs, and of those of more than a
@@ -57,7 +66,7 @@ CELL_TOP = 8.0
 # the words beside them. They do not depend on what a pool holds: nothing moves when that changes.
 AXIS, MARKS, MARKS_NARROW = 40.0, 52.0, 18.0
 ALONE, BESIDE_LOW, OF_SEVERAL = 460.0, 330.0, 224.0
-NARROW, CELL_WIDTH = 218.0, 80.0
+NARROW, CELL_WIDTH, CELL_ALONE = 218.0, 80.0, 112.0
 # Ends of the columns of a narrow tower, in parts of its width.
 CELL_ENDS = {1: (1.0,), 2: (0.1, 1.0), 3: (0.1, 0.2, 1.0)}
 NARROW_ENDS = {1: (1.0,), 2: (0.4, 1.0), 3: (0.376, 0.645, 1.0)}
@@ -116,10 +125,12 @@ class Sliver(Struct, frozen=True):
 
 
 class PageBand(Struct, frozen=True):
-    """System RAM on its side, for several widths of the page, widest first."""
+    """System RAM on its side, for several widths of the page, widest first. `planned`: what it would hold, in
+    words."""
 
     map: MemoryMap
     widths: tuple[Now, ...]
+    planned: tuple[str, ...] = ()
 
 
 class PageLandscape(Struct, frozen=True):
@@ -135,7 +146,7 @@ class PageLandscape(Struct, frozen=True):
 class Scene(Struct, frozen=True):
     """State of the pools: pasts and the growing process by pool, levels by target, killed processes, engines.
 
-    `actions`: what frees memory of the worst target.
+    `actions`: what frees memory of the worst target. `plans`: what pools would hold. `alone`: without their pasts.
     """
 
     pasts: Mapping[str, Past] = {}
@@ -144,6 +155,8 @@ class Scene(Struct, frozen=True):
     ghosts: tuple[Ghost, ...] = ()
     engines: tuple[Engine, ...] = ()
     actions: tuple[Action, ...] = ()
+    plans: Mapping[str, Planned] = {}
+    alone: bool = False
 
 
 def draw_page(maps: Sequence[MemoryMap], scene: Scene) -> PageLandscape:
@@ -154,7 +167,7 @@ def draw_page(maps: Sequence[MemoryMap], scene: Scene) -> PageLandscape:
         return _draw_many(gpus, others, scene)
     highest = TOWER if len(maps) == 1 else TOWER_OF_SEVERAL
     parts = _choose_parts(maps)
-    scale = min((highest * parts[one.whole.id] / one.whole.size_bytes for one in maps), default=0.0)
+    scale = min((highest * parts[one.whole.id] / count_drawn(one, scene.plans) for one in maps), default=0.0)
     scales = {one.whole.id: scale / parts[one.whole.id] for one in maps}
     high = [one for one in maps if one.whole.size_bytes * scales[one.whole.id] >= MIN_TOWER_PIXELS]
     low = [one for one in maps if one not in high]
@@ -183,12 +196,13 @@ def _is_gpu(one: MemoryMap) -> bool:
 def _draw_many(gpus: Sequence[MemoryMap], others: Sequence[MemoryMap], scene: Scene) -> PageLandscape:
     lying = [one for one in others if one.pool is not None and one.pool.kind is PoolKind.SYSTEM_RAM]
     cells = [*gpus, *(one for one in others if one not in lying)]
-    shown = cells[:MAX_CELLS]
+    chosen = sorted(cells, key=lambda one: one.whole.id not in scene.plans)[:MAX_CELLS]
+    shown = [one for one in cells if one in chosen]
     height = CELL if len(shown) <= CELLS_OF_A_ROW else LOW_CELL
-    scale = height / max(one.whole.size_bytes for one in shown)
+    scale = height / max(count_drawn(one, scene.plans) for one in shown)
     return PageLandscape(
         tuple(_draw_cell(one, scale, scene) for one in shown),
-        bands=tuple(_draw_band(one, scale) for one in lying),
+        bands=tuple(_draw_band(one, scale, scene) for one in lying),
         cells=True,
         more=len(cells) - len(shown),
     )
@@ -197,12 +211,13 @@ def _draw_many(gpus: Sequence[MemoryMap], others: Sequence[MemoryMap], scene: Sc
 def _draw_tower(one: MemoryMap, scale: float, scene: Scene, width: float, part: int) -> PageTower:
     height = one.whole.size_bytes * scale
     past = scene.pasts.get(one.whole.id)
+    top = TOP + count_excess(one, scene.plans) * scale
     return PageTower(
         map=one,
         title=one.whole.label,
         figure=words.size(one.whole.size_bytes),
         height=height,
-        axis=tuple(list_bytes(one.whole.size_bytes, Rectangle(AXIS, TOP, 0.0, height), FONT)),
+        axis=tuple(list_bytes(one.whole.size_bytes, Rectangle(AXIS, top, 0.0, height), FONT)),
         past=None if past is None else _draw_past(one, past, height, width != OF_SEVERAL),
         now=_draw_now(one, height, scene, width),
         narrow=_draw_narrow(one, height, scene),
@@ -213,10 +228,13 @@ def _draw_tower(one: MemoryMap, scale: float, scene: Scene, width: float, part: 
 def _draw_cell(one: MemoryMap, scale: float, scene: Scene) -> PageTower:
     height = one.whole.size_bytes * scale
     past = scene.pasts.get(one.whole.id)
-    frame = Rectangle(0.0, CELL_TOP, CELL_WIDTH, height)
-    drawing = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene), CELL_ENDS).drawing
+    top = CELL_TOP + count_excess(one, scene.plans) * scale
+    frame = Rectangle(0.0, top, CELL_ALONE if scene.alone else CELL_WIDTH, height)
+    nodes = list_planned(one, scene.plans, with_parts=False)
+    drawing = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene), CELL_ENDS, nodes=nodes).drawing
     boxes = tuple(_mark_slices(one, drawing.boxes, frame, scene))
     drawing = replace(drawing, boxes=boxes, texts=tuple(_write_cell(boxes)))
+    drawing += draw_plan(one, frame, drawing, scene.plans, FONT)
     return PageTower(
         map=one,
         title=one.whole.label,
@@ -224,7 +242,7 @@ def _draw_cell(one: MemoryMap, scale: float, scene: Scene) -> PageTower:
         height=height,
         axis=(),
         past=None if past is None else _draw_past(one, past, height, False, CELL_TOP),
-        now=Now(CELL_WIDTH + 1.0, CELL_TOP + height + CELL_BOTTOM, drawing),
+        now=Now(frame.width + 1.0, top + height + CELL_BOTTOM, drawing),
         narrow=None,
     )
 
@@ -249,6 +267,7 @@ def _write_cell(boxes: Sequence[Box]) -> Iterator[Text]:
     """Write names, sizes in GiB and PIDs into the boxes of one of many GPUs, as far as they fit."""
     grown = {(box.x, box.y): box for box in boxes if box.title.startswith("+")}
     slices = [box for box in boxes if box.kind.startswith("slice")]
+    boxes_top = min((box.y for box in boxes), default=0.0)
     for box in boxes:
         name, _, figure = box.title.rpartition(": ")
         size = figure.removesuffix(" GiB")
@@ -273,10 +292,19 @@ def _write_cell(boxes: Sequence[Box]) -> Iterator[Text]:
                 if name == "used"
                 else []
             )
+        elif box.kind == "planned":
+            fits = (
+                one
+                for one in (name, name.rpartition("/")[2])
+                if width_of(one, FONT, strong=True) <= box.width - 8.0
+            )
+            lines = [next(fits, "the model"), size]
         else:
             lines = [name, size, box.link.removeprefix("processes/") if box.link.startswith("processes/") else ""]
         top = box.y + (above.height if above is not None and above is not box else 0.0)
         rows = int((box.y + box.height - top - 1.0) / (LINE_HEIGHT * FONT))
+        if not rows and box.kind == "planned" and box.y - boxes_top >= 2.2 * LINE_HEIGHT * FONT:
+            yield Text(box.x + 5.0, box.y - 4.0, strong=lines[0], kind="free")
         fitting = [line for line in lines if line and width_of(line, FONT, strong=True) <= box.width - 8.0]
         for row, line in enumerate(fitting[:rows]):
             y = top + 12.0 + row * LINE_HEIGHT * FONT
@@ -299,27 +327,39 @@ def _draw_now(one: MemoryMap, height: float, scene: Scene, width: float) -> Now:
     growing = _growing_in(one, scene)
     several = width == OF_SEVERAL
     gutter = GUTTER_OF_SEVERAL if several else GUTTER
-    frame = Rectangle(MARKS, TOP, width, height)
-    tower = place_tower(one, frame, gutter, FONT, growing)
+    nodes = list_planned(one, scene.plans)
+    top = TOP + count_excess(one, scene.plans) * height / one.whole.size_bytes
+    frame = Rectangle(MARKS, top, width, height)
+    tower = place_tower(one, frame, gutter, FONT, growing, nodes=nodes)
     blocks = [Block(y, ((name, figure),)) for y, name, figure in tower.notes]
     blocks += _list_actions(one, tower.drawing, scene)
     blocks += _list_engines(one, tower.drawing, scene, several)
-    beside, links = write_gutter(blocks, frame, gutter, FONT, TOP - 12.0)
-    drawing = join_past(one, frame, 0.0) + tower.drawing + beside + draw_captions(one, frame, FONT)
+    beside, links = write_gutter(blocks, frame, gutter, FONT, top - 12.0)
+    above = replace(frame, y=TOP)
+    drawing = _join_past(one, frame, scene) + tower.drawing + beside + draw_captions(one, above, FONT, nodes=nodes)
     drawing += _draw_ghosts(one, frame, scene) + _draw_leases(one, frame)
+    drawing += draw_plan(one, frame, drawing, scene.plans, FONT)
     return Now(
-        MARKS + width + gutter, TOP + height + BOTTOM, drawing, tuple(list_thresholds(one, frame, FONT)), links
+        MARKS + width + gutter, top + height + BOTTOM, drawing, tuple(list_thresholds(one, frame, FONT)), links
     )
 
 
 def _draw_narrow(one: MemoryMap, height: float, scene: Scene) -> Now:
-    frame = Rectangle(MARKS_NARROW, TOP, NARROW, height)
-    tower = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene), NARROW_ENDS, some=False)
-    drawing = join_past(one, frame, 0.0) + tower.drawing + draw_captions(one, frame, FONT, NARROW_ENDS)
+    nodes = list_planned(one, scene.plans, with_parts=False)
+    top = TOP + count_excess(one, scene.plans) * height / one.whole.size_bytes
+    frame = Rectangle(MARKS_NARROW, top, NARROW, height)
+    tower = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene), NARROW_ENDS, some=False, nodes=nodes)
+    above = replace(frame, y=TOP)
+    drawing = _join_past(one, frame, scene) + tower.drawing + draw_captions(one, above, FONT, NARROW_ENDS, nodes)
     drawing += _draw_ghosts(one, frame, scene) + _draw_leases(one, frame)
+    drawing += draw_plan(one, frame, drawing, scene.plans, FONT)
     marks = tuple(replace(mark, word="") for mark in list_thresholds(one, frame, FONT))
     left_out = tuple(f"{name} {figure}" for _, name, figure in tower.notes)
-    return Now(MARKS_NARROW + NARROW + 1.0, TOP + height + BOTTOM, drawing, marks, left_out=left_out)
+    return Now(MARKS_NARROW + NARROW + 1.0, top + height + BOTTOM, drawing, marks, left_out=left_out)
+
+
+def _join_past(one: MemoryMap, frame: Rectangle, scene: Scene) -> Drawing:
+    return Drawing() if scene.alone else join_past(one, frame, 0.0)
 
 
 def _draw_ghosts(one: MemoryMap, frame: Rectangle, scene: Scene) -> Drawing:
@@ -417,9 +457,10 @@ def _draw_sliver(one: MemoryMap, scale: float, scene: Scene) -> Sliver:
     factor = max(1, int(LOUPE / height)) if height > 0 else 1
     if factor >= 8:
         factor = 1 << (factor.bit_length() - 1)
-    small = place_tower(one, Rectangle(0.0, 0.0, 44.0, height), 0.0, FONT)
+    nodes = list_planned(one, scene.plans, with_parts=False)
+    small = place_tower(one, Rectangle(0.0, 0.0, 44.0, height), 0.0, FONT, nodes=nodes)
     frame = Rectangle(0.0, 1.0, LOUPE_WIDTH, height * factor)
-    large = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene))
+    large = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene), nodes=nodes)
     return Sliver(
         one,
         one.whole.label,
@@ -436,9 +477,11 @@ def _draw_sliver(one: MemoryMap, scale: float, scene: Scene) -> Sliver:
     )
 
 
-def _draw_band(one: MemoryMap, scale: float) -> PageBand:
+def _draw_band(one: MemoryMap, scale: float, scene: Scene) -> PageBand:
     found = []
     for width in BANDS:
         place = Rectangle(1.0, BAND_TOP, width - 2.0, BAND_HEIGHT)
-        found.append(Now(width, BAND_TOP + BAND_HEIGHT + 2.0, draw_band(one, place, scale, FONT)))
-    return PageBand(one, tuple(found))
+        drawing = draw_band(one, place, scale, FONT, list_planned(one, scene.plans))
+        drawing += outline_plan(drawing)
+        found.append(Now(width, BAND_TOP + BAND_HEIGHT + 2.0, drawing))
+    return PageBand(one, tuple(found), describe_planned(one, scene.plans))

@@ -322,6 +322,7 @@ class Pages:
     def fit(self, snapshot: Snapshot, form: Any) -> bytes:  # noqa: ANN401  fit_page.Form, a layer above
         """Render the fit page: the form and the answer."""
         context = {"page": "fit", "snapshot": snapshot, "form": form, "simulated": snapshot.simulated}
+        context["pressure"] = {one.target: one for one in snapshot.pressure}
         return self._render("fit.html", context | {"latest": self._latest(snapshot)})
 
     def last_words(self, words: UncleanShutdown | None, simulated: bool = False) -> bytes:

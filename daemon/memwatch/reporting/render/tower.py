@@ -74,13 +74,14 @@ def place_tower(
     growing: Growing | None = None,
     ends: Mapping[int, tuple[float, ...]] = COLUMN_ENDS,
     some: bool | None = None,
+    nodes: Sequence[Node] = (),
 ) -> Tower:
     """Place what a pool holds in the frame, with words inside where they fit. `gutter` as in `draw_tower`.
 
     `ends`: those of columns, as in COLUMN_ENDS. `some`: write the lines that fit of words that do not fit, which is
-    so without a gutter.
+    so without a gutter. `nodes`: what it would hold, in place of what it holds.
     """
-    nodes = build_nodes(one, growing)
+    nodes = nodes or build_nodes(one, growing)
     columns = ends[count_columns(nodes)]
     some = not gutter if some is None else some
     found = [pair for node in nodes for pair in place_boxes(node, frame, columns, 0)]
@@ -242,10 +243,14 @@ def join_past(one: MemoryMap, frame: Rectangle, left: float) -> Drawing:
 
 
 def draw_captions(
-    one: MemoryMap, frame: Rectangle, font: float, ends: Mapping[int, tuple[float, ...]] = COLUMN_ENDS
+    one: MemoryMap,
+    frame: Rectangle,
+    font: float,
+    ends: Mapping[int, tuple[float, ...]] = COLUMN_ENDS,
+    nodes: Sequence[Node] = (),
 ) -> Drawing:
-    """Say above the columns what is in them."""
-    depth = count_columns(build_nodes(one))
+    """Say above the columns what is in them. `nodes` as in `place_tower`."""
+    depth = count_columns(nodes or build_nodes(one))
     own = one.pool is None or one.pool.kind in GPU_MEMORY
     captions = ("held by", "used for") if own else (f"in {one.whole.label}", "held by", "used for")
     if one.pool is not None and one.pool.kind is PoolKind.SYSTEM_RAM and frame.width * ends[depth][0] < 8 * font:
@@ -285,22 +290,30 @@ def draw_sliver(one: MemoryMap, cell: Rectangle, scale: float, font: float) -> D
 BAND_LINES = 2.6
 
 
-def draw_band(one: MemoryMap, place: Rectangle, scale: float, font: float) -> Drawing:
-    """Draw a pool on its side, at a whole part of the scale of the towers where it is longer than the place."""
+def draw_band(one: MemoryMap, place: Rectangle, scale: float, font: float, nodes: Sequence[Node] = ()) -> Drawing:
+    """Draw a pool on its side, at a whole part of the scale of the towers where it is longer than the place.
+
+    `nodes` as in `place_tower`, without what is inside them.
+    """
     size = one.whole.size_bytes
     part = max(1, math.ceil(size * scale / place.width))
     factor = scale / part
     boxes, inside, start = [], [], 0
-    for found in one.parts:
-        x, width = place.x + start * factor, found.size_bytes * factor
-        start += found.size_bytes
-        title = f"{found.label}: {words.size(found.size_bytes)}"
-        link = "processes" if found.kind == "anonymous" else ""
-        boxes.append(Box(x, place.y, width, place.height, found.size_bytes, found.kind, 0, title, link))
-        figure = f" {words.size(found.size_bytes)}"
-        if width_of(found.label, font, strong=True) + width_of(figure, font) <= width - 2 * INSET * font:
+    parts = [(one.kind, one.size_bytes, one.name) for one in nodes] or [
+        (one.kind, one.size_bytes, one.label) for one in one.parts
+    ]
+    for kind, part_bytes, label in parts:
+        x, width = place.x + start * factor, part_bytes * factor
+        start += part_bytes
+        title = f"{label}: {words.size(part_bytes)}"
+        link = "processes" if kind == "anonymous" else ""
+        boxes.append(Box(x, place.y, width, place.height, part_bytes, kind, 0, title, link))
+        figure = f" {words.size(part_bytes)}"
+        if width_of(label, font, strong=True) + width_of(figure, font) <= width - 2 * INSET * font:
             y = place.y + place.height / 2 + 0.36 * font
-            inside.append(Text(x + INSET * font, y, strong=found.label, behind=figure, kind=found.kind))
+            inside.append(Text(x + INSET * font, y, strong=label, behind=figure, kind=kind))
+        elif nodes and width_of(label, font, strong=True) <= width - 2 * INSET * font:
+            inside.append(Text(x + INSET * font, place.y + place.height / 2 + 0.36 * font, strong=label, kind=kind))
     used = one.whole.used_bytes
     figure = words.absent(used) if isinstance(used, Absent) else words.size_within(used, size)
     ratio = "at the GPUs' scale" if part == 1 else f"at 1/{part} of the GPUs' scale"
