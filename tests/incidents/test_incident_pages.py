@@ -166,7 +166,7 @@ def test_growth_of_the_cause_has_the_colour_of_the_level() -> None:
     found = picture(incident())
     grown = [box for box in found.drawing.boxes if box.kind == "level-critical"]
 
-    assert [box.title for box in grown] == ["growth of vllm: 26.5 GiB"]
+    assert [box.title.partition(" in ")[0] for box in grown] == ["+26.5 GiB"]
     assert all(box.kind != "level-critical" for box in picture(play("undecided: two")).drawing.boxes)
 
 

@@ -25,19 +25,16 @@ from memwatch.reporting.render import words
 from memwatch.reporting.render.axes import Flag, list_bytes, list_times, place_flag
 from memwatch.reporting.render.containment import Node
 from memwatch.reporting.render.drawing import (
-    Box,
     Drawing,
     Line,
     Rectangle,
     Text,
-    outline,
     shorten,
     width_of,
 )
 from memwatch.reporting.render.past import Past, break_at_gaps, draw_past, list_layers, name_layers
-from memwatch.reporting.render.tower import place_boxes, write_beside, write_inside
+from memwatch.reporting.render.tower import mark_used, place_nodes, write_beside
 from memwatch_web.pages.incident_holders import (
-    GROWTH,
     build_nodes,
     is_cause,
     measure_holders,
@@ -193,24 +190,10 @@ def draw_held(
     has_families = any(node.inside for node in nodes)
     columns = (HOLDERS_FROM, 1.0) if has_families else (1.0,)
     inner = frame.x + frame.width * (HOLDERS_FROM if has_families else 0.0)
-    boxes: list[Box] = []
-    texts: list[Text] = []
-    beside: list[tuple[float, str, str]] = []
-    for box, node in (pair for family in nodes for pair in place_boxes(family, frame, columns, 0)):
-        found, written = _write_box(box, node, font)
-        boxes += found
-        texts += written
-        # A family too low for words has its holders beside the tower.
-        if not written and not node.inside:
-            beside.append((box.y + box.height / 2, node.name, size(node.size_bytes)))
-    y = frame.ground - frame.height * cut.sample.used_bytes / whole
-    used = f"used {size(cut.sample.used_bytes)} · {words.ratio(cut.sample.used_bytes / whole)}"
-    room = layout.gutter - 1.2 * font
-    beside.append(
-        (y, "", used if width_of(used, font, strong=True) <= room else f"used {size(cut.sample.used_bytes)}")
+    tower = mark_used(
+        place_nodes(nodes, frame, columns, font), cut.sample.used_bytes, whole, frame, layout.gutter, font
     )
-    lines = (outline(frame), Line("used", ((frame.x, y), (frame.right, y))))
-    drawing = Drawing((), tuple(boxes), lines, tuple(texts)) + write_beside(beside, frame, layout.gutter, font)
+    drawing = tower.drawing + write_beside(tower.notes, frame, layout.gutter, font)
     heading = Moment(frame.x, frame.y - 2.2 * font, cut.sample.unix, "start", strong=True)
     after = frame.x + width_of("00:00:00 ", font, strong=True)
     captions = [Text(after, heading.y, plain=_describe_cut(cut))]
@@ -226,16 +209,6 @@ def _describe_cut(cut: Cut) -> str:
     if cut.kill is None:
         return "at the worst"
     return f"{words.duration(max(0.05, cut.kill - cut.sample.unix))} before the kill"
-
-
-def _write_box(box: Box, node: Node, font: float) -> tuple[list[Box], list[Text]]:
-    """Return a box with that of its growth, and the words in the larger part, which no line crosses."""
-    if not node.grown:
-        return [box], write_inside(box, node, font)
-    grown, count = box.height * node.grown, round(node.size_bytes * node.grown)
-    growth = Box(box.x, box.y, box.width, grown, count, GROWTH, box.depth, f"growth of {node.name}: {size(count)}")
-    rest = replace(box, y=box.y + grown, height=box.height - grown)
-    return [box, growth], write_inside(growth if 2 * grown >= box.height else rest, node, font)
 
 
 # The past

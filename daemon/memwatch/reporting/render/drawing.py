@@ -118,7 +118,7 @@ def spread(wanted: Sequence[float], step: float, top: float, bottom: float) -> l
     return found
 
 
-def outline(frame: Rectangle) -> Line:
+def outline(frame: Rectangle, kind: str = "frame") -> Line:
     """Return the border of a place."""
     left, right, top, ground = frame.x, frame.right, frame.y, frame.ground
-    return Line("frame", ((left, ground), (left, top), (right, top), (right, ground), (left, ground)))
+    return Line(kind, ((left, ground), (left, top), (right, top), (right, ground), (left, ground)))

@@ -82,34 +82,52 @@ def place_tower(
     so without a gutter. `nodes`: what it would hold, in place of what it holds.
     """
     nodes = nodes or build_nodes(one, growing)
-    columns = ends[count_columns(nodes)]
     some = not gutter if some is None else some
-    found = [pair for node in nodes for pair in place_boxes(node, frame, columns, 0)]
-    inside: list[Text] = []
+    tower = place_nodes(nodes, frame, ends[count_columns(nodes)], font, some)
+    if isinstance(one.edge, Absent) or isinstance(one.whole.used_bytes, Absent) or one.slices:
+        return tower
+    return mark_used(tower, one.whole.used_bytes, one.whole.size_bytes, frame, gutter, font)
+
+
+def place_nodes(
+    nodes: Iterable[Node], frame: Rectangle, columns: Sequence[float], font: float, some: bool = False
+) -> Tower:
+    """Place bytes in the frame, with words inside where they fit. `columns`: their ends, in parts of the width.
+
+    Growth is at the top of its box, in the colour of its level. Words are in the larger part: no line crosses them.
+    """
+    boxes: list[Box] = []
     above: list[Box] = []
-    beside: list[tuple[float, str, str]] = []
-    for box, node in found:
-        written = write_inside(box, node, font, some=some)
+    texts: list[Text] = []
+    notes: list[tuple[float, str, str]] = []
+    for box, node in (pair for one in nodes for pair in place_boxes(one, frame, columns, 0)):
+        boxes.append(box)
+        larger = box
         if node.grown:
-            grown = box.height * node.grown
-            size = round(node.size_bytes * node.grown)
-            above.append(
-                Box(box.x, box.y, box.width, grown, size, f"level-{node.level}", box.depth, node.details[0])
+            height, size = box.height * node.grown, round(node.size_bytes * node.grown)
+            grown = replace(
+                box, height=height, size_bytes=size, kind=f"level-{node.level}", title=node.details[0], link=""
             )
-            written = [replace(text, kind=above[-1].kind) if text.y < box.y + grown else text for text in written]
-        inside += written
+            above.append(grown)
+            rest = replace(box, y=box.y + height, height=box.height - height)
+            larger = grown if 2 * height >= box.height else rest
+        written = write_inside(larger, node, font, some=some)
+        texts += written
         if not written:
-            beside.append((box.y + box.height / 2, node.name, words.size(node.size_bytes)))
-    drawing = Drawing((), (*(box for box, _ in found), *above), (outline(frame),), tuple(inside))
-    if not isinstance(one.edge, Absent) and not one.slices:
-        y = frame.ground - one.edge * frame.height
-        drawing += Drawing(lines=(Line("used", ((frame.x, y), (frame.right, y))),))
-        if isinstance(one.whole.used_bytes, int) and gutter:
-            used = f"used {words.size(one.whole.used_bytes)}"
-            longer = f"{used} · {words.ratio(one.whole.used_bytes / one.whole.size_bytes)}"
-            fits = width_of(longer, font, strong=True) <= gutter - BESIDE * font
-            beside.append((y, "", longer if fits else used))
-    return Tower(drawing, tuple(beside))
+            notes.append((box.y + box.height / 2, node.name, words.size(node.size_bytes)))
+    return Tower(Drawing((), (*boxes, *above), (outline(frame),), tuple(texts)), tuple(notes))
+
+
+def mark_used(tower: Tower, used: int, size: int, frame: Rectangle, gutter: float, font: float) -> Tower:
+    """Add the line of used memory, and its figure to the words beside the tower, where these have a gutter."""
+    y = frame.ground - frame.height * min(1.0, used / size)
+    drawing = tower.drawing + Drawing(lines=(Line("used", ((frame.x, y), (frame.right, y))),))
+    if not gutter:
+        return Tower(drawing, tower.notes)
+    figure = f"used {words.size(used)}"
+    longer = f"{figure} · {words.ratio(used / size)}"
+    fits = width_of(longer, font, strong=True) <= gutter - BESIDE * font
+    return Tower(drawing, (*tower.notes, (y, "", longer if fits else figure)))
 
 
 def place_boxes(node: Node, frame: Rectangle, columns: Sequence[float], depth: int) -> Iterator[tuple[Box, Node]]:
@@ -318,9 +336,8 @@ def draw_band(one: MemoryMap, place: Rectangle, scale: float, font: float, nodes
     figure = words.absent(used) if isinstance(used, Absent) else words.size_within(used, size)
     ratio = "at the GPUs' scale" if part == 1 else f"at 1/{part} of the GPUs' scale"
     frame = replace(place, width=size * factor)
-    outline = ((frame.x, frame.y), (frame.right, frame.y), (frame.right, frame.ground), (frame.x, frame.ground))
     room = place.width - width_of(one.whole.label, font, strong=True)
     behind = (f" {figure} of {words.size(size)}, {ratio}", f" {figure}, {ratio}", f" {ratio}", "")
     fitting = next(text for text in behind if width_of(text, font) <= room or not text)
     words_above = Text(place.x, place.y - 0.6 * font, strong=one.whole.label, behind=fitting)
-    return Drawing((), tuple(boxes), (Line("frame", (*outline, outline[0])),), (words_above, *inside))
+    return Drawing((), tuple(boxes), (outline(frame),), (words_above, *inside))
