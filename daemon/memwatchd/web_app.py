@@ -88,7 +88,7 @@ def names_to_compare(daemon: Daemon) -> MachineNames | None:
 
 
 def create_pages(daemon: Daemon) -> Pages:
-    from memwatch_web.pages.history_page import build_input
+    from memwatch_web.pages.history_data import build_input
     from memwatch_web.pages.renderer import Pages
 
     monitor, features = daemon.monitor, daemon.monitor.features

@@ -18,6 +18,9 @@ from memwatch.reporting.render.composition import build_layers, find_sources, sp
 from memwatch.reporting.render.words import duration, timestamp
 from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history.tiers import Bucket
+from memwatch_monitor.history_recorder import HistoryRecorder
+from memwatch_monitor.incident_observer import IncidentObserver
+from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.charts import (
     Annotation,
@@ -187,6 +190,8 @@ def _until_now(start: float, length: float, usual: Range, now: float) -> WindowL
     return WindowLink(now - length, now)
 
 
+# All that are kept, with the default budget of marks.
+MAX_EVENTS = 1500
 # A series that exists whenever memwatchd runs and never decreases during a run.
 REFERENCE_SERIES = "self.cpu_seconds"
 
@@ -211,6 +216,17 @@ class HistoryInput(Struct, frozen=True):
         except KeyError:
             return []
         return [replace(one, boottime=round(one.boottime + self.to_wall, 3)) for one in found]
+
+
+def build_input(monitor: Monitor) -> HistoryInput:
+    """Return the stored history of a daemon."""
+    return HistoryInput(
+        monitor.features.get(HistoryRecorder).series,
+        monitor.to_wall(0.0),
+        monitor.rules.tier_specs,
+        monitor.events.latest(MAX_EVENTS),
+        monitor.features.get(IncidentObserver).log.heads(),
+    )
 
 
 class WindowData(Struct, frozen=True):

@@ -11,9 +11,6 @@ from starlette.responses import HTMLResponse, Response
 
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.words import timestamp
-from memwatch_monitor.history_recorder import HistoryRecorder
-from memwatch_monitor.incident_observer import IncidentObserver
-from memwatch_monitor.loop import Monitor
 from memwatch_web.api.history_parameters import MAX_SERIES, instant, parse_names
 from memwatch_web.asgi.latest_snapshot import stalled_seconds
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
@@ -23,6 +20,7 @@ from memwatch_web.pages.history_data import (
     HistoryInput,
     TimeWindow,
     available_ranges,
+    build_input,
     build_window,
     choose_range,
     find_range,
@@ -30,24 +28,12 @@ from memwatch_web.pages.history_data import (
 from memwatch_web.pages.history_view import HistoryQuery, HistoryView, RejectedQuery, build_view
 from memwatch_web.pages.renderer import PageServices
 
-# All that are kept, with the default budget of marks.
-MAX_EVENTS = 1500
 # 259 kB (eight GPUs, an hour) compress to 30 kB in 3 ms (November 2026).
 GZIP_LEVEL = 6
 # Time to render the page without any data.
 PAGE_SECONDS = 0.003
 # Series that the composition of a pool takes, in place of one.
 SERIES_OF_A_POOL = 5
-
-
-def build_input(monitor: Monitor) -> HistoryInput:
-    return HistoryInput(
-        monitor.features.get(HistoryRecorder).series,
-        monitor.to_wall(0.0),
-        monitor.rules.tier_specs,
-        monitor.events.latest(MAX_EVENTS),
-        monitor.features.get(IncidentObserver).log.heads(),
-    )
 
 
 def parse_window(past: HistoryInput, query: QueryParams, snapshot: Snapshot) -> TimeWindow:

@@ -17,6 +17,7 @@ from memwatch.core.snapshot import LEVEL_WORDS, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.drawing import Rectangle
 from memwatch.reporting.render.memory_map import GPU_MEMORY
+from memwatch.reporting.render.past import split_at_gaps
 from memwatch.reporting.render.summary import MANY_GPUS
 from memwatch_monitor.history.tiers import History
 from memwatch_monitor.neighbours.machines import Machine
@@ -342,13 +343,7 @@ def _y(used: float) -> int:
 
 def draw_curve(places: Sequence[tuple[float, int, int]]) -> tuple[str, str]:
     """Return the paths of the line and of the area below it. Each piece without a gap is closed by itself."""
-    pieces: list[list[tuple[int, int]]] = []
-    before = float("-inf")
-    for unix, x, y in places:
-        if abs(unix - before) > GAP_STEPS * STEP_SECONDS:
-            pieces.append([])
-        pieces[-1].append((x, y))
-        before = unix
+    pieces = split_at_gaps(places, GAP_STEPS * STEP_SECONDS)
     drawn = [simplify(piece) for piece in pieces if len(piece) > 1]
     line = "".join(f"M{_join(piece)}" for piece in drawn)
     area = "".join(f"M{piece[0][0]} {HEIGHT}L{_join(piece)}V{HEIGHT}z" for piece in drawn)

@@ -25,8 +25,8 @@ from memwatch_monitor.render.status_line import StatusLine, Use, build_status_li
 from memwatch_web.api.history_parameters import instant
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.static_files import VARY, accepts_gzip
-from memwatch_web.pages.history_data import HistoryInput, available_ranges, find_range
-from memwatch_web.pages.history_page import GZIP_LEVEL, PAGE_SECONDS, SERIES_OF_A_POOL, build_input
+from memwatch_web.pages.history_data import HistoryInput, available_ranges, build_input, find_range
+from memwatch_web.pages.history_page import GZIP_LEVEL, PAGE_SECONDS, SERIES_OF_A_POOL
 from memwatch_web.pages.landscape_past import build_pasts, choose_window, query_past, rewind
 from memwatch_web.pages.picture_landscape import draw_maps
 from memwatch_web.pages.renderer import Pages, PageServices

@@ -22,7 +22,8 @@ from memwatch_web.asgi.latest_snapshot import RenderCache, stalled_seconds
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.sse import Gzip, Identity, SharedDeflate, sse
 from memwatch_web.asgi.static_files import accepts_gzip
-from memwatch_web.pages.history_page import PAGE_SECONDS, build_input, estimate_seconds, parse_window, send_page
+from memwatch_web.pages.history_data import build_input
+from memwatch_web.pages.history_page import PAGE_SECONDS, estimate_seconds, parse_window, send_page
 from memwatch_web.pages.history_view import HistoryQuery, build_view
 from memwatch_web.pages.processes import ProcessView, find_process
 from memwatch_web.pages.renderer import PROCESS, PageServices

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf
 
 from msgspec import Struct
 
 from memwatch.reporting.history.last_run import Sample, UncleanShutdown
 from memwatch.reporting.history.notable_ticks import Tick
+from memwatch.reporting.render.axes import TimeAxis
+from memwatch.reporting.render.past import split_at_gaps
 from memwatch_monitor.neighbours.tick import Tick as NeighbourTick
 
 # In units of the drawings, which are stretched to the width of the page.
@@ -70,19 +71,10 @@ def find_labels(last: Tick | None, samples: Sequence[Sample]) -> Mapping[str, st
 
 def build_line(label: str, name: str, samples: Sequence[Sample]) -> Line | None:
     start = samples[0].boottime
-    length = max(samples[-1].boottime - start, 1e-9)
-    pieces: list[list[tuple[float, float]]] = []
-    before, last = -inf, 0.0
-    for one in samples:
-        ratio = one.figures.get(name)
-        if ratio is None:
-            continue
-        if one.boottime - before > RUN_GAP_SECONDS:
-            pieces.append([])
-        x, y = (one.boottime - start) / length * WIDTH, (1 - min(ratio, 1.0)) * HEIGHT
-        pieces[-1].append((x, y))
-        before, last = one.boottime, ratio
-    return Line(label, tuple(map(_join, pieces)), last) if pieces else None
+    axis = TimeAxis(start, max(samples[-1].boottime, start + 1e-9))
+    known = [(one.boottime, ratio) for one in samples if (ratio := one.figures.get(name)) is not None]
+    points = ((at, axis.at(at) * WIDTH, (1 - min(ratio, 1.0)) * HEIGHT) for at, ratio in known)
+    return Line(label, tuple(map(_join, split_at_gaps(points, RUN_GAP_SECONDS))), known[-1][1]) if known else None
 
 
 def draw_ticks(ticks: Sequence[NeighbourTick], step_seconds: float) -> LastRunChart | None:
@@ -124,18 +116,13 @@ def draw_sizes(sizes: Sequence[tuple[float, int]], shift: float) -> SizeChart | 
     if len(sizes) < 2:
         return None
     end = sizes[-1][0]
-    start = min(sizes[0][0], end - MIN_SPAN_SECONDS)
+    axis = TimeAxis(min(sizes[0][0], end - MIN_SPAN_SECONDS), end)
     least, most = min(size for _, size in sizes), max(size for _, size in sizes)
     top = round_up(most)
-    pieces: list[list[tuple[float, float]]] = []
-    before = start
-    for at, size in sizes:
-        if not pieces or at - before > PROCESS_GAP_SECONDS:
-            pieces.append([])
-        pieces[-1].append(((at - start) / (end - start) * WIDTH, (1 - size / top) * HEIGHT))
-        before = at
+    points = ((at, axis.at(at) * WIDTH, (1 - size / top) * HEIGHT) for at, size in sizes)
+    pieces = split_at_gaps(points, PROCESS_GAP_SECONDS)
     return SizeChart(
-        start + shift,
+        axis.start + shift,
         end + shift,
         top,
         least,

@@ -5,7 +5,9 @@ Pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from math import inf
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -64,6 +66,23 @@ def break_at_gaps(
         found.append(unix)
         filled.append(column)
     return tuple(found), filled
+
+
+Number = TypeVar("Number", int, float)
+
+
+def split_at_gaps(
+    points: Iterable[tuple[float, Number, Number]], longest: float
+) -> list[list[tuple[Number, Number]]]:
+    """Return a line in pieces that have no pause longer than `longest` seconds. `points`: time, x and y."""
+    pieces: list[list[tuple[Number, Number]]] = []
+    before = -inf
+    for unix, x, y in points:
+        if abs(unix - before) > longest:
+            pieces.append([])
+        pieces[-1].append((x, y))
+        before = unix
+    return pieces
 
 
 def list_layers(kinds: Sequence[str], columns: Sequence[Sequence[float | None]]) -> tuple[Layer, ...]:
