@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
@@ -16,7 +18,7 @@ from memwatch.cli.terminal.past import build_past
 from memwatch.cli.terminal.stacks import LOWER_BLOCKS, Ink, look_of
 from memwatch.cli.terminal.state import State
 from memwatch.cli.terminal.style import Line, Span, line_cells, plain
-from memwatch.cli.terminal.towers import Area, Canvas, Scene, draw_past, draw_scene, draw_tower
+from memwatch.cli.terminal.towers import Area, Canvas, Scene, draw_past, draw_scene, draw_tower, write_times
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Content, Pool, PoolKind, Quality
 from memwatch.core.snapshot import Snapshot
@@ -261,3 +263,21 @@ def test_past_has_the_layers_of_the_map_the_levels_and_the_kills(ink: str) -> No
     assert {cells[0][5].style, cells[0][50].style} == {"ok", "critical"}
     assert sum("reverse" in one.style for one in cells[0]) == 1
     assert plain(lines[21]).count(":") >= 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "width", "count"),
+    [(30.0, 40, 2), (600.0, 20, 2), (600.0, 60, 5), (86_400.0, 100, 12), (2_592_000.0, 100, 6)],
+)
+def test_times_below_a_past_are_whole_apart_and_at_equal_steps(seconds: float, width: int, count: int) -> None:
+    canvas, start = Canvas(width, 2), 1_700_000_123.0
+    write_times(canvas, start, start + seconds, Area(0, width, 1, 1.0))
+
+    found = [(one.start(), one[0]) for one in re.finditer(r"\S+", plain(canvas.lines()[1]))]
+    steps = {after - before for (before, _), (after, _) in pairwise(found)}
+    assert abs(len(found) - count) <= 1
+    assert all(len(text) in (5, 8) for _, text in found)
+    assert all(before + len(text) + 3 <= after for (before, text), (after, _) in pairwise(found))
+    assert max(steps, default=0) - min(steps, default=0) <= 1
+    if seconds == 600.0 and width == 60:
+        assert all(int(text[3:]) % 2 == 0 for _, text in found)

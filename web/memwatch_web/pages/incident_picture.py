@@ -22,7 +22,7 @@ from memwatch.reporting.incidents.words import (
     list_fired,
 )
 from memwatch.reporting.render import words
-from memwatch.reporting.render.axes import Flag, list_bytes, list_times, place_flag
+from memwatch.reporting.render.axes import TIME_GAP, Flag, list_bytes, list_times, measure_times, place_flag
 from memwatch.reporting.render.containment import Node
 from memwatch.reporting.render.drawing import (
     Drawing,
@@ -333,7 +333,7 @@ def _draw_below(
     taken = [(left - frame.x, left - frame.x + label)]
     moments = [
         Moment(frame.x + mark.at * frame.width, y, mark.unix, has_seconds=mark.unit == "seconds")
-        for mark in list_times(past.axis, frame.width, font, taken)
+        for mark in list_times(past.axis, frame.width, measure_times(font), TIME_GAP * font, taken)
     ]
     moments.append(Moment(left, y, cut.sample.unix, "start", strong=True))
     after = left + width_of("00:00:00 ", font, strong=True)

@@ -15,11 +15,13 @@ from memwatch.core.model import PoolKind
 from memwatch.reporting.render import words
 from memwatch.reporting.render.axes import (
     BESIDE_LINE,
+    TIME_GAP,
     Flag,
     TimeAxis,
     draw_forecast,
     list_thresholds,
     list_times,
+    measure_times,
     place_flag,
     stack_sizes,
 )
@@ -295,7 +297,8 @@ def write_times(axis: TimeAxis, width: float, end: float, end_word: str, font: f
     anchor = "middle" if at < 0.96 else "end"
     length = width_of(end_word, font, strong=True)
     right = at * width + (length / 2 if anchor == "middle" else 0.0)
-    for mark in list_times(axis, width, font, [(right - length, right)] if end_word else ()):
+    taken = [(right - length, right)] if end_word else []
+    for mark in list_times(axis, width, measure_times(font), TIME_GAP * font, taken):
         yield Word(mark.at, 0.0, "", 0.0, "middle", mark.unit, unix=mark.unix)
     if end_word and length <= width:
         yield Word(at, 0.0, end_word, 0.0, anchor)

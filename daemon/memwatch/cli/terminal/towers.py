@@ -20,7 +20,7 @@ from memwatch.cli.terminal.moment import LEVELS, MARKS, STYLES
 from memwatch.cli.terminal.stacks import UNKNOWN, Bytes, Ink, Look, draw_column, eighths_of, look_of, merge, shade
 from memwatch.cli.terminal.style import Line, Span, cells, clip, pad
 from memwatch.reporting.render import words as wording
-from memwatch.reporting.render.axes import list_steps
+from memwatch.reporting.render.axes import TIME_FORMS, TimeAxis, list_steps, list_times
 from memwatch.reporting.render.containment import Growing, Node, build_nodes, count_columns
 from memwatch.reporting.render.drawing import spread
 from memwatch.reporting.render.memory_map import Mark, MemoryMap
@@ -39,6 +39,8 @@ PAST_PART = 0.37
 MIN_CLIPPED = 8
 # Rows above and below the bytes.
 EXTRA_ROWS = 2
+# Between two times below a past, and their forms by the unit of the step.
+TIME_CELLS, PATTERNS = 3.0, {"seconds": "%H:%M:%S", "minutes": "%H:%M", "day": "%m-%d"}
 # Words are in rows of which at most this part is not theirs: lengths stay right within half a row.
 MAX_PAINTED = 0.25
 
@@ -409,20 +411,12 @@ def _level_at(past: Past, start: float, end: float) -> str:
 
 
 def write_times(canvas: Canvas, start: float, end: float, area: Area) -> None:
-    """Write clock times below the past, as many as there is room for, without a cut one."""
-    left, right = area.left, area.right
-    span, width = end - start, right - left
-    pattern = "%m-%d %H:%M" if span > 86_400 else "%H:%M" if span >= 600 else "%H:%M:%S"
-    step = len(time.strftime(pattern, time.localtime(start))) + 3
-    count = max(1, width // (step + 4))
-    taken = left
-    for number in range(count + 1):
-        text = time.strftime(pattern, time.localtime(start + span * number / count))
-        at = left + width * number // count
-        at = max(left, min(right - len(text), at - len(text) // 2 if number else at))
-        if at >= taken:
-            canvas.put(at, area.ground, text, "muted")
-            taken = at + len(text) + 1
+    """Write round local times below the past, as many as there is room for, without a cut one."""
+    width, offset = area.right - area.left, time.localtime(end).tm_gmtoff
+    labels = {unit: float(len(form)) for unit, form in TIME_FORMS.items()}
+    for mark in list_times(TimeAxis(start + offset, end + offset), width, labels, TIME_CELLS):
+        text = time.strftime(PATTERNS[mark.unit], time.gmtime(mark.unix))
+        canvas.put(area.left + int(mark.at * width - len(text) / 2 + 0.5), area.ground, text, "muted")
 
 
 def _draw_many(maps: Sequence[MemoryMap], scene: Scene, width: int, rows: int) -> list[Line]:

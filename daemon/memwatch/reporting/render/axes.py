@@ -7,7 +7,7 @@ room there has room in a wider one. Pure functions.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 from msgspec import Struct
@@ -51,25 +51,33 @@ class TimeMark(Struct, frozen=True):
     unit: str
 
 
+def measure_times(font: float) -> dict[str, float]:
+    """Return the width of a time by its unit, at a size of the font."""
+    return {unit: width_of(form, font) for unit, form in TIME_FORMS.items()}
+
+
 def list_times(
-    axis: TimeAxis, width: float, font: float, taken: Collection[tuple[float, float]] = ()
+    axis: TimeAxis,
+    width: float,
+    labels: Mapping[str, float],
+    gap: float,
+    taken: Collection[tuple[float, float]] = (),
 ) -> Iterator[TimeMark]:
-    """Yield the round times that have room. `taken`: left and right ends of other words on their line."""
+    """Yield the round times that have room. `labels`: widths of times by unit; `gap`: the space between them.
+
+    `taken`: left and right ends of other words on their line. All widths are in pixels, or all in cells.
+    """
     span = axis.end - axis.start
     for step in TIME_STEPS:
         unit = "day" if step >= DAY_SECONDS else "minutes" if step >= 60 else "seconds"
-        label = width_of(TIME_FORMS[unit], font)
-        if width * step / span >= label + TIME_GAP * font:
+        if width * step / span >= labels[unit] + gap:
             break
-    half, gap = label / 2, TIME_GAP * font / 2
+    half = labels[unit] / 2
     for number in range(math.ceil(axis.start / step), int(axis.end // step) + 1):
         at = axis.at(number * step)
         left, right = at * width - half, at * width + half
-        if (
-            left >= 0
-            and right <= width
-            and not any(left - gap < end and start < right + gap for start, end in taken)
-        ):
+        meets = any(left - gap / 2 < end and start < right + gap / 2 for start, end in taken)
+        if left >= 0 and right <= width and not meets:
             yield TimeMark(at, float(number * step), unit)
 
 
