@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from memwatch.core.model import Absent, Pool
+from memwatch.core.model import RAM, Absent, Pool
 from memwatch.core.pressure.forecast import FAST, NEAR
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.reading.schedule import FAST_KINDS, FAST_SECONDS, SLOW_RATIO, Pace, needs_fast_ticks, next_pace
@@ -48,7 +48,6 @@ SEEN_RATIO = 0.5
 # until the kernel adds them up (kswapd's work counts as a stall: mm/vmscan.c, psi.c).
 TRIGGER_SECONDS = 0.2
 DEFAULT_RULES = PressureRules()
-RAM = "ram"
 
 
 class Remaining(NamedTuple):

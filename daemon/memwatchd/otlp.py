@@ -38,7 +38,7 @@ from requests.structures import CaseInsensitiveDict
 
 from memwatch.build_info import __version__
 from memwatch.core.http import DEFAULT_PORTS, Admit
-from memwatch.core.model import Device
+from memwatch.core.model import RAM, Device
 from memwatch.core.runtime.worker import FailureLog, Worker
 from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.feature import Feature
@@ -122,8 +122,8 @@ CONVENTIONS: tuple[Convention, ...] = (
     _of_errors("ecc_uncorrected", "uncorrected"),
     _of_memory("pool_size_bytes", "system.memory.limit", SYSTEM_RAM),
     _of_memory("pool_used_bytes", "system.memory.usage", SYSTEM_RAM, "used"),
-    _of_memory("pool_contents_bytes", "system.memory.usage", {"pool": "ram", "content": "page_cache"}, "cached"),
-    _of_memory("pool_contents_bytes", "system.memory.usage", {"pool": "ram", "content": "free"}, "free"),
+    _of_memory("pool_contents_bytes", "system.memory.usage", {"pool": RAM, "content": "page_cache"}, "cached"),
+    _of_memory("pool_contents_bytes", "system.memory.usage", {"pool": RAM, "content": "free"}, "free"),
     _of_memory("pool_available_bytes", "system.memory.linux.available", SYSTEM_RAM),
     Convention(
         source=PREFIX + "swap_used_bytes",

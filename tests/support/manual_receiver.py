@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from memwatch_monitor.notify.http_post import GATEWAY_LOST_IT, Poster, PostResult, parse_endpoint, words_for_status
+from memwatch.core.http import GATEWAY_STATUSES
+from memwatch_monitor.notify.http_post import Poster, PostResult, parse_endpoint, words_for_status
 from memwatch_monitor.notify.outbox import Outbox
 from memwatch_monitor.notify.receiver import SCHEDULE, Receiver
 from memwatch_monitor.notify.webhook import WebhookChannel, parse_secret
@@ -80,7 +81,7 @@ class ManualReceiver(QueuedReceiver):
 
 def answer(status: int, retry_after_seconds: float = 0.0) -> PostResult:
     """Return the result of an HTTP response, as `Poster` does."""
-    return PostResult(status, words_for_status(status), status in GATEWAY_LOST_IT, retry_after_seconds)
+    return PostResult(status, words_for_status(status), status in GATEWAY_STATUSES, retry_after_seconds)
 
 
 @contextmanager

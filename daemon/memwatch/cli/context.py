@@ -32,6 +32,7 @@ from memwatch.cli.http import (
     parse_url,
 )
 from memwatch.core.leases import OWN_LEASE
+from memwatch.core.linux.daemon_connection import INQUIRY_SECONDS
 from memwatch.core.options import InvalidValueError, parse_duration
 from memwatch.core.printable import printable
 
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from memwatch.planning.answer import FitAnswer
 
 EXIT_OK, EXIT_USAGE = 0, 2
-# Driver queries time out after 10 s. Their results are cached for one minute.
-INQUIRY_SECONDS = 30.0
 
 Json = Any
 Command = Callable[..., int]

@@ -19,9 +19,10 @@ from msgspec import Struct
 
 from memwatch.build_info import REVISION, __version__
 from memwatch.cli import local
-from memwatch.cli.context import INQUIRY_SECONDS, ClientContext, check_shape, print_errors
+from memwatch.cli.context import ClientContext, check_shape, print_errors
 from memwatch.cli.http import CommandError, RequestDeclinedError, ask
 from memwatch.cli.record import Recorded, write_recording
+from memwatch.core.linux.daemon_connection import INQUIRY_SECONDS
 from memwatch.core.linux.files import Roots, read_once
 from memwatch.core.linux.user_files import folder_to_write
 from memwatch.core.reading.identity import read_identity

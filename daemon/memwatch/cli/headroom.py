@@ -10,7 +10,7 @@ import click
 from memwatch.core.backends.devices import Room, build_room, read_system_ram
 from memwatch.core.leases import OWN_LEASE, without_lease
 from memwatch.core.linux.files import Roots
-from memwatch.core.model import find_system_ram
+from memwatch.core.model import RAM, find_system_ram
 from memwatch.core.reading.identity import read_identity
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
@@ -106,7 +106,7 @@ def read_room(snapshot: Snapshot, place: str | None) -> Figures:
 def find_ram(snapshot: Snapshot) -> str:
     """Return the id of System RAM."""
     ram = find_system_ram(snapshot.pools)
-    return "ram" if ram is None else ram.id
+    return RAM if ram is None else ram.id
 
 
 def find_place(snapshot: Snapshot, device: str) -> str | None:

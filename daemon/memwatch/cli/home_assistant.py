@@ -11,9 +11,9 @@ from memwatch import __version__
 from memwatch.cli.terminal.moment import LEVELS, labels_of
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.units import GIB
 
 Json = dict[str, Any]
-GIB = 1 << 30
 DISCOVERY = "homeassistant"
 # Variable with the password of the command's user at the broker.
 PASSWORD_VARIABLE = "MEMWATCH_MQTT_PASSWORD"  # noqa: S105  a name

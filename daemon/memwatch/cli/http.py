@@ -14,7 +14,13 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from memwatch.core.http import DEFAULT_PORTS, DeadlineSocket, GetError, request
-from memwatch.core.linux.daemon_connection import build_headers, connect_daemon, default_url, is_on_this_machine
+from memwatch.core.linux.daemon_connection import (
+    PORT,
+    build_headers,
+    connect_daemon,
+    default_url,
+    is_on_this_machine,
+)
 from memwatch.core.options import InvalidValueError, parse_host, parse_socket
 
 if TYPE_CHECKING:
@@ -31,9 +37,6 @@ class CommandError(Exception):
     def __init__(self, why: str, code: int = EXIT_FAILURE) -> None:
         super().__init__(why)
         self.code = code
-
-
-DEFAULT_PORT = 6360
 
 
 class Address(Struct, frozen=True):
@@ -63,10 +66,10 @@ class Address(Struct, frozen=True):
         """Command that starts a daemon at this address."""
         if self.scheme == "unix":
             return f"memwatchd --listen {self}"
-        return "memwatchd" if self.port == DEFAULT_PORT else f"memwatchd --listen 127.0.0.1:{self.port}"
+        return "memwatchd" if self.port == PORT else f"memwatchd --listen 127.0.0.1:{self.port}"
 
 
-DEFAULT = Address("http", "127.0.0.1", DEFAULT_PORT)
+DEFAULT = Address("http", "127.0.0.1", PORT)
 
 
 def default_address() -> Address:

@@ -21,10 +21,10 @@ from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.units import size
 from memwatch.reporting.incidents.markdown import render
 from memwatch.reporting.incidents.records import title_of
+from memwatch.reporting.incidents.words import NOT_KNOWN
 from memwatch.reporting.render import words as wording
 
 Json = dict[str, Any]
-NOT_KNOWN = "not known"
 
 
 @click.command(short_help="What took the memory, who was killed.")

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from memwatch.cli.context import EXIT_OK, build_context, check_shape, common, print_errors
 from memwatch.cli.http import Address, CommandError, ask, parse_url
 from memwatch.cli.tables import MARKS, columns
+from memwatch.core.model import RAM
 from memwatch.reporting.render import words as wording
 
 Json = dict[str, Any]
@@ -109,7 +110,6 @@ def _row(one: Json) -> tuple[str, ...]:
     return one["name"], state, room, wording.age(one["age_seconds"]), one["text"]
 
 
-RAM = "ram"
 NO_NEIGHBOURS = "No neighbours: add [[neighbours]] to memwatchd.toml to follow other machines."
 
 

@@ -23,9 +23,9 @@ from memwatch.cli.http import Address, CommandError
 from memwatch.cli.output import write_atomically
 from memwatch.core.backends.devices import build_room
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.units import MIB
 
 PREFIX = "feature.node.kubernetes.io/memwatch."
-MIB = 1 << 20
 # Allocatable memory in steps of this part of the size: each change is a write to the Kubernetes API.
 STEPS = 8
 # Labels disappear when the file has not been renewed for this many intervals.

@@ -28,6 +28,7 @@ from memwatch.cli.context import (
 from memwatch.cli.http import Address, CommandError, ask
 from memwatch.cli.peaks import MAX_PROCESSES, PeakCgroup, Peaks, peak_cgroup, read_children_peak, read_tree
 from memwatch.cli.tables import clock, columns
+from memwatch.core.linux.daemon_connection import ANSWER_SECONDS
 from memwatch.core.linux.user_files import folder_to_write
 from memwatch.core.printable import printable
 from memwatch.core.runtime.own_files import open_own
@@ -38,8 +39,6 @@ from memwatch.reporting.render import words as wording
 # Poll a daemon in a separate thread while a program runs, without blocking the caller.
 
 POLL_SECONDS = 1.0
-# An idle daemon builds its API at the first request, which takes seconds on a slow board.
-ANSWER_SECONDS = 20.0
 
 
 class SnapshotPoller:

@@ -34,6 +34,7 @@ from memwatch.cli.terminal.style import Depth, Line, Span
 from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Share, sum_figures
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.units import GIB
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.json import rfc3339
 from memwatch.reporting.render.memory_map import HELD_BY_DEVICES
@@ -44,7 +45,6 @@ HEADER_EVERY = 20
 MIN_WIDTH = 7
 # Two spaces and the longest word, "critical".
 LEVEL_WIDTH = 10
-GIB = 1 << 30
 
 
 class Column(NamedTuple):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES = 64 * 1024
 # A name has a handful of addresses. The time that is left is divided among those that were not tried yet.
 MAX_ADDRESSES = 8
+# Bad gateway, gateway timeout: a proxy forwarded the request and got no valid response.
+GATEWAY_STATUSES = frozenset({502, 504})
 USER_AGENT = "memwatchd"
 DEFAULT_PORTS = {"http": 80, "https": 443}
 

@@ -29,6 +29,10 @@ class Absent(Enum):
 
 
 Bytes = int | Absent
+# Id of the pool of System RAM.
+RAM = "ram"
+# No machine has an exbibyte of memory: a larger figure is an error of its source.
+MAX_BYTES = 1 << 60
 Words = str | Absent
 # `complete` if all processes that hold the memory are visible.
 ProcessList = Literal["complete", "partial"]

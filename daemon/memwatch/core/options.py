@@ -157,6 +157,10 @@ def parse_socket(value: object) -> str:
     return path
 
 
+# A program by its path, or the one on PATH.
+AUTO = "auto"
+
+
 def program_path(value: object) -> str:
     """Accept a program's absolute path, or "auto" for the one on PATH. The program may be installed later."""
     if isinstance(value, str) and (value == "auto" or os.path.isabs(value)) and "\0" not in value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+MIB, GIB = 1 << 20, 1 << 30
 BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 GIB_POWER = 3
 UNITS_OF_TIME = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))

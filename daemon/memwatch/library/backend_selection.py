@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from memwatch.core.backends.devices import Room
 from memwatch.core.backends.finder import PREFERENCE, select_recommended
 from memwatch.core.backends.model import Backend, Backends
+from memwatch.core.linux.daemon_connection import INQUIRY_SECONDS
 from memwatch.core.linux.files import Roots
 from memwatch.core.model import Share
 from memwatch.core.units import size
@@ -25,7 +26,6 @@ from memwatch.planning.fit import CPU
 from memwatch.planning.request import MAX_GPUS
 from memwatch.planning.sizes import check_count, parse_bytes
 
-INQUIRY_SECONDS = 30.0
 SELECTABLE = (*(name for name, _ in PREFERENCE), CPU)
 # Backends whose devices are chosen by environment variables that the library evaluates.
 MASKED = frozenset({"cuda", "rocm"})

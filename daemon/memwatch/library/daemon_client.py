@@ -15,6 +15,7 @@ import msgspec
 
 from memwatch.core.http import DEFAULT_PORTS, DeadlineSocket, GetError, request
 from memwatch.core.linux.daemon_connection import (
+    ANSWER_SECONDS,
     SOCKET_FILE,
     TCP_URL,
     build_headers,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 Json = Any
 SILENT_SECONDS = 30.0
 CONNECT_SECONDS = 2.0
-# For requests from threads. An idle daemon builds its API on the first request, which takes seconds on a board.
-ANSWER_SECONDS = 20.0
 MAX_ANSWER_BYTES = 16 << 20
 
 

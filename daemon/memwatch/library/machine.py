@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from memwatch.core.backends.devices import UNIFIED, certain_part, compute_capacity, find_widest_place
 from memwatch.core.findings import stale_pool, stale_share
-from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share
+from memwatch.core.model import RAM, Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share
 from memwatch.library.daemon_client import Daemon, NoDaemonError, daemon
 from memwatch.library.frameworks import TorchPool, pools
 from memwatch.library.host import Ram, host
@@ -30,7 +30,6 @@ FRESH_SECONDS = 1.0
 IDLE_SECONDS, LOCAL_IDLE_SECONDS = 10.0, 60.0
 # Figures read without a daemon are shown for this long.
 LOCAL_STALE_SECONDS = 5.0
-RAM = "ram"
 
 
 class MachineCache:

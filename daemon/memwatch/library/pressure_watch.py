@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch.core.http import GetError
-from memwatch.core.model import OWN_LIMIT, Absent, Pool
+from memwatch.core.model import OWN_LIMIT, RAM, Absent, Pool
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Level
 from memwatch.library.daemon_client import Daemon, daemon
@@ -134,7 +134,7 @@ class PressureWatch:
         ram = self._here.ram()
         if not isinstance(ram, Absent) and ram.total_bytes:
             ratio = 1 - ram.available_bytes / ram.total_bytes
-            self.see("ram", level_of(ratio), ratio, (f"{ratio:.1%} used",))
+            self.see(RAM, level_of(ratio), ratio, (f"{ratio:.1%} used",))
         for pool in self._gpus():
             if isinstance(pool.used_bytes, int) and pool.size_bytes:
                 ratio = pool.used_bytes / pool.size_bytes

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from memwatch.core.backends.devices import compute_capacity
 from memwatch.core.model import (
+    RAM,
     Absent,
     Architecture,
     Device,
@@ -130,11 +131,11 @@ def _build(text: str, row: Product, count: int, ram: int) -> Snapshot:
     """Return a machine. Several unified ones are nodes, each with its memory, of which its system takes part."""
     alone = row.unified and count == 1
     room = min(row.size_bytes - IDLE_BYTES * row.unified, row.limit_bytes or row.size_bytes)
-    pools = [_pool("ram", PoolKind.SYSTEM_RAM, "System RAM", row.size_bytes if alone else ram)]
+    pools = [_pool(RAM, PoolKind.SYSTEM_RAM, "System RAM", row.size_bytes if alone else ram)]
     devices: list[Device] = []
     shares: list[Share] = []
     for at in range(count):
-        place = "ram" if alone else f"gpu{at}"
+        place = RAM if alone else f"gpu{at}"
         if not alone:
             pools.append(_pool(place, PoolKind.VRAM, f"memory of {place}", row.size_bytes))
         if row.limit_bytes:

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import fields, replace
 
 from memwatch.core.doc import Doc
+from memwatch.core.model import MAX_BYTES
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.diffusion import ImageUse, Pipeline
 from memwatch.planning.number_formats import Scope, bits_per_cached_number, bits_per_weight, parse_format
@@ -87,9 +88,9 @@ class FitRequest(Struct, frozen=True, kw_only=True):
     shape: Transformer | None = None
     pipeline: Pipeline | None = None
     use: Use = Use()
-    weights_bytes: Annotated[int | None, Doc("Size of the model's tensors, if known."), Meta(ge=1, le=1 << 60)] = (
-        None
-    )
+    weights_bytes: Annotated[
+        int | None, Doc("Size of the model's tensors, if known."), Meta(ge=1, le=MAX_BYTES)
+    ] = None
     weight_bits: Annotated[float | None, Doc("Bits per weight, in place of dtype."), Meta(ge=1, le=128)] = None
     weight_scope: Annotated[Scope, Doc("Parts of the model that have weight_bits; the others have 16.")] = "layers"
     unknown: Annotated[

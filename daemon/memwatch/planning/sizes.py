@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from memwatch.core.model import MAX_BYTES
+
 SIZE = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,9})?)\s*(?:([KMGTPE])(i?)B?|B)?", re.ASCII | re.IGNORECASE)
-MAX_BYTES = 1 << 60
 
 
 class InvalidInputError(ValueError):

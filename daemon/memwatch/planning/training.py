@@ -9,6 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from memwatch.core.doc import Doc
+from memwatch.core.model import MAX_BYTES
 from memwatch.planning.arguments import check_kind
 from memwatch.planning.inference import UNQUANTIZED_BYTES, compute_weights
 from memwatch.planning.parameters import check_fields
@@ -117,7 +118,7 @@ def estimate_training_memory(
     check_kind(model, "model", Transformer, "read_checkpoint(path).transformer")
     check_kind(plan, "plan", TrainingPlan, "TrainingPlan(batch_size=8)")
     if weights_bytes is not None:
-        check_count(weights_bytes, "weights_bytes", 16 << 30, 0, 1 << 60)
+        check_count(weights_bytes, "weights_bytes", 16 << 30, 0, MAX_BYTES)
     if plan.swapped_blocks > model.n_layers:
         raise InvalidInputError(
             f"swapped_blocks is {plan.swapped_blocks}, but the model has {model.n_layers} layers; "

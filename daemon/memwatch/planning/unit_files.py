@@ -15,8 +15,8 @@ from msgspec import Struct
 from memwatch.core import units
 from memwatch.core.model import Absent, PoolKind, Process
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.units import GIB
 
-GIB = 1 << 30
 # Less is a desktop's share: a compositor holds some hundred MiB for each screen.
 MIN_DEVICE_BYTES = 2 * GIB
 # A limit closer to the machine's size protects nothing.

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from memwatch.core import units
 from memwatch.core.events import MARK
 from memwatch.core.listing import first_of, some_of
-from memwatch.core.model import Absent, PoolKind
+from memwatch.core.model import RAM, Absent, PoolKind
 from memwatch.core.snapshot import Level
 from memwatch.core.units import duration, size
 from memwatch.reporting.history.last_run import UncleanShutdown
@@ -20,7 +20,6 @@ from memwatch.reporting.incidents.readings import FrameReader, Holding, Reading,
 from memwatch.reporting.incidents.records import Entry, Incident, Killer, Sample, Suspect, Victim
 from memwatch.reporting.incidents.sentence import describe_cause, list_evidence, write_sentence
 from memwatch_monitor.incidents.open_incident import MAX_DEATHS, MAX_ENDS, OpenIncident
-from memwatch_monitor.incidents.triggers import RAM
 
 MAX_ENTRIES, MAX_SAMPLES, MAX_HOLDERS, MAX_EVIDENCE, MAX_NAMED = 200, 120, 6, 30, 3
 # Ends and starts of smaller processes are not worth an entry.

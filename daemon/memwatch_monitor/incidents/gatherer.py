@@ -20,7 +20,7 @@ from memwatch.core.kernel_log import ProcessEnd, ServiceKill, shorten_cgroup
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.cgroup_kills import CgroupKill
 from memwatch.core.linux.cgroups import parse_owners
-from memwatch.core.model import OWN_CGROUP, Absent, Device, Process
+from memwatch.core.model import OWN_CGROUP, RAM, Absent, Device, Process
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.incidents import killer
 from memwatch.reporting.incidents.killer import Death
@@ -36,7 +36,6 @@ from memwatch.reporting.incidents.records import Incident, Suspect
 from memwatch_monitor.incidents.assemble import build_incident
 from memwatch_monitor.incidents.open_incident import SAME_END_SECONDS, OpenIncident, is_same_end
 from memwatch_monitor.incidents.triggers import (
-    RAM,
     Observation,
     Trigger,
     describe_quiet_kill,

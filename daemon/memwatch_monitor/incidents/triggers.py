@@ -10,7 +10,7 @@ from msgspec import Struct
 from memwatch.core.events import MARK, OF_PROGRAMS, Event
 from memwatch.core.kernel_log import ProcessEnd, ServiceKill
 from memwatch.core.listing import some_of
-from memwatch.core.model import Absent, Device, PoolKind
+from memwatch.core.model import RAM, Absent, Device, PoolKind
 from memwatch.core.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.core.pressure.rules import FILLED_ON_PURPOSE
 from memwatch.core.snapshot import CgroupPressure, Level, Pressure, Snapshot
@@ -24,7 +24,6 @@ from memwatch.reporting.incidents.sentence import describe_device_memory, descri
 LOST = frozenset({"lost", "needs_reset", "missing"})
 # No sample for this long, and for this many intervals, while memory is short.
 GAP_SECONDS, GAP_INTERVALS = 5.0, 5
-RAM = "ram"
 # Signals that follow from use alone.
 OF_USE = frozenset({"util", "ttf"})
 # A mark that `memwatch.autopsy` sends.

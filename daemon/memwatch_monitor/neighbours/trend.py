@@ -13,6 +13,8 @@ from memwatch_monitor.render.status_line import MIN_BYTES_PER_SECOND, MIN_GROWTH
 
 TREND_SECONDS, STEP_SECONDS = 600.0, 10.0
 POINTS = int(TREND_SECONDS / STEP_SECONDS)
+# A curve has a gap where no point came for longer than these steps.
+GAP_STEPS = 2.5
 # Growth is measured from the oldest of these ticks, a step apart.
 GROWTH_TICKS = 4
 # The clock of a machine may jump: older ticks say nothing about growth.

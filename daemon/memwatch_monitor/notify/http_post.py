@@ -16,7 +16,16 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from memwatch.build_info import __version__
-from memwatch.core.http import DEFAULT_PORTS, Admit, DeadlineSocket, GetError, Resolve, connect, request
+from memwatch.core.http import (
+    DEFAULT_PORTS,
+    GATEWAY_STATUSES,
+    Admit,
+    DeadlineSocket,
+    GetError,
+    Resolve,
+    connect,
+    request,
+)
 from memwatch.core.redaction import redact_text
 
 if TYPE_CHECKING:
@@ -185,8 +194,6 @@ def login_refusal(proxy: Proxy, status: int = REFUSED_LOGIN) -> str:
 # that the connection is not reset while the receiver still sends.
 MAX_READ_BYTES = 64 * 1024
 MAX_RETRY_AFTER_SECONDS = 86_400.0
-# Bad gateway, gateway timeout: a proxy forwarded the request and got no valid response.
-GATEWAY_LOST_IT = frozenset({502, 504})
 
 # Cloud metadata services outside the link-local ranges. They give the machine's credentials or settings to any
 # process: AWS and Google over IPv6, Alibaba, Azure (WireServer), Oracle's older one, Scaleway over IPv6.
@@ -351,7 +358,7 @@ class Poster:
 
         with contextlib.suppress(OSError, HTTPException, ValueError):
             response.read(MAX_READ_BYTES)
-        lost, date = response.status in GATEWAY_LOST_IT, parse_http_date(response.getheader("Date"))
+        lost, date = response.status in GATEWAY_STATUSES, parse_http_date(response.getheader("Date"))
         through = f" through the proxy {self._proxy}" if self._proxy is not None else ""
         return PostResult(response.status, words_for_status(response.status) + through, lost, retry_after, date)
 

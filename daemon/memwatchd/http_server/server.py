@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import uvicorn
 
 from memwatch.core.linux.host_names import OwnNames
+from memwatch.core.model import RAM
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch_monitor.feature import Feature
 from memwatch_web.asgi.access import AccessControl, response_headers
@@ -302,7 +303,7 @@ def create_lazy_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> LazyAp
 
 def is_tight(snapshot: Snapshot) -> bool:
     """True if System RAM gets scarce. VRAM is often full on purpose, and the daemon needs none of it."""
-    return any(verdict.level >= Level.HIGH and verdict.target == "ram" for verdict in snapshot.pressure)
+    return any(verdict.level >= Level.HIGH and verdict.target == RAM for verdict in snapshot.pressure)
 
 
 def answer_signals(loop: asyncio.AbstractEventLoop, daemon: Daemon, server: Server) -> None:

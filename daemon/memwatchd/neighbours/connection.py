@@ -9,7 +9,7 @@ from typing import Any
 
 from httptools import HttpParserError, HttpResponseParser
 
-from memwatch.core.http import GetError
+from memwatch.core.http import GATEWAY_STATUSES, GetError
 from memwatch.core.linux.key_owner import KeyOwner
 from memwatch.core.linux.tcp_peer import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS
 from memwatch_monitor.neighbours.neighbour import Failure
@@ -23,8 +23,6 @@ MAX_HEAD_BYTES = 16 << 10
 # 20 ticks a second at most have 20 KiB. More is read later: the sender waits.
 MAX_BYTES_PER_SECOND = 64 << 10
 PAUSE_SECONDS = 1.0
-# A proxy reports that the machine behind it does not answer. memwatchd's own 503 is problem+json.
-FROM_PROXY = frozenset({502, 504})
 # Alerts of TLS (RFC 8446, 6.2) and errors of OpenSSL, as Python names them.
 TLS_REASONS = {
     "certificate required": "it asks for a client certificate: set cert_file",
@@ -101,7 +99,8 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status == 200 and self._type == EVENTS:
             return
-        is_proxy = status in FROM_PROXY or (status == 503 and self._type != PROBLEM)
+        # memwatchd's own 503 is problem+json.
+        is_proxy = status in GATEWAY_STATUSES or (status == 503 and self._type != PROBLEM)
         self._end("down" if is_proxy else "refused", explain(status))
 
     def on_body(self, body: bytes) -> None:

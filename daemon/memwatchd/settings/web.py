@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from msgspec import field
 
 from memwatch.core.doc import Doc
+from memwatch.core.linux.daemon_connection import PORT
 from memwatch.core.options import Accepts, Bounds, Converter, InvalidValueError, Section
 from memwatch_monitor.notify.http_post import is_on_this_machine, parse_endpoint
 from memwatch_web.asgi.login import Login, PasswordHash, Token, parse_token
@@ -166,7 +167,7 @@ class Web(Section, frozen=True, kw_only=True):
             'changes. The unit\'s default is ["127.0.0.1:6360", "unix:/run/memwatchd/memwatchd.sock"], from '
             "its RuntimeDirectory=."
         ),
-    ] = (TcpAddress("127.0.0.1", 6360),)
+    ] = (TcpAddress("127.0.0.1", PORT),)
     hosts: Annotated[
         tuple[HostName, ...],
         Converter(parse_tuple),

@@ -24,13 +24,14 @@ from msgspec import Struct
 from memwatch.core.budget import Budget
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.listing import some_of
+from memwatch.core.model import RAM
 from memwatch.core.runtime.worker import FailureLog
 from memwatch.core.snapshot import Level, Snapshot
 from memwatchd.sockets import Listener, Peer, listen_on_file, read_peer
 
 # Requests of clients of the pressure sockets, and the times of notifications. Pure functions.
 
-DEFAULT_TARGET, DEFAULT_LEVEL = "ram", Level.HIGH
+DEFAULT_TARGET, DEFAULT_LEVEL = RAM, Level.HIGH
 LEVELS = (Level.MEDIUM, Level.HIGH, Level.CRITICAL)
 MAX_REQUEST_BYTES = 128
 # While a level lasts. The kernel repeats its notification after each window of 2 s (psi.rst); emptying the cache of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from memwatch.core.drivers.amd.records import AmdCard, AmdGpu, AmdReading, KfdNode, Region
 from memwatch.core.drivers.amd.smi import SmiGpu, SmiProcess, SmiReading
-from memwatch.core.drivers.amd.sysfs import MAX_BYTES, build_region
+from memwatch.core.drivers.amd.sysfs import build_region
 from memwatch.core.findings import Findings
-from memwatch.core.model import Absent, Bytes
+from memwatch.core.model import MAX_BYTES, Absent, Bytes
 from support.generated.figures import GIB, Figures
 from support.generated.host import Host
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memwatch.core.drivers.drm.cards import MAX_BYTES, build_region
+from memwatch.core.drivers.drm.cards import build_region
 from memwatch.core.drivers.drm.records import Basis, DrmCard, DrmClient, DrmReading, DrmRegion
-from memwatch.core.model import Absent
+from memwatch.core.model import MAX_BYTES, Absent
 from support.generated.figures import GIB, Figures
 from support.generated.host import Host
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memwatch.core.drivers.amd import amdgpu_cards, sysfs
 from memwatch.core.drivers.amd.records import KfdNode, Region
-from memwatch.core.model import Absent, Bytes
+from memwatch.core.model import MAX_BYTES, Absent, Bytes
 
 HALO = b"cpu_cores_count 0\nsimd_count 80\ngfx_target_version 110501\nvendor_id 4098\nlocation_id 768\n"
 
@@ -184,7 +184,7 @@ def test_arbitrary_bytes_yield_valid_values(data: bytes) -> None:
     """Arbitrary bytes yield no negative value and raise nothing."""
     figure, ratio = sysfs.parse_figure(data), sysfs.parse_ratio(data)
 
-    assert isinstance(figure, Absent) or 0 <= figure <= sysfs.MAX_BYTES
+    assert isinstance(figure, Absent) or 0 <= figure <= MAX_BYTES
     assert isinstance(ratio, Absent) or 0 <= ratio <= 1
     assert all(count >= 0 for count in {**sysfs.parse_errors(data), **sysfs.parse_bad_pages(data)}.values())
     assert isinstance(sysfs.parse_text(data), (str, Absent))

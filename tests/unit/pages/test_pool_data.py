@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 
+from memwatch.core.units import MIB
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.axes import list_steps
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.history_chart import PLOT, TOP, write_step
-from memwatch_web.pages.history_data import MIB
 from memwatch_web.pages.history_page import build_answer, parse_pool_query, try_query
 from memwatch_web.pages.history_view import HistoryView, build_view
 from support.sample_past import GAP, SECONDS, SPIKE, past_of

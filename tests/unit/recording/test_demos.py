@@ -25,7 +25,14 @@ from memwatch_monitor.neighbours.tick import MAX_BYTES, build_tick, decode_tick,
 from memwatch_monitor.processes import GrowthWatch
 from memwatch_web.metrics.families import Exporter
 from memwatchd.recording import demos
-from memwatchd.recording.player import Player, ReplayClock, build_findings, open_recording, play_through, read_frames
+from memwatchd.recording.player import (
+    Player,
+    ReplayClock,
+    build_findings,
+    open_recording,
+    play_through,
+    read_frames,
+)
 from memwatchd.settings.keys import section_keys
 from memwatchd.settings.schema import DEMO_BEGINS, DEMOS, Replay
 from memwatchd.wiring import open_player

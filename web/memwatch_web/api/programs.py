@@ -14,7 +14,7 @@ from starlette.responses import Response
 from memwatch.core.doc import Doc
 from memwatch.core.events import MAX_MARK_LENGTH
 from memwatch.core.leases import MAX_NAME_LENGTH, MAX_SECONDS, MIN_BYTES, MIN_SECONDS
-from memwatch.core.model import Absent, AllocatorReport, Device
+from memwatch.core.model import MAX_BYTES, Absent, AllocatorReport, Device
 from memwatch.core.printable import printable
 from memwatch.core.processes.allocator_reports import MAX_REPORTS, ReportRejectedError, find_gpu
 from memwatch.reporting.render.json import lease_json, leases_json
@@ -23,8 +23,6 @@ from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.caller import caller_of
 from memwatch_web.asgi.problems import ProblemError
-
-MAX_BYTES = 1 << 60
 
 Count = Annotated[int, Field(ge=0, le=MAX_BYTES, strict=True)]
 Pid = Annotated[int, Field(ge=1, le=1 << 22, strict=True)]

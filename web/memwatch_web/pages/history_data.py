@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Pool, Share
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.units import MIB
 from memwatch.reporting.history.tier import TierSpec
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.composition import build_layers, find_sources, split
@@ -297,7 +298,6 @@ def _flags(
 
 
 Json = dict[str, Any]
-MIB = 1 << 20
 
 
 def build_data(found: WindowData, snapshot: Snapshot) -> Json:

@@ -9,11 +9,11 @@ from markupsafe import Markup
 
 from memwatch.core.model import Absent, Device
 from memwatch.core.snapshot import Pressure, Snapshot
+from memwatch.core.units import GIB
 from memwatch.reporting.render import words
 from memwatch.reporting.render.memory_map import MemoryMap
 from memwatch_web.pages.landscape_page import PageLandscape, PageTower
 
-GIB = 1 << 30
 # A time of the past whose figure is in words, and how near to it a reading is.
 THEN_SECONDS, NEAR_SECONDS = 180.0, 10.0
 BREAKS = re.compile(r"\n\s*")

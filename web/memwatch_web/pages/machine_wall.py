@@ -22,7 +22,14 @@ from memwatch.reporting.render.summary import MANY_GPUS
 from memwatch_monitor.history.tiers import History
 from memwatch_monitor.neighbours.machines import Machine
 from memwatch_monitor.neighbours.tick import PoolTick, Tick
-from memwatch_monitor.neighbours.trend import POINTS, STEP_SECONDS, TREND_SECONDS, HolderGrowth, TrendPoint
+from memwatch_monitor.neighbours.trend import (
+    GAP_STEPS,
+    POINTS,
+    STEP_SECONDS,
+    TREND_SECONDS,
+    HolderGrowth,
+    TrendPoint,
+)
 
 WIDTH, HEIGHT = 200, 74
 CURVE_WIDTH, TOWERS_X = 104, 116
@@ -31,8 +38,6 @@ CAP, BAND, BAND_GAP = 3, 5, 4
 MAX_TOWER_WIDTH, MANY_TOWERS = 40, 8
 # Largest difference between the curve and the figures.
 TOLERANCE = 1.0
-# Without a point for longer than these steps, the curve has a gap.
-GAP_STEPS = 2.5
 # From this age on, minutes are enough.
 MINUTES_FROM_SECONDS = 120.0
 GPU_KINDS = {kind.value for kind in GPU_MEMORY}

@@ -20,6 +20,7 @@ from memwatch.reporting.render.memory_map import GPU_MEMORY
 from memwatch.reporting.render.past import Past, break_at_gaps, list_layers
 from memwatch_monitor.neighbours.neighbour import HOUR_STEP_SECONDS
 from memwatch_monitor.neighbours.tick import PoolTick, Tick
+from memwatch_monitor.neighbours.trend import GAP_STEPS
 from memwatch_monitor.render.status_line import build_status_line
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.history_page import PAGE_SECONDS
@@ -34,8 +35,6 @@ LEVELS = {level.word: level for level in Level}
 # Layers of System RAM from the ground up, of memory of a GPU, and of a pool whose kind is not known.
 RAM_LAYERS = ("devices", "anonymous", "unattributed", "available")
 GPU_LAYERS, OTHER_LAYERS = ("devices", "available"), ("used", "available")
-# A pause of more than these steps is a gap.
-GAP_STEPS = 2.5
 
 
 async def picture(services: PageServices, request: Request) -> Response:

@@ -28,6 +28,7 @@ from memwatch.core.drivers.amd.smi import SmiGpu, SmiProcess
 from memwatch.core.drivers.drm.records import DrmClient, DrmReading
 from memwatch.core.findings import Findings
 from memwatch.core.model import (
+    RAM,
     Absent,
     Architecture,
     Bytes,
@@ -190,7 +191,7 @@ def build_gtt_share(gpu: AmdGpu, place: GpuContext, verdict: ArchitectureDecisio
         id=place.gtt,
         kind=ShareKind.GTT,
         label=f"GTT{place.number}",
-        within="ram",
+        within=RAM,
         used_bytes=gpu.gtt.used_bytes,
         limit_bytes=gpu.gtt.total_bytes,
         source=source_of(place.reading, "mem_info_gtt_used"),

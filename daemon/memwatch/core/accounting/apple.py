@@ -7,6 +7,7 @@ from memwatch.core.accounting.device_memory import DeviceMemory
 from memwatch.core.drivers.apple import AppleReading, Metal
 from memwatch.core.findings import Findings
 from memwatch.core.model import (
+    RAM,
     Absent,
     Architecture,
     Bytes,
@@ -70,7 +71,7 @@ def working_set(reading: AppleReading, name: str) -> Share:
         id=f"{name}.metal",
         kind=ShareKind.METAL_WORKING_SET,
         label="Metal working set",
-        within="ram",
+        within=RAM,
         used_bytes=sum_figures([accelerator.in_use_bytes for accelerator in reading.accelerators]),
         source="ioreg:In use system memory",
         quality=Quality.MEASURED,

@@ -23,6 +23,7 @@ from memwatch.core.drivers.drm.cards import can_render
 from memwatch.core.drivers.drm.records import DrmCard, DrmClient, DrmReading
 from memwatch.core.findings import Findings
 from memwatch.core.model import (
+    RAM,
     Absent,
     Architecture,
     Bytes,
@@ -126,7 +127,7 @@ def build_device(gpu: Gpu, place: GpuContext, pool: Pool | None) -> Device:
         architecture=gpu.architecture,
         pci=card.pdev or Absent.NOT_SUPPORTED,
         driver=gpu.driver,
-        allocates_from=(pool.id,) if pool else ("ram",) if unified and place.ram else (),
+        allocates_from=(pool.id,) if pool else (RAM,) if unified and place.ram else (),
         headroom_after_reclaim_bytes=Absent.NOT_AVAILABLE if pool or unified else Absent.NOT_SUPPORTED,
         evidence=gpu.evidence,
         process_list=process_list_of(gpu, place),
@@ -205,7 +206,7 @@ def buffers_share(place: GpuContext, system: ClientSum) -> Share:
         id=f"{place.name}.buffers",
         kind=ShareKind.GPU_BUFFERS,
         label=f"GPU buffers{place.number}",
-        within="ram",
+        within=RAM,
         used_bytes=system.bytes if fits else Absent.INCONSISTENT,
         source=system.source,
         quality=system.quality,

@@ -11,12 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from memwatch.core.accounting.memoize import memoize
-from memwatch.core.engines.records import Engine
+from memwatch.core.engines.records import SIZE_TOLERANCE, Engine
 from memwatch.core.findings import Findings
 from memwatch.core.model import Absent, Bytes, Process, ShareKind, sum_figures
 
-# Sizes from a model's files, and sizes that an engine rounds, may be more than its processes hold by this part.
-TOLERANCE = 0.02
 INCONSISTENT = Absent.INCONSISTENT
 # Engines that map their weights from the file: pages that are not in memory are no contradiction.
 MAPPING = frozenset({"llama.cpp", "lm-studio", "ollama"})
@@ -56,7 +54,7 @@ def relate_engine(engine: Engine, members: Sequence[Process], limits: frozenset[
             remainder_bytes=Absent.NOT_AVAILABLE,
             notes=(*engine.notes, MAPPED),
         )
-    if isinstance(most, int) and parts > most * (1 + TOLERANCE):
+    if isinstance(most, int) and parts > most * (1 + SIZE_TOLERANCE):
         return replace(
             whole,
             **dict.fromkeys(engine.parts, INCONSISTENT),
@@ -89,6 +87,6 @@ def find_remainder(engine: Engine, held: Mapping[str, Bytes], footprint: Bytes) 
     parts, device = known_parts(engine), sum_figures(held.values())
     if isinstance(device, Absent):
         return device
-    if device and parts <= device * (1 + TOLERANCE):
+    if device and parts <= device * (1 + SIZE_TOLERANCE):
         return max(0, device - parts)
     return footprint if isinstance(footprint, Absent) else max(0, footprint - parts)

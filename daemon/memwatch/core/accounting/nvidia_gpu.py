@@ -23,6 +23,7 @@ from memwatch.core.drivers.nvml.records import (
     Xid,
 )
 from memwatch.core.model import (
+    RAM,
     Absent,
     Architecture,
     Bytes,
@@ -76,7 +77,7 @@ def build_device_memory(
     pool, shares = _build_memory(gpu, place, verdict)
     unified = verdict.architecture is Architecture.UNIFIED
     instances = tuple(share.id for share in shares if share.kind is ShareKind.MIG_INSTANCE)
-    shared = ("ram",) if place.ram and verdict.architecture in (Architecture.UNIFIED, Architecture.CARVEOUT) else ()
+    shared = (RAM,) if place.ram and verdict.architecture in (Architecture.UNIFIED, Architecture.CARVEOUT) else ()
     own = ((pool.id,) if pool else ()) + shared
     device = _build_device(gpu, place, verdict, reading, instances or own)
     holds = (cuda_id(place.name) if unified else place.name) if own else None
@@ -204,7 +205,7 @@ def cuda_share(gpu: GpuReading, place: GpuContext) -> Share:
         id=cuda_id(place.name),
         kind=ShareKind.CUDA_POOL,
         label=f"CUDA Pool{place.number}",
-        within="ram",
+        within=RAM,
         used_bytes=Absent.NOT_PERMITTED if place.hides_processes and isinstance(used, int) else used,
         source="nvml:processes",
         quality=Quality.MEASURED,

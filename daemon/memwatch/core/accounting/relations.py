@@ -31,7 +31,6 @@ from memwatch.core.model import (
 from memwatch.core.snapshot import Machine, Node
 from memwatch.core.units import size
 
-RAM = "ram"
 # Reasons of figures that the driver has, but not now: the rest may contain them.
 LOST = frozenset({Absent.STALE, Absent.INCONSISTENT})
 OVERLAP = "the sum of its processes exceeds it: they share buffers, or were read at another time"

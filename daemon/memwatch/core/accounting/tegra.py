@@ -22,6 +22,7 @@ from memwatch.core.drivers.tegra.tegrastats import find_rail, read_vitals
 from memwatch.core.findings import Findings
 from memwatch.core.linux.gpu_presence import SOME_TEGRA
 from memwatch.core.model import (
+    RAM,
     Absent,
     Architecture,
     Bytes,
@@ -118,7 +119,7 @@ def _without_nvml(verdict: ArchitectureDecision, place: nvidia_gpu.GpuContext) -
         vendor="NVIDIA",
         name="",
         architecture=verdict.architecture,
-        allocates_from=("ram",) if place.ram else (),
+        allocates_from=(RAM,) if place.ram else (),
         evidence=verdict.evidence,
         process_list=Absent.NOT_AVAILABLE,
         api_free_bytes={"cuda": place.ram.free_bytes} if place.ram else {},
@@ -195,7 +196,7 @@ def cuda_share(figure: SourcedBytes, place: nvidia_gpu.GpuContext) -> Share:
         id=nvidia_gpu.cuda_id(place.name),
         kind=ShareKind.CUDA_POOL,
         label=f"CUDA Pool{place.number}",
-        within="ram",
+        within=RAM,
         used_bytes=figure.bytes,
         source=figure.source,
         quality=Quality.MEASURED,

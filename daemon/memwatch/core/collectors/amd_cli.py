@@ -31,7 +31,7 @@ from memwatch.core.helper.process import is_ready
 from memwatch.core.linux.files import Roots, SourceUnavailable, names_in
 from memwatch.core.linux.pci import AMD, is_awake, pci_vendors, read_gpu
 from memwatch.core.model import Absent, Bytes, Words
-from memwatch.core.options import Accepts, Converter, SwitchableOptions, program_path
+from memwatch.core.options import AUTO, Accepts, Converter, SwitchableOptions, program_path
 from memwatch.core.printable import printable
 from memwatch.core.runtime.programs import Program, find_program, safe_search_path
 
@@ -43,7 +43,6 @@ ROCM_SMI = ("--showmeminfo", "all", "--showbus", "--showproductname", "--json")
 _MAX_BYTES = 4 << 20
 
 
-AUTO = "auto"
 ADVICE = "set amd_smi or rocm_smi under [collectors.amd_cli], or do not run memwatchd as root"
 
 

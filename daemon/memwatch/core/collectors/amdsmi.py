@@ -9,7 +9,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Annotated
 
-from memwatch.core.collectors.base import BaseCollector, Host
+from memwatch.core.collectors.base import NOT_HERE, BaseCollector, Host
 from memwatch.core.doc import Doc
 from memwatch.core.drivers.amd import amdgpu_cards as cards
 from memwatch.core.drivers.amd.smi import SmiFailure, SmiReading, rocm_folder
@@ -25,7 +25,6 @@ CHILD = "memwatch.core.drivers.amd.smi_child"
 DEADLINE_SECONDS = 10.0
 PAUSE_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 3600.0
-NOT_HERE = frozenset({"no_library", "no_driver"})
 
 
 def is_installed(environ: Mapping[str, str], package: str = "amdsmi") -> bool:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 AnyOptions = TypeVar("AnyOptions", bound=Struct)
 
 
+# Reasons of a helper that are not errors: the driver may be loaded later, so the library is tried again.
+NOT_HERE = frozenset({"no_library", "no_driver"})
+
+
 class ScanOptions(Struct, frozen=True):
     """Options of the collectors that list processes."""
 

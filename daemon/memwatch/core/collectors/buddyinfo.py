@@ -13,8 +13,8 @@ from memwatch.core.linux.files import ParseError, Roots, kept_file
 from memwatch.core.model import Absent
 from memwatch.core.runtime.regular_file import read_regular
 from memwatch.core.snapshot import Node
+from memwatch.core.units import MIB
 
-MIB = 1 << 20
 LARGE_BLOCK_BYTES = 4 * MIB
 
 _ZONE_OR_PROTECTION = re.compile(

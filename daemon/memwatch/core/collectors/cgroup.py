@@ -22,7 +22,7 @@ from memwatch.core.linux.cgroup_limits import CgroupLimit, GroupFiles, killing_c
 from memwatch.core.linux.cgroup_mounts import V2, CgroupVersion, find_own_cgroup
 from memwatch.core.linux.cgroups import in_container
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, is_shortage, kept_file
-from memwatch.core.model import CGROUP_NOTE, OWN_CGROUP, Absent, Bytes, Quality, Share, ShareKind
+from memwatch.core.model import CGROUP_NOTE, OWN_CGROUP, RAM, Absent, Bytes, Quality, Share, ShareKind
 from memwatch.core.options import SwitchableOptions
 from memwatch.core.printable import printable
 
@@ -201,7 +201,7 @@ class Collector(BaseCollector):
             id=OWN_CGROUP,
             kind=ShareKind.CGROUP,
             label=f"{word} {THROTTLE_LIMIT if throttles else 'limit'}" if group or some_odd else word,
-            within="ram",
+            within=RAM,
             used_bytes=shown.used_bytes if shown else unread,
             limit_bytes=unread if limit is None else limit,
             source=self._version.source,

@@ -25,7 +25,7 @@ from memwatch.core.linux.meminfo import (
     gpu_pool_kib,
     parse_low_watermark,
 )
-from memwatch.core.model import Absent, Bytes, Content, Pool, PoolKind, Quality
+from memwatch.core.model import RAM, Absent, Bytes, Content, Pool, PoolKind, Quality
 from memwatch.core.snapshot import Swap, ZfsCache
 
 # Huge pages of every size, from /sys/kernel/mm/hugepages: /proc/meminfo counts pages of the default size only.
@@ -117,7 +117,7 @@ def build_pool(
     elif not has_other_huge_pages(kib):
         unused_huge_pages = _unused_huge_pages(kib)
     return Pool(
-        id="ram",
+        id=RAM,
         kind=PoolKind.SYSTEM_RAM,
         label="System RAM",
         size_bytes=size,

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from memwatch.core.collectors.base import BaseCollector, Host
+from memwatch.core.collectors.base import NOT_HERE, BaseCollector, Host
 from memwatch.core.doc import Doc
 from memwatch.core.drivers.nvml.records import NvmlFailure, NvmlReading
 from memwatch.core.findings import Findings
@@ -33,8 +33,6 @@ SIGNS_SECONDS = 2.0
 LIBRARY, LIBRARY_CACHE = "libnvidia-ml.so.1", "etc/ld.so.cache"
 DEADLINE_SECONDS = 5.0
 PAUSE_SECONDS = 60.0
-# Not errors: the driver may be loaded later, so the library is tried again.
-NOT_HERE = frozenset({"no_library", "no_driver"})
 
 
 def driver_signs(roots: Roots, library_path: str) -> tuple[int, ...]:

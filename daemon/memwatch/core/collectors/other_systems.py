@@ -10,7 +10,7 @@ from typing import Any
 from memwatch.core.collectors.base import BaseCollector, Collector, Host, ScanOptions
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import ParseError, SourceUnavailable
-from memwatch.core.model import Absent, Pool, PoolKind, Process, Quality, Words
+from memwatch.core.model import RAM, Absent, Pool, PoolKind, Process, Quality, Words
 from memwatch.core.owners import Owner
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Kernel, ProcessScan, Swap
@@ -23,7 +23,7 @@ def build_pool(size: int, available: int, free: int, label: str = "System RAM") 
     if not 0 <= available <= size or not 0 <= free <= size:
         raise ParseError(f"psutil: available {available} and free {free} do not fit in {size}")
     return Pool(
-        id="ram",
+        id=RAM,
         kind=PoolKind.SYSTEM_RAM,
         label=label,
         size_bytes=size,

@@ -9,11 +9,9 @@ from pathlib import Path
 from memwatch.core.collectors.base import BaseCollector
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
-from memwatch.core.model import Absent, Bytes, sum_figures
+from memwatch.core.model import MAX_BYTES, Absent, Bytes, sum_figures
 from memwatch.core.snapshot import Zram
 
-# No machine has an exbibyte of memory.
-MAX_BYTES = 1 << 60
 # The kernel does not read its counters at the same instant.
 SLACK_BYTES = 1 << 20
 

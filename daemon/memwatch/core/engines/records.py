@@ -13,6 +13,8 @@ from memwatch.core.model import Absent, Bytes, Quality, Words, refuse_negative
 
 # An engine reports more than this only if it is broken: 1 PiB, and 10^15 tokens.
 MAX_BYTES = 1 << 50
+# Sizes from a model's files, and sizes that an engine rounds, may be more than its processes hold by this part.
+SIZE_TOLERANCE = 0.02
 MAX_COUNT = 10**15
 # Bytes of a number in half and in full precision.
 HALF, FULL = 2.0, 4.0

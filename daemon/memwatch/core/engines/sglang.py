@@ -24,6 +24,7 @@ from memwatch.core.engines.text import (
     worst_and_mean,
 )
 from memwatch.core.model import Absent, Bytes, Quality
+from memwatch.core.units import GIB
 
 PORT = 30000
 OPTIONS_FILES = ("--config",)
@@ -41,7 +42,7 @@ NO_DRAFT = frozenset({"", "NGRAM", "LOOKAHEAD"})
 SAME_FILES = "Its draft model is loaded from the same files: its weights and its KV cache are counted in the rest."
 QUEUES = ("queue", "prefill_prealloc_queue", "decode_prealloc_queue")
 INFO = "/server_info|/get_server_info"
-GIB, MAX_GPUS = 1 << 30, 4096
+MAX_GPUS = 4096
 SOME_REPLICAS = "{count} of {replicas} replicas report: its requests and the use of its KV cache are theirs only."
 NO_METRICS = "Start it with --enable-metrics for requests and tokens."
 # Options that leave weights in System RAM: experts of KTransformers, and layers. The server reports those of GPUs.

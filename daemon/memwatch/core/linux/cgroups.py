@@ -179,7 +179,7 @@ _POD = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{1
 _DELETED = " (deleted)"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 # Folders in which container runtimes keep the layers of a root file system. containerd creates no marker file.
-_RUNTIME_FOLDERS = ("/containerd/", "/docker/", "/containers/storage/")
+RUNTIME_FOLDERS = ("/containerd/", "/docker/", "/containers/storage/")
 _MARKERS = ("run/systemd/container", ".dockerenv", "run/.containerenv")
 # File systems of which a runtime mounts a whole one as the root of a container. Of others it mounts a folder: a
 # subvolume of btrfs, `/rootfs` of a device of the device mapper, a folder of the driver vfs.
@@ -375,7 +375,7 @@ def is_on_lxcfs(roots: Roots) -> bool:
 
 
 def _is_image(mount: Mount) -> bool:
-    return mount.kind == "overlay" and any(folder in mount.options for folder in _RUNTIME_FOLDERS)
+    return mount.kind == "overlay" and any(folder in mount.options for folder in RUNTIME_FOLDERS)
 
 
 def sees_all_processes(second_process: bytes | None, contained: bool) -> bool:

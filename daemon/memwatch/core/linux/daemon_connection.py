@@ -29,7 +29,11 @@ from memwatch.core.linux.tcp_peer import (
 SOCKET_NAME = "memwatchd.sock"
 # RuntimeDirectory= of the unit. /run belongs to root: no other user can put a socket there.
 SOCKET_FILE = f"/run/memwatchd/{SOCKET_NAME}"
-TCP_URL = "http://127.0.0.1:6360"
+PORT = 6360
+TCP_URL = f"http://127.0.0.1:{PORT}"
+# An idle daemon builds its API at the first request, which takes seconds on a slow board. Its queries of drivers
+# time out after 10 s; their results are cached for one minute.
+ANSWER_SECONDS, INQUIRY_SECONDS = 20.0, 30.0
 TOKEN = "MEMWATCH_TOKEN"  # noqa: S105  the name of the variable
 # The user whose daemon gets the token over a port of this machine, a name or a number.
 USER = "MEMWATCH_DAEMON_USER"

@@ -29,7 +29,6 @@ from memwatch.core.pressure.forecast import LASTS_RATIO, Forecast, Trend
 from memwatch.core.pressure.inputs import PressureInputs, Target
 from memwatch.core.pressure.rules import FILLED_ON_PURPOSE, PressureRules
 from memwatch.core.pressure.signals import (
-    MIB,
     PSI_WINDOW_SECONDS,
     Signal,
     StallRatios,
@@ -38,6 +37,7 @@ from memwatch.core.pressure.signals import (
     full_in,
 )
 from memwatch.core.snapshot import Level, MemoryPsi, Pressure, Reason
+from memwatch.core.units import MIB
 
 # `auto`: the lowest usage in this time, once that much time has been observed.
 AUTO_RESIDENT_SECONDS = 600.0

@@ -14,11 +14,11 @@ from memwatch.core.kernel_log import FAILED_ALLOCATIONS
 from memwatch.core.model import Absent
 from memwatch.core.pressure.activity import AT_REST, MIN_ALLOCSTALLS, Activity
 from memwatch.core.snapshot import SHORT_USED, CgroupPressure, Level
+from memwatch.core.units import MIB
 
 if TYPE_CHECKING:  # commands need the words of signals, and no findings of collectors
     from memwatch.core.pressure.inputs import DriverErrors, PressureInputs, Target
 
-MIB = 1 << 20
 # A reason that is over, as `judge.add_age` writes it.
 PAST = re.compile(r"(?P<age>\d+) s ago: (?P<text>.*)", re.DOTALL)
 # An event holds its level for this time; other signals hold theirs for `clear_after_seconds`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memwatch.core.units import size
+from memwatch.core.units import GIB, size
 from memwatch.planning.engines.placement import (
     FLOATS,
     Flag,
@@ -15,7 +15,6 @@ from memwatch.planning.engines.placement import (
     select_gpus,
 )
 
-GIB = 1 << 30
 QUANTIZATIONS = {
     "nf4": 'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype="bfloat16")',
     "nf4_double": 'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", '

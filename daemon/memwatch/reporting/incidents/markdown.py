@@ -13,11 +13,10 @@ from typing import Any
 from memwatch.core.owners import describe_home
 from memwatch.core.units import size
 from memwatch.reporting.incidents.records import title_of
-from memwatch.reporting.incidents.words import capitalize
+from memwatch.reporting.incidents.words import NOT_KNOWN, capitalize
 from memwatch.reporting.render.json import rfc3339
 
 Json = Mapping[str, Any]
-NOT_KNOWN = "not known"
 BACKTICKS = re.compile("`+")
 # A row of a table is split before its code is read.
 PIPE = r"\|"

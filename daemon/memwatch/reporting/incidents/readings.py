@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Process, Share, ShareKind
+from memwatch.core.model import RAM, Absent, Bytes, Pool, PoolKind, Process, Share, ShareKind
 from memwatch.core.snapshot import CgroupPressure, Kernel, MemoryPsi, Pressure, Snapshot, Swap
 from memwatch.reporting.history.notable_ticks import Tick
 
@@ -240,9 +240,9 @@ def _tick_holders(tick: Tick, target: str) -> Holdings:
         # A tick has no shares: that of a MIG instance, such as gpu0.mig1, begins like the pool of its GPU.
         inside = [figure for name, figure in one.device_bytes.items() if name.partition(".")[0] not in others]
         on_gpu = sum(figure for figure in inside if not isinstance(figure, Absent))
-        size = one.footprint_bytes if target == "ram" else one.device_bytes.get(target)
+        size = one.footprint_bytes if target == RAM else one.device_bytes.get(target)
         # The footprint contains memory of other pools.
-        if target == "ram" and (isinstance(size, Absent) or len(inside) < len(one.device_bytes)):
+        if target == RAM and (isinstance(size, Absent) or len(inside) < len(one.device_bytes)):
             size = one.rss_bytes
         if isinstance(size, int):
             key = HolderKey(one.pid, 0.0)

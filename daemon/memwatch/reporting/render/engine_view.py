@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from memwatch.core.engines.records import Engine
+from memwatch.core.engines.records import SIZE_TOLERANCE, Engine
 from memwatch.core.model import Absent
 from memwatch.reporting.render import words
 
@@ -20,8 +20,6 @@ LABELS = {
     CACHE: "KV cache",
     REST: "rest of the engine",
 }
-# Sizes from a model's files may be more than the segment by this part.
-TOLERANCE = 0.02
 
 
 class EnginePart(Struct, frozen=True):
@@ -135,7 +133,7 @@ def draw_parts(segments: Iterable[Drawn], engines: Sequence[Engine]) -> tuple[Dr
 def _holds_all(segment: Drawn, engine: Engine) -> bool:
     figures = engine.held_bytes.values()
     held = sum(figure for figure in figures if isinstance(figure, int))
-    return abs(held - segment.size_bytes) <= TOLERANCE * held and not any(
+    return abs(held - segment.size_bytes) <= SIZE_TOLERANCE * held and not any(
         isinstance(one, Absent) for one in figures
     )
 
@@ -143,7 +141,7 @@ def _holds_all(segment: Drawn, engine: Engine) -> bool:
 def _place(segment: Drawn, engine: Engine) -> Iterator[DrawnPart]:
     """Yield the parts from the left. Device memory beyond them stays the process's."""
     parts = [part for part in list_parts(engine) if part.kind != REST]
-    if not parts or sum(part.size_bytes for part in parts) > segment.size_bytes * (1 + TOLERANCE):
+    if not parts or sum(part.size_bytes for part in parts) > segment.size_bytes * (1 + SIZE_TOLERANCE):
         return
     start, end = segment.start, segment.start + segment.width
     for part in parts:

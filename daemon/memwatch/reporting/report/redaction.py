@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from memwatch.core.linux.cgroups import RUNTIME_FOLDERS
 from memwatch.core.redaction import redact_text
 from memwatch.reporting.recording import MIN_NAME_LENGTH, Redactor
 from memwatch.reporting.report.sources import Kind
@@ -290,11 +291,8 @@ def _mount_source(kind: str, source: str) -> str:
 def _mount_options(text: str) -> str:
     """Keep known options. Of the layers of an overlay only the runtime's folder stays."""
     kept = [word for word in text.split(",") if _MOUNT_OPTION.fullmatch(word)]
-    runtime = next((one for one in _RUNTIMES if one in text), None)
+    runtime = next((one for one in RUNTIME_FOLDERS if one in text), None)
     return ",".join([*kept, *([f"upperdir=/var/lib{runtime}layer-1"] if runtime else [])]) or "rw"
-
-
-_RUNTIMES = ("/containerd/", "/docker/", "/containers/storage/")
 
 
 def _stat(names: TextRedactor, text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from memwatch.core.model import Absent, Words
+from memwatch.core.model import MAX_BYTES, Absent, Words
 
 # amdsmi_vram_type_t of ROCm 7. The last three were added in ROCm 7.13.
 _VRAM_TYPES = {
@@ -32,7 +32,6 @@ _VRAM_TYPES = {
     31: "LPDDR5",
 }
 _BDF = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
-_MAX_BYTES = 1 << 60
 _PAGE_BYTES, _PAGE_AS_THOUSANDS = 4096, 4000
 
 
@@ -81,7 +80,7 @@ def parse_count(answer: Any) -> int | None:  # noqa: ANN401
     """Return a count or a size, or None for anything else, such as "N/A"."""
     if isinstance(answer, str) and answer.isdecimal() and len(answer) <= 20:
         answer = int(answer)
-    if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer <= _MAX_BYTES:
+    if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer <= MAX_BYTES:
         return None
     return answer
 

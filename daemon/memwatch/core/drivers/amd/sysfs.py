@@ -11,11 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from memwatch.core.drivers.amd.records import KfdNode, Region
 from memwatch.core.linux.files import is_shortage
-from memwatch.core.model import Absent, Bytes, Words
+from memwatch.core.model import MAX_BYTES, Absent, Bytes, Words
 from memwatch.core.printable import decode
 
-# No machine has an exbibyte of memory. On errors drivers report -1 as an unsigned number.
-MAX_BYTES = 1 << 60
 # Maximum length of a line of text from the firmware.
 _MAX_TEXT_LENGTH = 128
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from memwatch.core.drivers.drm.records import DrmCard, DrmRegion
 from memwatch.core.linux.files import Roots, read_once
 from memwatch.core.linux.pci import is_awake, is_pci_address
-from memwatch.core.model import Absent, Bytes, Words
+from memwatch.core.model import MAX_BYTES, Absent, Bytes, Words
 from memwatch.core.printable import decode, printable
 
 # /sys/class/drm also has connectors (card1-DP-1), render nodes and the file "version".
@@ -27,8 +27,6 @@ _UEVENT = re.compile(r"^([A-Z_0-9]{1,40})=([^\n]{0,200})\n", re.MULTILINE)
 _SIZE = re.compile(rb"^ *size: (\d{1,19})\n", re.MULTILINE)
 _USAGE = re.compile(rb"^ *usage: (\d{1,19})\n", re.MULTILINE)
 
-# No card has an exbibyte of memory.
-MAX_BYTES = 1 << 60
 
 # NVIDIA's driver (covered by NVML), Tegra's drivers, and displays without a GPU.
 NOT_HERE = frozenset({"nvidia", "nvidia-drm", "simple-framebuffer", "tegra-drm", "tegra-udrm", "vkms"})

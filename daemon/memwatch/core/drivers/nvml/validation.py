@@ -9,14 +9,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess
-from memwatch.core.model import Absent, Bytes
+from memwatch.core.model import MAX_BYTES, Absent, Bytes
 
 T = TypeVar("T")
 Row = tuple[int, int, int]  # pid, bytes, GPU instance, as in a process list
 
 NVML_VALUE_NOT_AVAILABLE = 0xFFFFFFFF_FFFFFFFF
-# No GPU has an exbibyte of memory.
-MAX_BYTES = 1 << 60
 NO_INSTANCE = 0xFFFFFFFF
 # Parts of a GPU's memory may differ from its total by this much, as they are not counted at the same instant.
 MIN_GAP_BYTES, MIN_GAP_RATIO = 64 << 20, 0.02
