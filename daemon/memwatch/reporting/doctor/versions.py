@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -52,6 +51,8 @@ def read_versions(roots: Roots, version_of: Callable[[str], str | None] | None =
 
 def package_version(name: str) -> str | None:
     """Return the version of an installed package from its metadata, or None."""
+    from importlib.metadata import PackageNotFoundError, version  # 0.8 MiB, which pages do without
+
     try:
         return version(name)
     except PackageNotFoundError:
