@@ -9,7 +9,14 @@ from memwatch.reporting.incidents.cause import Finding, Observed, Rise
 from memwatch.reporting.incidents.killer import Death
 from memwatch.reporting.incidents.readings import HolderKey, Holding, Reading, build_frame
 from memwatch.reporting.incidents.records import IncidentKind, Killer, KillerKind, Suspect, Victim
-from memwatch_monitor.incidents.assemble import _find_largest, _list_driver_lines, build_incident, find_mark
+from memwatch_monitor.incidents.assemble import (
+    _describe_return,
+    _find_largest,
+    _list_driver_lines,
+    build_incident,
+    find_mark,
+    sample,
+)
 from memwatch_monitor.incidents.open_incident import OpenIncident, is_same_end
 from support.fakes import GIB
 from support.sample_snapshots import calm_workstation
@@ -196,3 +203,51 @@ def test_lost_gpu_has_the_lines_of_its_driver(at: float, lines: list[str]) -> No
     one.events = [Event(1, UNIX + at, "driver", "XID 79"), Event(2, UNIX, "level", "System RAM: high → critical")]
 
     assert _list_driver_lines(one) == lines
+
+
+def test_incident_lists_thirty_observations_at_most() -> None:
+    """The last line counts the others."""
+    notes = [f"observation {number}" for number in range(40)]
+    left_out = len(build_incident(incident(), notes=notes[:30]).evidence) - 30
+
+    found = build_incident(incident(), notes=notes).evidence
+
+    assert left_out == 0
+    assert (len(found), found[28], found[29]) == (30, "observation 28", "11 more observations")
+
+
+def readings_of(count: int, holders: int) -> list[Reading]:
+    """Return a reading per second, the last but one with the least available, each with this many processes."""
+    held = {HolderKey(pid, 0.0): Holding(f"p{pid}", None, None, pid * GIB, None) for pid in range(1, holders + 1)}
+    used = [10 * GIB] * (count - 2) + [60 * GIB, 50 * GIB]
+    return [Reading(float(at), UNIX + at, one, 64 * GIB - one, held) for at, one in enumerate(used)]
+
+
+@pytest.mark.parametrize(("count", "kept"), [(2, 2), (118, 118), (119, 61), (1180, 120), (1181, 110), (5000, 119)])
+def test_picture_has_120_evenly_spaced_samples_at_most(count: int, kept: int) -> None:
+    """With the last one and the worst one."""
+    found = sample(readings_of(count, 1), Finding())
+
+    assert len(found) == kept
+    assert min(one.available_bytes for one in found) == 4 * GIB
+    assert found[-1].unix == UNIX + count - 1
+
+
+@pytest.mark.parametrize(
+    ("holders", "kept"), [(5, [1, 2, 3, 4, 5]), (6, [1, 2, 3, 4, 5, 6]), (9, [4, 5, 6, 7, 8, 9])]
+)
+def test_picture_has_the_six_largest_processes(holders: int, kept: list[int]) -> None:
+    (first, *_) = sample(readings_of(10, holders), Finding())
+
+    assert sorted(first.holders.values()) == [pid * GIB for pid in kept]
+
+
+@pytest.mark.parametrize(
+    ("count", "names"), [(1, "p1"), (3, "p1, p2, p3"), (4, "p1, p2, p3 and 1 more"), (16, "p1, p2, p3 and 13 more")]
+)
+def test_memory_that_came_back_has_three_names(count: int, names: str) -> None:
+    one = incident("kill")
+    one.cgroup = "/system.slice/a.service"
+    victims = [death(pid).victim for pid in range(1, count + 1)]
+
+    assert _describe_return(one, (), victims, 5 * GIB) == f"5.0 GiB of {names} came back"

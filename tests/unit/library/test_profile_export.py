@@ -1,4 +1,4 @@
-"""Test the files of a profile: CSV that a spreadsheet opens, and the plot of the HTML page."""
+"""Test start and stop of the profiler, and its files: CSV for a spreadsheet, and the plot of the HTML page."""
 
 from __future__ import annotations
 
@@ -139,3 +139,34 @@ def test_profiler_keeps_the_newest_100_000_samples(monkeypatch: pytest.MonkeyPat
 
     assert (len(full), full[0][0], full[-1]) == (100_000, "oldest", ("start", sample(3)))
     assert (len(later), later[0][0], later[-2:]) == (100_000, "start", (("start", sample(3)),) * 2)
+
+
+class Sampler:
+    """Sampler that only counts. `running`: those that were started and not stopped."""
+
+    running = 0
+
+    def __init__(self, *_: object) -> None: ...
+
+    def start(self) -> None:
+        Sampler.running += 1
+
+    def stop(self) -> None:
+        Sampler.running -= 1
+
+
+def test_profiler_stops_its_sampler_once_and_can_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one last sample. A second stop, and one before the start, do nothing."""
+    monkeypatch.setattr("memwatch.library.profiler.PeriodicSampler", Sampler)
+    monkeypatch.setattr("memwatch.library.profiler.counters.open", lambda _exact: (None, sample(1)))
+    monkeypatch.setattr("memwatch.library.profiler.counters.observe", lambda: sample(2))
+    monkeypatch.setattr("memwatch.library.profiler.reporter.renew", lambda: None)
+    profiler = MemoryProfiler(3600)
+    steps = (profiler.stop, profiler.start, profiler.start, profiler.stop, profiler.stop, profiler.start)
+
+    found = []
+    for step in steps:
+        step()
+        found.append((Sampler.running, [one.rss_bytes for _, one in profiler.report().samples]))
+
+    assert found == [(0, []), (1, [1]), (1, [1]), (0, [1, 2]), (0, [1, 2]), (1, [1, 2, 1])]
