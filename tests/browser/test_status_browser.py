@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -11,12 +11,13 @@ from playwright.sync_api import Page
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch_web.pages.template_environment import PATHS
-from support.daemon_process import running_daemon
+from support.browsing import wait_for_frames
 from support.live_page import visiting
 from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB
 from support.sample_site import Site, served
 from support.sample_snapshots import critical_gb10, mig_server
+from support.shared_daemons import SharedDaemons
 
 SIZES, WEIGHTS = {"11px", "13px", "16px", "22px", "40px"}, {"400", "600", "700"}
 MAX_EMPTY = 60  # pixels of a card below its last row, beside a longer one
@@ -45,22 +46,33 @@ def at(level: Level, ratio: float) -> Snapshot:
     return replace(base, pressure=(verdict,))
 
 
+def silenced() -> Snapshot:
+    made = Silence("sil_1", critical_gb10().unix + 86_400, 0.0, 86_400.0, made_by="root (uid 0)")
+    return replace(LEVELS[-1], silences=(made,))
+
+
+def resize(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    wait_for_frames(page)
+
+
+WIDTHS = (320, 390, 900, 1100, 1280, 1440)
 LEVELS = [at(Level.LOW, 0.4), at(Level.MEDIUM, 0.66), at(Level.HIGH, 0.85), at(Level.CRITICAL, 0.988)]
 
 
 @pytest.mark.parametrize("demo", ["dgx-spark", "h100x8-mig", "macbook"])
-def test_pages_have_five_sizes_and_three_weights_of_type(visited_page: Page, tmp_path: Path, demo: str) -> None:
+def test_pages_have_five_sizes_and_three_weights_of_type(
+    visited_page: Page, shared_daemons: SharedDaemons, demo: str
+) -> None:
     """And scroll sideways at no width from 320 px on."""
     found, wide = {}, {}
-    with running_daemon(tmp_path, "--demo", demo) as daemon:
-        visited_page.set_viewport_size({"width": 320, "height": 800})
-        for path in PAGES:
-            visited_page.goto(f"{daemon.url}/{path}")
-            found[path] = [
-                one for one in visited_page.evaluate(TYPE) if one[0] not in SIZES or one[1] not in WEIGHTS
-            ]
-            wide[path] = visited_page.evaluate("document.documentElement.scrollWidth")
-        visited_page.goto("about:blank")
+    url = shared_daemons.demo(demo).url
+    visited_page.set_viewport_size({"width": 320, "height": 800})
+    for path in PAGES:
+        visited_page.goto(f"{url}/{path}")
+        found[path] = [one for one in visited_page.evaluate(TYPE) if one[0] not in SIZES or one[1] not in WEIGHTS]
+        wide[path] = visited_page.evaluate("document.documentElement.scrollWidth")
+    visited_page.goto("about:blank")
 
     assert [(path, wrong) for path, wrong in found.items() if wrong] == []
     assert wide == dict.fromkeys(PAGES, 320)
@@ -78,26 +90,31 @@ def test_patterns_have_five_sizes_and_three_weights_of_type(visited_page: Page) 
         visited_page.goto("about:blank")
 
 
-@pytest.mark.parametrize("width", [320, 390, 900, 1100, 1280, 1440])
-def test_nothing_of_the_state_is_cut(visited_page: Page, width: int) -> None:
+@pytest.mark.parametrize("sample", [silenced, eight_by_seven])
+def test_nothing_of_the_state_is_cut(visited_page: Page, sample: Callable[[], Snapshot]) -> None:
     """Also not with both steps, both ends of the headroom and a silence, the longest of all."""
-    silence = Silence("sil_1", critical_gb10().unix + 86_400, 0.0, 86_400.0, made_by="root (uid 0)")
-    for snapshot in (replace(LEVELS[-1], silences=(silence,)), eight_by_seven()):
-        with visiting(visited_page, Site(snapshot), width=width, height=900):
-            assert visited_page.evaluate(CUT) == []
-            assert visited_page.evaluate("document.documentElement.scrollWidth") == width
+    cut, wide = {}, {}
+    with visiting(visited_page, Site(sample()), height=900):
+        for width in WIDTHS:
+            resize(visited_page, width)
+            cut[width] = visited_page.evaluate(CUT)
+            wide[width] = visited_page.evaluate("document.documentElement.scrollWidth")
+
+    assert cut == dict.fromkeys(WIDTHS, [])
+    assert wide == {width: width for width in WIDTHS}
 
 
-@pytest.mark.parametrize("width", [390, 1280, 1440])
-def test_state_has_one_height_at_every_level(visited_page: Page, width: int) -> None:
-    heights = []
+def test_state_has_one_height_at_every_level(visited_page: Page) -> None:
+    heights: dict[int, list[float]] = {390: [], 1280: [], 1440: []}
     for snapshot in LEVELS:
-        with visiting(visited_page, Site(snapshot), width=width, height=900):
-            block = visited_page.locator(".state-block").bounding_box()
-        assert block is not None
-        heights.append(round(block["height"]))
+        with visiting(visited_page, Site(snapshot), height=900):
+            for width, found in heights.items():
+                resize(visited_page, width)
+                block = visited_page.locator(".state-block").bounding_box()
+                assert block is not None
+                found.append(round(block["height"]))
 
-    assert len(set(heights)) == 1, heights
+    assert {width: len(set(found)) for width, found in heights.items()} == dict.fromkeys(heights, 1), heights
 
 
 def test_cards_at_the_bottom_end_together(visited_page: Page) -> None:
