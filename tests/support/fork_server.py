@@ -40,13 +40,22 @@ CODE = (sys.executable, "-W", "error", "-c")
 PRELOADED = (
     *PROGRAMS.values(),
     "encodings.idna",
+    "memwatch.core.accounting.gpu_limits",
+    "memwatch.core.accounting.nvidia",
     "memwatch_monitor.notify.sqlite_store",
     "memwatch_web.api.openapi",
+    "memwatch_web.api_app",
+    "memwatch_web.asgi.static_files",
+    "memwatch_web.metrics.families",
+    "memwatch_web.pages_app",
+    "memwatchd.recording.player",
     "memwatchd.wiring",
     "memwatchd.logging_setup",
     "memwatchd.run",
     "memwatchd.web_app",
     "pydantic.v1",
+    "starlette.middleware.gzip",
+    "tomllib" if sys.version_info >= (3, 11) else "tomli",
     "uvicorn.lifespan.off",
 )
 # Read by the interpreter, the dynamic linker or the C library when a program starts, not later. LD_LIBRARY_PATH is
