@@ -39,6 +39,7 @@ class Alerts(Feature):
 
     def on_tick(self, tick: Tick) -> None:
         now, snapshot, rules, seen = tick.now, tick.snapshot, tick.rules.alerts, self._monitor.events.last_seq
+        silences = self._monitor.publisher.silences
         conditions = evaluate_rules(snapshot, self._new_events(), rules)
         states, notifications = step(
             self.states,
@@ -47,7 +48,7 @@ class Alerts(Feature):
             now.wall,
             rules,
             new_notification_id,
-            in_force(self._monitor.publisher.silences, now.boottime),
+            in_force(silences, now.boottime) if silences else (),
             collector_states(snapshot),
         )
         self.states, self.pending, self._events_seen = states, (*self.pending, *notifications), seen

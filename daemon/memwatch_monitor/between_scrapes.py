@@ -151,7 +151,7 @@ class KillCounts:
     def add(self, kills: NewKills, total: int | Absent) -> None:
         """Add the new kills. `total`: all kills since boot, with these; not known before Linux 4.13."""
         new = kills.by_scope
-        if isinstance(total, Absent) or (self.scopes and not any(new.values())):
+        if isinstance(total, Absent):
             return
         before = self.scopes
         if not before:
@@ -204,7 +204,9 @@ class BetweenScrapes(Feature):
 
     def on_tick(self, tick: Tick) -> None:
         self.add(tick.snapshot)
-        self.kills.add(tick.kills, tick.snapshot.kernel.oom_kills_total)
+        kills = tick.kills
+        if not self.kills.scopes or kills.named or kills.unnamed or kills.of_cgroups:
+            self.kills.add(kills, tick.snapshot.kernel.oom_kills_total)
 
     def add(self, snapshot: Snapshot) -> None:
         self.recent.add(snapshot)

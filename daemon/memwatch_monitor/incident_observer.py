@@ -117,13 +117,14 @@ class IncidentObserver(Feature):
 
     def _add_tick(self, tick: Tick) -> None:
         snapshot, ends = tick.snapshot, self.ended.ends
-        logged = tuple(one for one in tick.findings.service_kills or () if one.number > self._kills_seen)
+        kills = tick.findings.service_kills
+        logged = tuple([one for one in kills if one.number > self._kills_seen]) if kills else ()
         seen = Observation(
             tick.now.boottime,
             snapshot,
             tick.kills,
             self._new_group_kills(tick.findings),
-            (*self._take_announced(), *logged),
+            (*self._take_announced(), *logged) if self._announced else logged,
             ends.take() if ends is not None else (),
             self._new_events(),
         )

@@ -29,7 +29,7 @@ RESTLESS_SECONDS = 10.0
 # Less than 5 % of the available memory is gone at the next reading. The rest of the 5 % is for the reading itself,
 # and for timers, which are up to 1 ms late.
 MARGIN_RATIO = 0.04
-# A movement that changes no level and no forecast is reported by a tick this long after the last one. Readings go on.
+# A movement that changes no level and no forecast is reported by a tick this long after the last one.
 REPORT_SECONDS = 0.25
 # A forecast needs this loss, as a fraction of the size, from the highest reading of this time (`FAST`, `NEAR`).
 FORECAST_RATIO, FORECAST_SECONDS = FAST.min_fall_ratio, NEAR.long_seconds
@@ -181,7 +181,7 @@ class Pacing:
         self._max_age = FAST_SECONDS
         near = self._find_near(pressure, states) if self.pace.fast else {}
         self._set_limits(near or states)
-        self._forecast_after = self._highs.update(now, near)
+        self._forecast_after = self._highs.update(now, near) if near else 0.0
         if near and has_moved(self._moved, near):
             self._moved, self._moved_at = near, now
         self.is_restless = self.pace.fast and now - self._moved_at < RESTLESS_SECONDS

@@ -80,14 +80,19 @@ class EventWriter(Feature):
             self._record(now.unix, "started", f"memwatchd started on {now.host}")
         else:
             self._record_collectors(before, now)
-        self._record_missed(now)
+        if self._missed_ticks.ticks:
+            self._record_missed(now)
         self._record_levels(now)
-        self._record_neighbours(now)
-        self._record_kills(now, kills, first=before is None)
-        self._record_drivers(now, first=before is None)
+        if now.neighbours:
+            self._record_neighbours(now)
+        if kills.named or kills.unnamed or kills.of_cgroups:
+            self._record_kills(now, kills, first=before is None)
+        if now.devices or not isinstance(now.kernel_log, Absent):
+            self._record_drivers(now, first=before is None)
         if before is None or now.processes is not before.processes:
             self._record_orphans(now)
-        self._record_returns(now, tick.returns)
+        if tick.returns.began or tick.returns.returned:
+            self._record_returns(now, tick.returns)
 
     def _record_clocks(self, now: Moment) -> None:
         """Report suspend and clock steps since the previous tick."""
@@ -120,7 +125,7 @@ class EventWriter(Feature):
     def _record_missed(self, now: Snapshot) -> None:
         """Report missed samples at most once a minute: a machine too busy for one is too busy for many."""
         ticks, times, reported_at = self._missed_ticks
-        if ticks and now.monotonic - reported_at >= REPEAT_SECONDS:
+        if now.monotonic - reported_at >= REPEAT_SECONDS:
             often = "" if times == 1 else f" on {times} occasions"
             missed = wording.count(ticks, "sample")
             self._record(now.unix, "late", f"{missed} missed{often}: the machine was too busy")

@@ -275,6 +275,8 @@ class Budget:
         self._held: dict[Key, Held] = {}
         self._recent: deque[tuple[float, Counter[str]]] = deque()
         self._recent_count = 0
+        # Read by each tick without the lock: `count_recent` looks closer.
+        self.has_refused: bool = False
         self._known: dict[tuple[Key, Account], float] = {}
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -356,6 +358,7 @@ class Budget:
         """Forget all refusals."""
         with self._lock:
             self.refused = self._recent_count = 0
+            self.has_refused = False
             self._recent.clear()
             self._known.clear()
 
@@ -366,9 +369,10 @@ class Budget:
             return sum((names for _, names in self._recent), Counter())
 
     def count_recent(self) -> int:
-        """Return the number of refusals of the last hour. Each tick asks for it."""
+        """Return the number of refusals of the last hour. Each tick asks for it while there are any."""
         with self._lock:
             self._forget()
+            self.has_refused = self._recent_count > 0
             return self._recent_count
 
     def describe(self, account: Account) -> str:
@@ -387,6 +391,7 @@ class Budget:
             del self._known[next(iter(self._known))]
         self.refused += 1
         self._recent_count += 1
+        self.has_refused = True
         if not self._recent or now - self._recent[-1][0] >= STEP_SECONDS:
             self._recent.append((now, Counter()))
         names = self._recent[-1][1]
@@ -417,8 +422,11 @@ class Budgets:
 
     def left_out(self) -> dict[str, int]:
         """Return the number of refusals of the last hour by kind. Model servers are listed by what is so now."""
-        counts = {name: one.count_recent() for name, one in self.by_kind.items() if name != "engines"}
-        return {name: count for name, count in counts.items() if count}
+        found: dict[str, int] = {}
+        for name, one in self.by_kind.items():
+            if one.has_refused and name != "engines" and (count := one.count_recent()):
+                found[name] = count
+        return found
 
     def use(self, limits: Mapping[str, int]) -> None:
         """Use these limits from now on. What is held stays."""

@@ -140,9 +140,9 @@ def evaluate_rules(snapshot: Snapshot, events: Sequence[Event], rules: AlertRule
 
 def is_urgent(verdict: Pressure) -> bool:
     full = verdict.seconds_to_full
-    return any(reason.signal in URGENT for reason in verdict.reasons) or (
-        not isinstance(full, Absent) and full < URGENT_SECONDS
-    )
+    if not isinstance(full, Absent) and full < URGENT_SECONDS:
+        return True
+    return bool(verdict.reasons) and any(reason.signal in URGENT for reason in verdict.reasons)
 
 
 def evaluate_level(level: Level) -> Evaluate:

@@ -83,7 +83,7 @@ def step(
     unix: float,
     rules: AlertRules,
     new_id: Callable[[], str],
-    silences: Iterable[Silence] = (),
+    silences: Collection[Silence] = (),
     collectors: Mapping[str, CollectorState] = NO_COLLECTORS,
 ) -> tuple[Mapping[Key, AlertState], tuple[Notification, ...]]:
     """Return the next state of all alerts and the notifications to send.
@@ -94,12 +94,12 @@ def step(
     """
     after, notifications = {key: state for key, state in states.items() if key[0] in rules.events}, []
     present = {(condition.rule, condition.target): condition for condition in conditions}
-    inferred = infer_conditions(after, present, now, collectors)
+    inferred = infer_conditions(after, present, now, collectors) if after else {}
     for key, condition in (*present.items(), *inferred.items()):
         watch = states.get(key)
         if is_calm(watch, condition):
             continue
-        silenced = is_silenced(silences, *key)
+        silenced = bool(silences) and is_silenced(silences, *key)
         moved = watch or AlertState()
         if condition.fact:
             state, transition = advance_fact(moved, condition, now, unix, rules, silenced)

@@ -134,7 +134,7 @@ class LastWords:
 
     def take_waiting(self, until: float) -> list[Pending]:
         """Remove and return those that wait since then or longer."""
-        return self._take(self._waiting, until)
+        return self._take(self._waiting, until) if self._waiting else []
 
     def explained(self, since: float) -> list[Death]:
         """Return the deaths that were explained since that time, and forget those before."""

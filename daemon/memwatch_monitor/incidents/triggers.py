@@ -73,8 +73,10 @@ def find_gap(before: Frame | None, monotonic: float, now: Observation) -> float:
         return 0.0
     snapshot = now.snapshot
     gap = snapshot.monotonic - monotonic
+    if gap < max(GAP_SECONDS, GAP_INTERVALS * snapshot.interval_seconds):
+        return 0.0
     short = any(one.level >= Level.HIGH for one in (*before.pressure, *snapshot.pressure))
-    return gap if short and gap >= max(GAP_SECONDS, GAP_INTERVALS * snapshot.interval_seconds) else 0.0
+    return gap if short else 0.0
 
 
 def find_lost_devices(before: tuple[Device, ...], now: Snapshot) -> Iterator[Trigger]:

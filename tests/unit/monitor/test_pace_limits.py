@@ -88,7 +88,7 @@ def test_movement_without_a_forecast_waits_for_a_quarter_of_a_second(now: float,
 
 @pytest.mark.parametrize(("lost", "is_still"), [(FORECAST_RATIO * SIZE - 2, True), (FORECAST_RATIO * SIZE, False)])
 def test_fall_that_may_be_forecast_needs_a_tick_at_once(lost: float, is_still: bool) -> None:
-    """From the highest reading of the last 20 s on, in two steps: the second one alone is no more than a movement."""
+    """From the highest reading of the last 20 s on, in two steps: the second one alone is only a movement."""
     pacing, step = pacing_at(), 2 * MOVE
     pacing.on_pressure([verdict(LEFT - round(lost) + step)], 10.0, 1.0)
     pacing.on_tick(10.0, 0.001)

@@ -34,11 +34,11 @@ WARM_TICKS, TICKS = 120, 60
 TOLERANCE = 0.1
 # Calls of a tick at rest, of those collectors that are read within it, and of one exposition.
 CALLS = {
-    "workstation": (417, 605),
-    "gb10": (425, 607),
-    "mi210": (869, 661),
-    "jetson-agx-orin-jp6": (535, 629),
-    "numa-server-2tib": (500, 605),
+    "workstation": (367, 658),
+    "gb10": (382, 653),
+    "mi210": (792, 707),
+    "jetson-agx-orin-jp6": (502, 679),
+    "numa-server-2tib": (454, 651),
 }
 
 

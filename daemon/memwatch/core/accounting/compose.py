@@ -49,6 +49,8 @@ VENDORS = (
     Vendor("8086", "drm", ("drm",)),
     Vendor("106b", "apple", ("apple",)),
 )
+readings_of: attrgetter[tuple[Any, ...]] = attrgetter(*chain.from_iterable(one.readings for one in VENDORS))
+NOT_READ = readings_of(Findings())
 
 
 @cache
@@ -78,7 +80,8 @@ class Composer:
             self._findings = ()  # merge the same fields again next time
             raise
         sums = dict(self._sums)
-        sums["pools"] = tuple([with_zram(pool, sums.get("zram")) for pool in sums.get("pools", ())])
+        if "zram" in sums:
+            sums["pools"] = tuple([with_zram(pool, sums["zram"]) for pool in sums.get("pools", ())])
         sums["nodes"] = self._merge_nodes(sums.get("nodes", ()))
         if "tegra" in sums:
             from memwatch.core.accounting.tegra import with_board_names
@@ -128,11 +131,14 @@ def filled_fields(found: Findings) -> Mapping[str, Any]:
 def relate(whole: Findings) -> Findings:
     """Combine the merged findings with each other."""
     whole = with_both_scopes(whole)
-    device_memories, npus = build_device_memories(whole), build_npus(whole)
+    is_read = readings_of(whole) != NOT_READ
+    device_memories = build_device_memories(whole) if is_read else []
+    npus = () if whole.drm is None else build_npus(whole)
     whole = with_device_memories(whole, device_memories, npus)
-    whole = with_holders(whole, device_memories, npus)
+    if device_memories or npus or whole.processes:
+        whole = with_holders(whole, device_memories, npus)
     whole = with_limits_and_engines(whole)
-    devices = with_sensors(whole.devices, whole)
+    devices = with_sensors(whole.devices, whole) if whole.devices else ()
     devices = with_logged(devices, whole.kernel_log) if whole.kernel_log else devices
     pools, shares = whole.pools, whole.shares
     if shares or len(pools) > 1:
@@ -175,8 +181,6 @@ def build_device_memories(found: Findings) -> list[DeviceMemory]:
 
 
 def build_npus(found: Findings) -> Sequence[NpuMemory]:
-    if found.drm is None:
-        return ()
     from memwatch.core.accounting.drm import build_npus as build
 
     return build(found)

@@ -18,6 +18,7 @@ from memwatch.core.linux.meminfo import (
     FILE_PAGES,
     GPU_POOL,
     KERNEL,
+    ZEROS,
     Checked,
     Meminfo,
     check,
@@ -226,7 +227,7 @@ def _contents(
 
 def _kernel(kib: Mapping[str, int]) -> int:
     """Sum the kernel's own structures, zswap's compressed pages included."""
-    return sum([kib.get(key, 0) for key in KERNEL]) << 10
+    return sum(map(kib.get, KERNEL, ZEROS)) << 10
 
 
 def _kept_back(kib: Mapping[str, int], available: int) -> int:

@@ -9,6 +9,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import repeat
 from typing import NamedTuple
 
 from memwatch.core.linux.files import ParseError
@@ -30,6 +31,8 @@ COUNTED = ("Cached", "Buffers", "SwapCached", "AnonPages", "Shmem")
 # Parts that never overlap. Old lxcfs prints the slab and the lists of the host beside a container's other lines.
 DISJOINT = ("MemFree", "Cached", "Buffers")
 SLAB = ("SReclaimable", "KReclaimable")
+# The values of lines that are not there, for sums of some lines.
+ZEROS = repeat(0)
 # Lines that are no part of the machine's memory, or are no size.
 BESIDE = frozenset(
     {
@@ -110,13 +113,13 @@ def _refuted(kib: Mapping[str, int]) -> Iterator[tuple[str, str]]:
 
 def _find_foreign_lines(kib: Mapping[str, int]) -> dict[str, str]:
     """Return lines of the host in a container: slab and lists that free memory leaves no room for (lxcfs#120)."""
-    size, slab = kib.get("MemTotal", 0), max(kib.get(key, 0) for key in SLAB)
+    size, slab = kib.get("MemTotal", 0), max(map(kib.get, SLAB, ZEROS))
     most = size + max(MIN_EXCESS_KIB, int(MIN_EXCESS_RATIO * size))
     found: dict[str, str] = {}
-    if size and slab and sum([kib.get(key, 0) for key in DISJOINT]) + slab > most:
+    if size and slab and sum(map(kib.get, DISJOINT, ZEROS)) + slab > most:
         sentence = f"reclaimable slab {slab} kB, free memory and the page cache exceed MemTotal {size} kB"
         found |= {key: sentence for key in SLAB if key in kib}
-    if size and _is_free_only(kib) and kib["MemFree"] + sum([kib.get(key, 0) for key in FILE_PAGES]) > most:
+    if size and _is_free_only(kib) and kib["MemFree"] + sum(map(kib.get, FILE_PAGES, ZEROS)) > most:
         sentence = f"file pages on the kernel's lists and free memory exceed MemTotal {size} kB"
         found |= {key: sentence for key in FILE_PAGES if key in kib}
     return found
@@ -140,7 +143,7 @@ def _is_less_than_parts(kib: Mapping[str, int]) -> bool:
     available = kib.get("MemAvailable")
     if available is None:
         return False
-    caches = sum([kib.get(key, 0) for key in (*FILE_PAGES, "SReclaimable")])
+    caches = kib.get("SReclaimable", 0) + sum(map(kib.get, FILE_PAGES, ZEROS))
     return kib.get("MemFree", 0) + caches // 2 - available > MAX_RESERVE_RATIO * kib.get("MemTotal", 0)
 
 
@@ -159,7 +162,7 @@ def _find_cache_left_out(kib: Mapping[str, int]) -> int:
 def _is_without_slab(kib: Mapping[str, int]) -> bool:
     """Check for exactly free memory and file pages, as lxcfs prints for a container (lxcfs#670)."""
     try:
-        parts = sum([kib[key] for key in ("MemFree", *FILE_PAGES)])
+        parts = kib["MemFree"] + sum(map(kib.__getitem__, FILE_PAGES))
         return kib["MemAvailable"] == parts and kib["SReclaimable"] > 0
     except KeyError:
         return False
@@ -172,9 +175,9 @@ def _file_pages_excess(kib: Mapping[str, int]) -> int:
     that a program gave back with MADV_FREE are on the lists of file pages as well: they are no excess.
     """
     try:
-        cached, buffers, swap_cached, anonymous, shared = [kib[key] for key in COUNTED]
-        files = sum([kib[key] for key in FILE_PAGES])
-        given_back = anonymous + shared + swap_cached - sum([kib[key] for key in ANONYMOUS])
+        cached, buffers, swap_cached, anonymous, shared = map(kib.__getitem__, COUNTED)
+        files = sum(map(kib.__getitem__, FILE_PAGES))
+        given_back = anonymous + shared + swap_cached - sum(map(kib.__getitem__, ANONYMOUS))
     except KeyError:  # kernels before 2.6.28, and imitations of /proc
         return 0
     excess = files - max(0, cached + buffers - shared) - max(0, given_back)

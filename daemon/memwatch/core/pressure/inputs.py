@@ -103,16 +103,16 @@ def collect_inputs(
         cgroup_pressure=findings.cgroup_pressure,
         swap=Absent.NOT_AVAILABLE if findings.swap is None else findings.swap,
         kernel=findings.kernel or Kernel(),
-        fragmented_nodes=fragmented_nodes(findings.nodes, findings.devices),
-        driver_errors=driver_errors(findings),
+        fragmented_nodes=fragmented_nodes(findings.nodes, findings.devices) if findings.devices else (),
+        driver_errors=driver_errors(findings) if findings.devices or findings.kernel_log else (),
         kills=kills,
         node_pools=find_node_pools(findings.pools, findings.nodes) if kills.named else {},
         cgroup_oom_kills_total=findings.cgroup_oom_kills_total,
         resumed=resumed,
         free_bytes=Absent.NOT_AVAILABLE if ram is None else ram.free_bytes,
-        device_bytes=Absent.NOT_AVAILABLE if ram is None else sum_device_bytes(findings.shares, ram.id),
-        evicted_seconds=sum_evicted(findings),
-        failed_allocations=sum([claim.ooms for claim in claims if isinstance(claim.ooms, int)]),
+        device_bytes=sum_device_bytes(findings.shares, ram.id) if ram and findings.shares else Absent.NOT_AVAILABLE,
+        evicted_seconds=sum_evicted(findings) if findings.amdgpu else Absent.NOT_AVAILABLE,
+        failed_allocations=sum([claim.ooms for claim in claims if isinstance(claim.ooms, int)]) if claims else 0,
     )
 
 
@@ -155,7 +155,9 @@ def build_targets(
     pools: Sequence[Pool], shares: Sequence[Share], devices: Sequence[Device], rules: PressureRules
 ) -> tuple[Target, ...]:
     """Return everything with a known limit: pools, limited shares, and shares with a configured budget."""
-    found = [*_pool_targets(pools, shares, devices), *_share_targets(shares)]
+    found = [*_pool_targets(pools, shares, devices), *(_share_targets(shares) if shares else ())]
+    if not rules.by_target:
+        return tuple(found)
     return tuple(_with_limit(target, rules.target_rules(target.id).limit_bytes) for target in found) + tuple(
         _budget_targets(shares, {target.id for target in found}, rules)
     )
@@ -166,7 +168,7 @@ def _pool_targets(pools: Sequence[Pool], shares: Sequence[Share], devices: Seque
         size, available = pool.size_bytes - pool.set_aside_bytes, pool.available_bytes
         if size <= 0 or not isinstance(available, int):
             continue
-        if not any(_is_minor(pool, device, pools, shares) for device in devices):
+        if not devices or not any(_is_minor(pool, device, pools, shares) for device in devices):
             yield Target(pool.id, pool.kind.value, size, available, pool.kind is PoolKind.SYSTEM_RAM)
 
 

@@ -7,6 +7,7 @@ is full by design.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
@@ -26,7 +27,7 @@ from memwatch.core.pressure.activity import (
     with_activity_point,
 )
 from memwatch.core.pressure.forecast import LASTS_RATIO, Forecast, Trend
-from memwatch.core.pressure.inputs import PressureInputs, Target
+from memwatch.core.pressure.inputs import DriverErrors, PressureInputs, Target
 from memwatch.core.pressure.rules import FILLED_ON_PURPOSE, PressureRules
 from memwatch.core.pressure.signals import (
     PSI_WINDOW_SECONDS,
@@ -189,6 +190,8 @@ class JudgeState(Struct, frozen=True):
 
 
 INITIAL_STATE = TargetState()
+# The two parts of a selected reason.
+LEVEL, REASON = itemgetter(0), itemgetter(1)
 
 
 def judge(
@@ -196,13 +199,17 @@ def judge(
 ) -> tuple[tuple[Pressure, ...], JudgeState]:
     """Return the pressure of every target and the next state. A target without data keeps its state."""
     psi_points = with_psi_point(() if inputs.resumed else state.psi_points, inputs.at, inputs.psi)
-    errors = count_errors(inputs, state.driver_errors)
+    errors = state.driver_errors if inputs.driver_errors is None else count_errors(inputs.driver_errors)
     activity_points, activity = update_activity(inputs, state, errors or {})
-    new_errors = {} if state.driver_errors is None else count_new_errors(state.driver_errors, errors or {})
+    new_errors = (
+        count_new_errors(state.driver_errors, errors or {}) if state.driver_errors is not None and errors else {}
+    )
     changes = TickChanges(
         compute_stall_ratios(psi_points, inputs.psi),
         count_rise(state.cgroup_oom_kills_total, inputs.cgroup_oom_kills_total),
-        tuple(one for one in inputs.driver_errors or () if (one.device, one.kind) in new_errors),
+        tuple([one for one in inputs.driver_errors or () if (one.device, one.kind) in new_errors])
+        if new_errors
+        else (),
         activity,
     )
     after, verdicts = dict(state.targets), []
@@ -216,11 +223,9 @@ def judge(
     )
 
 
-def count_errors(inputs: PressureInputs, before: Mapping[ErrorKey, int] | None) -> Mapping[ErrorKey, int] | None:
-    """Return the errors of drivers so far. Without a reading they are as before."""
-    if inputs.driver_errors is None:
-        return before
-    return {(one.device, one.kind): one.count for one in inputs.driver_errors}
+def count_errors(errors: Sequence[DriverErrors]) -> Mapping[ErrorKey, int]:
+    """Return the errors of drivers so far."""
+    return {(one.device, one.kind): one.count for one in errors} if errors else {}
 
 
 def update_target(target_state: TargetState, inputs: PressureInputs, target: Target) -> TargetState:
@@ -252,24 +257,27 @@ def judge_target(
         signals.append(Signal("ttf", Level.CRITICAL, full_in(forecast.seconds)))
         stated = forecast.seconds
     held = hold(target_state.held_signals, signals, inputs.at, rules.clear_after_seconds)
+    thresholds = rules.thresholds_for(target.id)
     used = use_reason(level_state, ratio, inputs.at, target, rules, resident_bytes)
     if used and target.is_ram:
         used = with_locked(used, inputs.kernel.mlocked_bytes, target)
-    reasons = select_reasons(held, inputs.at)
-    level = max([level_state.level, *(level for level, _ in reasons)])
+    reasons = select_reasons(held, inputs.at) if held else []
+    level = max([level_state.level, *map(LEVEL, reasons)])
     verdict = Pressure(
         target=target.id,
         level=level,
-        base_level=base_level(ratio, rules.thresholds_for(target.id)),
+        base_level=base_level(ratio, thresholds),
         ratio=ratio,
-        reasons=(*([used] if used else []), *(reason for _, reason in reasons)),
+        reasons=(*([used] if used else []), *map(REASON, reasons)),
         seconds_to_full=Absent.NOT_AVAILABLE if stated is None else stated,
         kind=target.kind,
         size_bytes=target.size_bytes,
         available_bytes=target.available_bytes,
         resident_bytes=resident_bytes,
-        thresholds=rules.thresholds_for(target.id),
-        clears_in_seconds=clears_in(level, level_state, held.values(), inputs.at, rules),
+        thresholds=thresholds,
+        clears_in_seconds=Absent.NOT_AVAILABLE
+        if level is Level.LOW
+        else clears_in(level, level_state, held.values(), inputs.at, rules),
     )
     return TargetState(level_state, target_state.trend, held, ends_soon, resident), verdict
 
@@ -306,8 +314,6 @@ def hold(
 
 def select_reasons(held: Mapping[str, HeldSignal], now: float) -> list[tuple[Level, Reason]]:
     """Return the highest level of each signal and its reason, most severe first. Past signals show their age."""
-    if not held:
-        return []
     by_name: dict[str, HeldSignal] = {}
     for one in sorted(held.values(), key=lambda one: one.signal.level):
         by_name[one.signal.name] = one
@@ -331,7 +337,7 @@ def clears_in(
     causes = [one for one in held if one.signal.level >= level]
     since = level_state.calm_since.get(level)
     is_of_use = level_state.level >= level
-    if level is Level.LOW or any(one.at >= now for one in causes) or (is_of_use and since is None):
+    if any(one.at >= now for one in causes) or (is_of_use and since is None):
         return Absent.NOT_AVAILABLE
     of_use = [since + rules.clear_after_seconds] if is_of_use and since is not None else []
     return max(0.0, max([*of_use, *(one.until for one in causes)]) - now)

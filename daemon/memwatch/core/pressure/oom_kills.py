@@ -151,7 +151,11 @@ def count_new_kills(
 
     `used_ratio`: fraction of System RAM that is judged as used. `own_total`: kills at the limit of the own cgroup.
     """
-    counted, risen = _read_count(kernel), 0
+    counted, risen = Absent.NOT_AVAILABLE if kernel is None else kernel.oom_kills_total, 0
+    shortage = before.shortage.with_reading(now, used_ratio, kernel)
+    if counted == before.counted and _is_quiet(before, log, scan, own_total):
+        is_whole = scan is None or scan.is_whole
+        return replace(before, shortage=shortage), NO_KILLS if is_whole else NewKills(is_whole=False)
     if not isinstance(counted, Absent) and not isinstance(before.counted, Absent):
         risen = max(0, counted - before.counted)
     kills = log.kills if log else ()
@@ -160,7 +164,6 @@ def count_new_kills(
     named = tuple(kill for kill in kills if known is not None and kill.number > known)
     before = with_scan(before, scan, sum([kill.scope == "cgroup" for kill in named]), now)
     owed = before.owed + risen - len(named)
-    shortage = before.shortage.with_reading(now, used_ratio, kernel)
     was_short = (before.owed_while_short and before.owed > 0) or ((risen > 0 or bool(named)) and shortage.was_short)
     since = before.since if before.owed else now
     own, named_of_own = claim_own_kills(
@@ -178,6 +181,14 @@ def count_new_kills(
         after = replace(after, own=replace(own, left=own.left - mine))
     after = replace(after, owed=0, since=0.0, owed_while_short=False, unclaimed=unclaimed)
     return after, replace(new, unnamed=max(0, owed), of_cgroups=of_cgroups)
+
+
+def _is_quiet(before: OomKillCount, log: KernelLog | None, scan: CgroupKills | None, own_total: int | None) -> bool:
+    """Check that nothing waits, and that neither the log nor a cgroup has a new kill, as on nearly all ticks."""
+    latest = before.number if log is None else log.kills[-1].number if log.kills else 0
+    is_claimed = not (before.owed or before.unclaimed or before.logged or before.own.left)
+    is_known = latest == before.number and (scan is None or scan.number == before.scanned)
+    return is_claimed and is_known and own_total == before.own.total
 
 
 def _is_scanned(scan: CgroupKills, counted: int | Absent) -> bool:
@@ -224,10 +235,6 @@ def claim(kills: Sequence[CgroupKill], wanted: int) -> tuple[tuple[CgroupKill, .
         if count < kill.count:
             rest.append(replace(kill, count=kill.count - count))
     return tuple(taken), wanted, tuple(rest)
-
-
-def _read_count(kernel: Kernel | None) -> int | Absent:
-    return Absent.NOT_AVAILABLE if kernel is None else kernel.oom_kills_total
 
 
 def claim_own_kills(

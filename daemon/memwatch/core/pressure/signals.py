@@ -81,22 +81,30 @@ def find_signals(
     target: Target, seconds_to_full: float | None, inputs: PressureInputs, changes: TickChanges
 ) -> Iterator[Signal]:
     """Yield this target's signals now, except a critical time to full, which needs two ticks (see judge)."""
-    yield from _trend(seconds_to_full)
+    activity, stalled = changes.activity, changes.stalled
+    if seconds_to_full is not None and seconds_to_full < TTF_MEDIUM_SECONDS:
+        # Memory that fills up is medium: a model being loaded looks the same until it stops.
+        yield Signal("ttf", Level.MEDIUM, full_in(seconds_to_full))
     if target.is_host:
         yield from _floor(target)
     if target.is_ram:
-        yield from _swap(target, inputs, changes.activity)
-        yield from _psi_signals(target, changes, inputs.cgroup_pressure)
-        yield from _livelock(changes)
+        yield from _swap(target, inputs, activity)
+        if stalled is not None and (stalled.some or stalled.full):
+            yield from _psi_signals(target, stalled, changes, inputs.cgroup_pressure)
+            yield from _livelock(stalled, activity)
         if isinstance(inputs.psi, Absent):
-            yield from _vain_reclaim(changes.activity)
-        yield from _evicted(changes.activity)
-        yield from _fragmentation(target, inputs, changes)
-    yield from _kills(target, inputs)
+            yield from _vain_reclaim(activity)
+        if activity.evicted_ratio >= EVICTED_HIGH:
+            yield _evicted(activity)
+        if inputs.fragmented_nodes:
+            yield from _fragmentation(target, inputs, changes)
+    if inputs.kills.named or inputs.kills.unnamed:
+        yield from _kills(target, inputs)
     if target.kind == "cgroup" and changes.cgroup_oom_kills > 0:
         text = "OOM killer: killed a process at this limit"
         yield Signal("oom_kill", Level.CRITICAL, text, EVENT_HOLD_SECONDS)
-    yield from _driver(target, inputs, changes)
+    if inputs.driver_errors:
+        yield from _driver(target, inputs, inputs.driver_errors, changes)
 
 
 def _floor(target: Target) -> Iterator[Signal]:
@@ -107,10 +115,9 @@ def _floor(target: Target) -> Iterator[Signal]:
             return
 
 
-def _psi_signals(target: Target, changes: TickChanges, throttled: CgroupPressure | None) -> Iterator[Signal]:
-    stalled = changes.stalled
-    if stalled is None:
-        return
+def _psi_signals(
+    target: Target, stalled: StallRatios, changes: TickChanges, throttled: CgroupPressure | None
+) -> Iterator[Signal]:
     some, full, used = stalled.some, stalled.full, target.used_ratio
     is_of_machine = used >= SHORT_USED or changes.activity.is_reclaiming
     stall = f"some tasks stalled on memory for {some * 100:.0f}% of the last {PSI_WINDOW_SECONDS:.0f} s"
@@ -139,13 +146,12 @@ def _explain(used: float, changes: TickChanges, throttled: CgroupPressure | None
     return ""
 
 
-def _livelock(changes: TickChanges) -> Iterator[Signal]:
+def _livelock(stalled: StallRatios, activity: Activity) -> Iterator[Signal]:
     """Tasks spend their time freeing and reading again the same pages, whatever MemAvailable says.
 
     A cgroup at its own limit does not count as direct reclaim of the machine, so it is not mistaken for this.
     """
-    activity, stalled = changes.activity, changes.stalled
-    if stalled is None or stalled.full < FULL_CRITICAL or activity.allocstalls < LIVELOCK_ALLOCSTALLS:
+    if stalled.full < FULL_CRITICAL or activity.allocstalls < LIVELOCK_ALLOCSTALLS:
         return
     if activity.refaults >= LIVELOCK_REFAULTS:
         text = (
@@ -167,23 +173,12 @@ def _vain_reclaim(activity: Activity) -> Iterator[Signal]:
     yield Signal("livelock", Level.HIGH, text)
 
 
-def _evicted(activity: Activity) -> Iterator[Signal]:
+def _evicted(activity: Activity) -> Signal:
     """amdgpu evicts the queues of compute programs while System RAM is short: a stall that PSI does not contain."""
-    if activity.evicted_ratio < EVICTED_HIGH:
-        return
     is_short = activity.allocstalls >= MIN_ALLOCSTALLS
     level = Level.CRITICAL if is_short else Level.HIGH
     text = f"GPU queues were evicted for {min(1.0, activity.evicted_ratio) * 100:.0f}% of the last 10 s"
-    yield Signal("evicted", level, text + (", while allocations had to free memory" if is_short else ""))
-
-
-def _trend(seconds: float | None) -> Iterator[Signal]:
-    """Memory that fills up is medium: a model being loaded looks the same until it stops.
-
-    The critical level needs two consecutive ticks, so `judge` adds it.
-    """
-    if seconds is not None and seconds < TTF_MEDIUM_SECONDS:
-        yield Signal("ttf", Level.MEDIUM, full_in(seconds))
+    return Signal("evicted", level, text + (", while allocations had to free memory" if is_short else ""))
 
 
 def full_in(seconds: float) -> str:
@@ -221,7 +216,7 @@ def _fragmentation(target: Target, inputs: PressureInputs, changes: TickChanges)
     activity, stalled = changes.activity, changes.stalled
     grows = activity.device_growth_bytes >= MIN_DEVICE_GROWTH * target.size_bytes
     fails = activity.compact_fails >= MIN_COMPACT_FAILS and activity.compact_stalls > 0
-    if inputs.fragmented_nodes and grows and fails and (stalled is None or stalled.some >= MIN_COMPACT_SOME):
+    if grows and fails and (stalled is None or stalled.some >= MIN_COMPACT_SOME):
         where = ", ".join(map(str, inputs.fragmented_nodes))
         text = (
             f"no free 4 MiB block on NUMA node {where}, and {activity.compact_fails:.0f} compactions per second "
@@ -230,7 +225,9 @@ def _fragmentation(target: Target, inputs: PressureInputs, changes: TickChanges)
         yield Signal("fragmentation", Level.HIGH, text)
 
 
-def _driver(target: Target, inputs: PressureInputs, changes: TickChanges) -> Iterator[Signal]:
+def _driver(
+    target: Target, inputs: PressureInputs, errors: Iterable[DriverErrors], changes: TickChanges
+) -> Iterator[Signal]:
     """An error of a driver is medium. An allocation that failed is high together with a sign of shortage."""
     mine = [one for one in changes.driver_errors if target.id in one.places]
     if mine:
@@ -238,7 +235,7 @@ def _driver(target: Target, inputs: PressureInputs, changes: TickChanges) -> Ite
     recent = changes.activity.errors
     failed = [
         one
-        for one in inputs.driver_errors or ()
+        for one in errors
         if target.id in one.places and one.kind in FAILED_ALLOCATIONS and (one.device, one.kind) in recent
     ]
     why = (
