@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from memwatch.core.kernel_log import KernelLog, OomKill
 from memwatch.core.linux.cgroup_kills import CgroupKill, CgroupKills
 from memwatch.core.model import Absent
+from memwatch.core.pressure import oom_kills
 from memwatch.core.pressure.oom_kills import (
     GRACE_SECONDS,
     NewKills,
@@ -304,3 +305,30 @@ def test_each_counted_kill_has_one_scope(steps: list[tuple[int, int, bool]]) -> 
 
     assert sum(cgroup + unknown for cgroup, unknown, _ in found) == counted
     assert sum(cgroup for cgroup, _, _ in found) <= sum(one.count for one in kills)
+
+
+TICK_OF_KILLS = st.tuples(
+    st.integers(0, 1), st.integers(0, 1), st.booleans(), st.integers(0, 1), st.none() | st.integers(0, 1)
+)
+
+
+@given(st.lists(TICK_OF_KILLS, min_size=3, max_size=30), st.sampled_from([0.1, 1.0]))
+def test_tick_without_kills_is_the_same_as_one_that_looks_for_them(
+    steps: list[tuple[int, int, bool, int, int | None]], every: float
+) -> None:
+    """Nearly all ticks are quiet, and skip the rest of the work. States and kills are those of the whole work."""
+    whole = quiet = OomKillCount()
+    counted = logged = grouped = own = 0
+    for at, (kills, named, has_log, of_group, of_own) in enumerate(steps):
+        counted, logged, grouped = counted + kills, logged + named, grouped + of_group
+        own += of_own or 0
+        log = log_of(logged) if has_log else None
+        groups = tuple(CgroupKill(number, 1, "/job") for number in range(1, grouped + 1))
+        scan = CgroupKills(counted, grouped, groups[-16:])
+        given_now = Kernel(counted), log, at * every, 0.5, scan, None if of_own is None else own
+        quiet, found = count_new_kills(quiet, *given_now)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(oom_kills, "_is_quiet", lambda *_: False)
+            whole, expected = count_new_kills(whole, *given_now)
+
+        assert (quiet, found) == (whole, expected)
