@@ -61,6 +61,7 @@ class Candidate(Struct, frozen=True):
     user: Words = Absent.NOT_AVAILABLE
     unit: Words | None = Absent.NOT_AVAILABLE
     container: Words | None = Absent.NOT_AVAILABLE
+    container_name: str | None = None
     cgroup: Words = Absent.NOT_AVAILABLE
     slice: Words = Absent.NOT_AVAILABLE
     visible: bool = True
@@ -147,7 +148,7 @@ class Past(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """Do nothing, wait for a second reading, or act on one victim by these steps. `reason` is a sentence.
+    """Do nothing, wait for another reading, or act on one victim by these steps. `reason` is a clause.
 
     `refused`: processes that were looked at before the victim, largest cause first.
     """

@@ -96,7 +96,7 @@ def decide(state: State, limits: Limits, past: Past) -> tuple[Decision, Past]:
     """
     age = state.now - state.read_at
     if not 0 <= age <= MAX_READING_SECONDS:
-        return Decision("nothing", f"the last reading is {units.duration(abs(age))} old"), forget(past)
+        return Decision("wait", f"the last reading is {units.duration(abs(age))} old"), forget(past)
     pool, why_not = find_short_pool(state.pools)
     if pool is None:
         return Decision("nothing", why_not), Past()
@@ -237,7 +237,9 @@ def values(one: Candidate, match: Match) -> tuple[str | Absent | None, ...]:
     """Return the values of the property that a pattern is for."""
     if match.kind == "command":
         return (one.name, *one.commands)
-    return ({"unit": one.unit, "user": one.user, "container": one.container}[match.kind],)
+    if match.kind == "container":
+        return one.container, one.container_name
+    return (one.unit if match.kind == "unit" else one.user,)
 
 
 def plan_steps(forecast: float | None, victim: Candidate, limits: Limits) -> tuple[Step, ...]:

@@ -41,6 +41,7 @@ from memwatchd.settings.endpoints import (
     Otlp,
     parse_neighbours,
 )
+from memwatchd.settings.guardian import GuardianSection
 from memwatchd.settings.keys import (
     AT_START,
     MAX_VALUE_LENGTH,
@@ -471,6 +472,14 @@ class Sections(Section, frozen=True, kw_only=True):
         ),
     ] = Otlp()
     systemd: Annotated[Systemd, AT_START] = Systemd()
+    guardian: Annotated[
+        GuardianSection,
+        AT_START,
+        Doc(
+            "Of memwatchd-guardian.service, a separate program that is off by default: it ends a process before "
+            "the machine stops responding. It reads this section at its start; the daemon does not use it."
+        ),
+    ] = GuardianSection()
     log: Annotated[Log, ON_RELOAD] = Log()
     budgets: Annotated[
         Budgets,

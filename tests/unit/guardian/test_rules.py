@@ -283,7 +283,7 @@ def test_old_reading_is_no_evidence_and_is_forgotten() -> None:
     _, past = decide(seen, Limits(), Past())
     decision, past = decide(replace(seen, now=NOW + 1.1, read_at=NOW), Limits(), past)
 
-    assert (decision.kind, decision.reason) == ("nothing", "the last reading is 1.1 s old")
+    assert (decision.kind, decision.reason) == ("wait", "the last reading is 1.1 s old")
     assert past == Past()
 
 

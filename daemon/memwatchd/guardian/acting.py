@@ -1,0 +1,321 @@
+"""Steps of the guardian on one victim, the mildest first. After each it checks if the memory came back.
+
+The victim is held by a descriptor (pidfd), which stays that of this process: a number that is used again is never
+hit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from memwatch.core.engines.records import Engine
+from memwatch.core.http import GetError, authority, connect
+from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.process_files import STAT_BYTES, parse_stat, read_at
+from memwatch.core.model import Absent
+from memwatchd.guardian.exchange import NoAnswerError, exchange
+from memwatchd.guardian.machine import is_loopback
+from memwatchd.guardian.records import Candidate, Step
+
+# asm-generic/unistd.h: the number is the same on all processors that have it since Linux 5.15.
+SYS_PROCESS_MRELEASE = 448
+# A decision whose first step begins later than this is not carried out.
+MAX_LATE_SECONDS = 1.0
+LOOK_SECONDS = 0.05
+MAX_RECLAIM_BYTES = 4 << 30
+MAX_ANSWER_BYTES = 1 << 20
+
+
+class VictimGoneError(Exception):
+    """The chosen process has ended, or its number belongs to another one. The message is a clause."""
+
+
+class StepResult(Struct, frozen=True):
+    """One step of a record. `result` is a clause; `available_bytes` after it; `seconds`: how long it took."""
+
+    step: str
+    result: str
+    available_bytes: int
+    seconds: float
+
+
+class Victim:
+    """A descriptor of exactly one process. Opening raises VictimGoneError and OSError."""
+
+    def __init__(self, procfs: Path, pid: int, start_ticks: int) -> None:
+        self.pid = pid
+        try:
+            self.fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise VictimGoneError("it has ended") from None
+        try:
+            found = read_start_ticks(procfs, pid)
+            # The process of the descriptor lives after its number was read: the number was its own.
+            if found != start_ticks or self.has_ended(0):
+                raise VictimGoneError("it has ended, and its number belongs to another process")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def has_ended(self, seconds: float) -> bool:
+        """Wait for its end. A process whose parent has not asked for its exit code has ended."""
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN)
+        return bool(poll.poll(max(0.0, seconds) * 1000))
+
+    def send(self, number: signal.Signals) -> str:
+        """Send a signal and return the result as a clause."""
+        try:
+            signal.pidfd_send_signal(self.fd, number)
+        except ProcessLookupError:
+            return "it had ended"
+        except OSError as error:
+            return f"not sent: {describe_error(error)}"
+        return "sent"
+
+    def release(self) -> str:
+        """Have the kernel take the memory of a killed process at once (process_mrelease)."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.syscall(SYS_PROCESS_MRELEASE, self.fd, 0) == 0:
+            return "its memory was released"
+        code = ctypes.get_errno()
+        if code == errno.ESRCH:
+            return "it has ended"
+        return f"process_mrelease: {os.strerror(code).lower()}"
+
+
+def read_start_ticks(procfs: Path, pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None for kernel threads and ended processes."""
+    try:
+        folder = os.open(procfs / str(pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        stat = parse_stat(read_at(folder, "stat", STAT_BYTES) or b"")
+    except ParseError:
+        return None
+    finally:
+        os.close(folder)
+    return stat.start_ticks if stat else None
+
+
+class Means(Struct, frozen=True):
+    """Means of the steps. `hook`: program and arguments. `cgroups`: where cgroup v2 is mounted."""
+
+    hook: tuple[str, ...] = ()
+    cgroups: Path = Path("/sys/fs/cgroup")
+    engine: Engine | None = None
+
+
+def act(
+    victim: Victim,
+    candidate: Candidate,
+    steps: Sequence[Step],
+    means: Means,
+    look: Callable[[], tuple[int, bool]],
+    decided_at: float,
+) -> list[StepResult]:
+    """Take the steps until one helped. `look` returns the available bytes, and whether it is critical no longer.
+
+    A decision that is too old, as the guardian was stopped in between, is not carried out. `decided_at`: monotonic.
+    """
+    results = []
+    for step in steps:
+        began = time.monotonic()
+        if began - decided_at > MAX_LATE_SECONDS + sum(one.seconds for one in steps[: steps.index(step)]):
+            available, _ = look()
+            late = f"not taken: the decision is {began - decided_at:.1f} s old"
+            results.append(StepResult(step.name, late, available, 0.0))
+            break
+        result = take(step, victim, candidate, means)
+        available, has_helped = wait(step, began, victim, look)
+        if step.name in ("sigterm", "sigkill") and victim.has_ended(0):
+            result += "; it ended"
+        results.append(StepResult(step.name, result, available, round(time.monotonic() - began, 3)))
+        if has_helped or victim.has_ended(0):
+            break
+    return results
+
+
+def wait(step: Step, began: float, victim: Victim, look: Callable[[], tuple[int, bool]]) -> tuple[int, bool]:
+    """Wait until the step helped, the victim ended, or its time is over. Return the last look."""
+    while True:
+        found = look()
+        left = began + step.seconds - time.monotonic()
+        if found[1] or left <= 0:
+            return found
+        if victim.has_ended(min(left, LOOK_SECONDS)):
+            return look()
+
+
+def take(step: Step, victim: Victim, candidate: Candidate, means: Means) -> str:
+    """Take one step and return its result as a clause."""
+    if step.name == "hook":
+        return run_hook(means.hook, candidate, step.seconds)
+    if step.name == "engine":
+        return ask_engine(means.engine, step.seconds) if means.engine else "the model server is not known"
+    if step.name == "reclaim":
+        return reclaim(means.cgroups, candidate, step.seconds)
+    if step.name == "sigterm":
+        return victim.send(signal.SIGTERM)
+    sent = victim.send(signal.SIGKILL)
+    return f"{sent}; {victim.release()}" if sent == "sent" else sent
+
+
+def run_hook(hook: Sequence[str], candidate: Candidate, seconds: float) -> str:
+    """Run the operator's program, without a shell, and end it at the deadline. Return the result as a clause."""
+    facts = {
+        "MEMWATCH_PID": str(candidate.pid),
+        "MEMWATCH_NAME": candidate.name,
+        "MEMWATCH_UNIT": text_of(candidate.unit),
+        "MEMWATCH_USER": text_of(candidate.user),
+        "MEMWATCH_CONTAINER": text_of(candidate.container),
+        "MEMWATCH_BYTES": str(candidate.footprint_bytes),
+    }
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **facts}
+    try:
+        child = subprocess.Popen(  # noqa: S603  the program is the operator's setting
+            list(hook),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return f"not started: {describe_error(error)}"
+    try:
+        code = child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        # Its whole session: the program may have started others.
+        with suppress(OSError):
+            os.killpg(child.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(1.0)
+        return f"it did not end within {seconds:.1f} s and was killed"
+    return f"it ended with {code}"
+
+
+def text_of(value: str | Absent | None) -> str:
+    return value if isinstance(value, str) else ""
+
+
+class EngineRequest(Struct, frozen=True):
+    """A documented request by which a model server frees memory."""
+
+    method: str
+    path: str
+    body: bytes = b""
+
+
+def find_request(engine: Engine) -> EngineRequest | None:
+    """Return the request of this kind of server, None if it has none.
+
+    vLLM sleeps at level 2: level 1 would copy the weights to System RAM, which is the same memory. Sources:
+    docs.ollama.com/faq (keep_alive), docs.vllm.ai "Sleep Mode", docs.sglang.ai "release_memory_occupation",
+    tools/server/README.md of llama.cpp (slots), README.md of llama-swap (/unload).
+    """
+    if engine.kind == "ollama" and isinstance(engine.model, str):
+        body = msgspec.json.encode({"model": engine.model, "keep_alive": 0})
+        return EngineRequest("POST", "/api/generate", body)
+    if engine.kind == "vllm":
+        return EngineRequest("POST", "/sleep?level=2")
+    if engine.kind == "sglang":
+        return EngineRequest("POST", "/release_memory_occupation", b"{}")
+    if engine.kind == "llama.cpp":
+        return EngineRequest("POST", "/slots/0?action=erase")
+    if engine.kind == "openai" and engine.title == "llama-swap":
+        return EngineRequest("GET", "/unload")
+    return None
+
+
+def ask_engine(engine: Engine, seconds: float) -> str:
+    """Ask a model server to free memory, only where the daemon found it. Return the result as a clause."""
+    request = find_request(engine)
+    if request is None:
+        return f"{engine.title} has no request that frees memory"
+    if isinstance(engine.url, Absent):
+        return f"the address of {engine.title} is not known"
+    try:
+        parts = urlsplit(engine.url)
+        host, port = parts.hostname or "", parts.port or 80
+    except ValueError:
+        return f"{engine.url!r} is no address"
+    if parts.scheme != "http" or not is_loopback(host):
+        return f"not sent: {engine.url} is not a loopback address"
+    deadline = time.monotonic() + seconds
+    try:
+        with connect(host, port, deadline) as connected:
+            status, _ = exchange(
+                connected,
+                request.method,
+                parts.path.rstrip("/") + request.path,
+                authority(host, port),
+                deadline,
+                MAX_ANSWER_BYTES,
+                request.body,
+            )
+    except (GetError, NoAnswerError, OSError) as error:
+        return f"{request.method} {request.path}: {describe_error(error)}"
+    return f"{request.method} {request.path}: it answered {status}"
+
+
+def reclaim(cgroups: Path, candidate: Candidate, seconds: float) -> str:
+    """Have the kernel reclaim pages of the victim's own cgroup. Return the result as a clause.
+
+    The write blocks until the pages are reclaimed, so a thread does it, which is left alone at the deadline.
+    """
+    if isinstance(candidate.cgroup, Absent):
+        return "its cgroup is not known"
+    path = candidate.cgroup.strip("/")
+    if not path or path.endswith(".slice") or ".." in path.split("/"):
+        return "not tried: its cgroup has other processes as well"
+    file = cgroups / path / "memory.reclaim"
+    wanted = min(MAX_RECLAIM_BYTES, max(1 << 20, candidate.footprint_bytes))
+    results: list[str] = []
+    thread = threading.Thread(target=lambda: results.append(write_reclaim(file, wanted)), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else f"not done within {seconds:.1f} s"
+
+
+def write_reclaim(file: Path, wanted: int) -> str:
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError as error:
+        return f"not done: {describe_error(error)}"
+    try:
+        os.write(descriptor, b"%d" % wanted)
+    except OSError as error:
+        # The kernel reclaimed less than was asked for.
+        return "done in part" if error.errno == errno.EAGAIN else f"not done: {describe_error(error)}"
+    finally:
+        os.close(descriptor)
+    return "done"
+
+
+def describe_error(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error).lower()
+
+
+def would_take(steps: Sequence[Step], available: int) -> list[StepResult]:
+    """Return the steps of a dry run, none of which is taken."""
+    return [StepResult(step.name, "would be taken", available, 0.0) for step in steps]

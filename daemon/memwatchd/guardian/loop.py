@@ -1,0 +1,344 @@
+"""The loop of the guardian: read, decide, act, report. `python -m memwatchd.guardian FD` runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from math import inf
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+from msgspec import Struct
+
+from memwatch.core import units
+from memwatch.core.linux.files import ParseError
+from memwatch.core.printable import printable
+from memwatch.core.reading.self_usage import SelfUsageReader
+from memwatch.core.snapshot import UNKNOWN_BOOT, Level
+from memwatchd.guardian.acting import Means, StepResult, Victim, VictimGoneError, act, describe_error, would_take
+from memwatchd.guardian.config import Config, receive
+from memwatchd.guardian.journal import MAX_REFUSED, Journal, Record, describe_refused, describe_victim, now
+from memwatchd.guardian.machine import AskError, DaemonAnswer, Machine, adjust, ask_daemon, by_pid
+from memwatchd.guardian.own_reading import OwnReading, next_pause
+from memwatchd.guardian.records import Candidate, Decision, Past, PoolState, State
+from memwatchd.guardian.rules import decide, find_short_pool
+from memwatchd.sd_notify import Notifier
+
+# While memory is short, and while it is critical, the daemon is asked this often.
+ASK_EVERY_SECONDS, ASK_SOON_SECONDS = 1.0, 0.25
+# After a failure the daemon is not asked for this time.
+ASK_AGAIN_SECONDS = 1.0
+# A daemon whose figures are older than this is late: its figures of System RAM are not used.
+MAX_DAEMON_SECONDS = 1.0
+# Drivers give memory back a moment after the end of a process.
+SETTLE_SECONDS = 0.5
+# One shortage is over after this time without evidence. In each there is one record of the same kind.
+QUIET_SECONDS = 60.0
+STATUS_SECONDS = 5.0
+OOM_SCORE_ADJ = -900
+STATUS_NAME = "status.json"
+ERROR, WARNING, NOTICE, INFO = 3, 4, 5, 6
+
+
+class Status(Struct, frozen=True):
+    """State of the guardian, for `memwatch guardian status`. `daemon`: a clause about it."""
+
+    pid: int
+    started_unix: float
+    unix: float
+    dry_run: bool
+    memory_locked: bool
+    oom_score_adj: int | None
+    available_bytes: int
+    critical_bytes: int
+    size_bytes: int
+    decision: str
+    daemon: str
+    acted: int
+    would_have_acted: int
+
+
+class Log:
+    """Lines for the journal. A reader that does not read never stops the guardian: what does not fit is dropped."""
+
+    def __init__(self, fd: int = 2) -> None:
+        self._fd = fd
+        self._in_journal = "JOURNAL_STREAM" in os.environ
+        if self._in_journal:
+            os.set_blocking(fd, False)
+
+    def write(self, level: int, text: str) -> None:
+        line = f"{f'<{level}>' if self._in_journal else ''}{printable(text)}\n"
+        try:
+            os.write(self._fd, line.encode("utf-8", "replace"))
+        except OSError:
+            return
+
+
+class Guardian:
+    """The state of the loop. Opening raises OSError and ParseError."""
+
+    def __init__(self, config: Config, log: Log) -> None:
+        self._config = config
+        self._log = log
+        self._reading = OwnReading(config.proc)
+        self._machine = Machine(config.proc)
+        self._journal = Journal(Path(config.state_dir))
+        self._boot_id = read_boot_id(config.proc)
+        self._adjustment = config.adjustment
+        self._answer: DaemonAnswer | None = None
+        self._asked_at = self._failed_at = -inf
+        self._daemon_words = "not asked yet"
+        self._past = Past()
+        self._short_at = -inf
+        self._told: set[str] = set()
+        self._acted = self._would_have_acted = 0
+        self._started = now()
+        self._own_pids = frozenset({os.getpid(), os.getppid()})
+        self._status_at = -inf
+        self.is_stopping: bool = False
+        self.memory_locked: bool = False
+
+    def close(self) -> None:
+        self._reading.close()
+        self._machine.close()
+        self._journal.close()
+
+    def turn(self) -> float:
+        """Read once, decide, act. Return the seconds until the next turn. Raises OSError and ParseError."""
+        read_at = time.monotonic()
+        pool = self._reading.read(read_at, self._adjustment)
+        short, _ = find_short_pool((pool,))
+        if pool.level >= Level.HIGH:
+            self._ask(read_at, ASK_SOON_SECONDS if short else ASK_EVERY_SECONDS)
+        # The growth of processes is known only if they were read before it is needed.
+        candidates = self._candidates() if short else ()
+        own = self._own_pids | ({self._answer.pid} if self._answer and self._answer.pid else set())
+        state = State(time.monotonic(), read_at, (pool,), candidates, own)
+        decision, self._past = decide(state, self._config.limits, self._past)
+        if short:
+            self._short_at = read_at
+        elif read_at - self._short_at > QUIET_SECONDS:
+            self._told.clear()
+        if short and decision.kind != "wait":
+            self._carry_out(decision, pool, state.now)
+        self._write_status(pool, decision)
+        return next_pause(pool)
+
+    def _ask(self, at: float, every: float) -> None:
+        if at - self._asked_at < every or at - self._failed_at < ASK_AGAIN_SECONDS:
+            return
+        self._asked_at = at
+        try:
+            answer = ask_daemon(self._config.daemon, self._boot_id)
+        except AskError as error:
+            self._failed_at = time.monotonic()
+            self._daemon_words = f"no figures: {error}"
+            self._tell_once(WARNING, f"the daemon at {self._config.daemon} gives no figures: {error}")
+            return
+        if answer.age > MAX_DAEMON_SECONDS:
+            self._daemon_words = f"late by {units.duration(answer.age) if answer.age < inf else 'an unknown time'}"
+            self._tell_once(WARNING, f"the daemon is late: {self._daemon_words}")
+        else:
+            self._daemon_words = "in time"
+            self._adjustment = adjust(self._adjustment, answer.snapshot)
+        self._answer = answer
+        self._machine.candidates(answer, time.monotonic())
+
+    def _candidates(self) -> tuple[Candidate, ...]:
+        return self._machine.candidates(self._answer, time.monotonic()) if self._answer else ()
+
+    def _carry_out(self, decision: Decision, pool: PoolState, decided_at: float) -> None:
+        if decision.kind == "nothing" or decision.victim is None:
+            if "nothing" not in self._told:
+                self._told.add("nothing")
+                self._log.write(WARNING, f"nothing is done: {decision.reason}")
+                self._record(decision, pool, (), None)
+            return
+        if self._config.dry_run:
+            if "dry run" not in self._told:
+                self._told.add("dry run")
+                self._would_have_acted += 1
+                steps = would_take(decision.steps, pool.available_bytes)
+                names = ", ".join(step.name for step in decision.steps)
+                self._log.write(WARNING, f"dry run: {decision.reason}; would be taken: {names}")
+                self._record(decision, pool, tuple(steps), None)
+            return
+        self._act(decision, decision.victim, pool, decided_at)
+
+    def _act(self, decision: Decision, chosen: Candidate, pool: PoolState, decided_at: float) -> None:
+        """Take the steps on the victim, if it is still the same process."""
+        ticks = self._machine.start_ticks.get(chosen.key)
+        try:
+            if ticks is None:
+                raise VictimGoneError("it has ended")
+            victim = Victim(self._config.proc, chosen.pid, ticks)
+        except (VictimGoneError, OSError) as error:
+            self._log.write(NOTICE, f"nothing is done: {chosen.title}: {describe_error(error)}")
+            self._past = self._past.after_action(time.monotonic())
+            return
+        engine = by_pid(self._answer.snapshot.engines).get(chosen.pid) if self._answer else None
+        means = Means(self._config.hook, Path(self._config.sysfs) / "fs/cgroup", engine)
+        self._log.write(ERROR, f"{decision.reason}; steps: {', '.join(step.name for step in decision.steps)}")
+        try:
+            results = act(victim, chosen, decision.steps, means, self._look, decided_at)
+            has_ended = victim.has_ended(0)
+        finally:
+            victim.close()
+        after = self._reading.read(time.monotonic(), self._adjustment)
+        helped = after.level < Level.CRITICAL
+        was_killed = any(one.step == "sigkill" and one.result.startswith("sent") for one in results)
+        self._past = self._past.after_action(
+            time.monotonic() + SETTLE_SECONDS, chosen.key if was_killed and not has_ended else None
+        )
+        self._acted += 1
+        for one in results:
+            self._log.write(
+                NOTICE,
+                f"{one.step} on {chosen.title}: {one.result}; {units.size(one.available_bytes)} are available",
+            )
+        self._record(decision, pool, tuple(results), helped)
+
+    def _look(self) -> tuple[int, bool]:
+        pool = self._reading.read(time.monotonic(), self._adjustment)
+        return pool.available_bytes, pool.level < Level.CRITICAL
+
+    def _record(
+        self, decision: Decision, pool: PoolState, steps: tuple[StepResult, ...], helped: bool | None
+    ) -> None:
+        after = steps[-1].available_bytes if steps else pool.available_bytes
+        record = Record(
+            now(),
+            decision.kind,
+            decision.reason,
+            self._config.dry_run,
+            pool.available_bytes,
+            after,
+            pool.seconds_to_full,
+            describe_victim(decision.victim) if decision.victim else None,
+            steps,
+            describe_refused(decision),
+            max(0, len(decision.refused) - MAX_REFUSED),
+            helped,
+        )
+        try:
+            self._journal.append(record)
+        except OSError as error:
+            self._log.write(
+                ERROR, f"the journal in {self._config.state_dir} is not written: {describe_error(error)}"
+            )
+
+    def _tell_once(self, level: int, text: str) -> None:
+        """Log a line once in a shortage."""
+        if text not in self._told:
+            self._told.add(text)
+            self._log.write(level, text)
+
+    def _write_status(self, pool: PoolState, decision: Decision) -> None:
+        at = time.monotonic()
+        if at - self._status_at < STATUS_SECONDS:
+            return
+        self._status_at = at
+        status = Status(
+            os.getpid(),
+            self._started,
+            now(),
+            self._config.dry_run,
+            self.memory_locked,
+            read_own_score(),
+            pool.available_bytes,
+            pool.critical_bytes,
+            pool.size_bytes,
+            decision.reason,
+            self._daemon_words,
+            self._acted,
+            self._would_have_acted,
+        )
+        path = Path(self._config.run_dir) / STATUS_NAME
+        try:
+            path.with_suffix(".new").write_bytes(msgspec.json.encode(status))
+            path.with_suffix(".new").replace(path)
+        except OSError as error:
+            self._tell_once(WARNING, f"{path} is not written: {describe_error(error)}")
+
+
+def read_boot_id(procfs: Path) -> str:
+    try:
+        return (procfs / "sys/kernel/random/boot_id").read_text("ascii").strip()
+    except (OSError, ValueError):
+        return UNKNOWN_BOOT
+
+
+def read_own_score() -> int | None:
+    try:
+        return int(Path("/proc/self/oom_score_adj").read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def protect(log: Log) -> bool:
+    """Lock the memory of this process, and be among the last to be killed. Return True if it is locked."""
+    usage = SelfUsageReader()
+    why = usage.lock_memory()
+    usage.close()
+    if why:
+        log.write(WARNING, why)
+    if read_own_score() != OOM_SCORE_ADJ:
+        try:
+            Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ), "ascii")
+        except OSError as error:
+            log.write(
+                WARNING,
+                f"oom_score_adj stays {read_own_score()}, not {OOM_SCORE_ADJ}: {describe_error(error)}; the kernel "
+                "may end the guardian first",
+            )
+    SelfUsageReader.trim_memory()
+    return why is None
+
+
+def run(config: Config, log: Log | None = None) -> int:
+    """Run until SIGTERM or SIGINT. Return the exit code."""
+    log = log or Log()
+    try:
+        guardian = Guardian(config, log)
+    except (OSError, ParseError) as error:
+        name = getattr(error, "filename", None)
+        where = f"{name}: " if name else ""
+        log.write(ERROR, f"the guardian cannot start: {where}{describe_error(error)}")
+        return 1
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        guardian.is_stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    for warning in config.warnings:
+        log.write(WARNING, warning)
+    guardian.memory_locked = protect(log)
+    notifier = Notifier()
+    notifier.ready(1.0)
+    mode = "dry run: it ends no process" if config.dry_run else "it may end processes"
+    log.write(INFO, f"the guardian watches System RAM; {mode}")
+    failed = ""
+    while not guardian.is_stopping:
+        try:
+            pause = guardian.turn()
+            failed = ""
+        except (OSError, ParseError, MemoryError) as error:
+            pause = 1.0
+            if str(error) != failed:
+                failed = str(error)
+                log.write(ERROR, f"System RAM is not read: {describe_error(error)}")
+        notifier.alive("dry run" if config.dry_run else "watching")
+        if not guardian.is_stopping:
+            time.sleep(pause)
+    guardian.close()
+    return 0
+
+
+def main() -> int:
+    """Run with the settings in the descriptor that the command line names."""
+    return run(receive(int(sys.argv[1])))

@@ -1,0 +1,92 @@
+"""The guardian's own reading of System RAM, from files that are opened at the start, and its pace."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from memwatch.core.linux.files import KeptFile, ParseError
+from memwatch.core.linux.meminfo import Meminfo, gpu_pool_kib
+from memwatch.core.model import PoolKind
+from memwatch.core.pressure.forecast import Trend
+from memwatch.core.pressure.signals import FLOORS, FULL_CRITICAL, SWAP_LEFT
+from memwatch.core.snapshot import Level
+from memwatchd.guardian.records import PoolState
+
+# System RAM that the fastest known collapse fills in a second, as a fraction of its size: 80 % to full in 1.7 s.
+FILL_RATIO = 0.12
+# Between two readings, half of the time passes that such a collapse takes to the critical threshold.
+MIN_SECONDS, MAX_SECONDS = 0.05, 1.0
+RAM = "ram"
+
+
+class Adjustment(NamedTuple):
+    """Facts that only the daemon and its settings know. `critical_ratio`: used fraction above which it is critical.
+
+    `resident_bytes` do not count in it. `more_bytes` are available beside MemAvailable: the cache of ZFS.
+    """
+
+    critical_ratio: float = 0.95
+    resident_bytes: int = 0
+    more_bytes: int = 0
+
+
+class OwnReading:
+    """Reader of meminfo and PSI. Opening raises OSError."""
+
+    def __init__(self, procfs: Path) -> None:
+        self._file = KeptFile(procfs / "meminfo")
+        self._psi: KeptFile | None = None
+        with suppress(OSError):  # a kernel without PSI
+            self._psi = KeptFile(procfs / "pressure/memory", 512)
+        self._meminfo = Meminfo()
+        self._trend = Trend()
+
+    def read(self, now: float, adjustment: Adjustment) -> PoolState:
+        """Read System RAM at `now`, in monotonic seconds. Raises OSError and ParseError."""
+        kib = self._meminfo.parse(self._file.read())
+        if not {"MemTotal", "MemAvailable"} <= kib.keys():
+            raise ParseError("meminfo has no MemTotal or no MemAvailable, which Linux has since 3.14")
+        size = (kib["MemTotal"] - kib.get("Hugetlb", 0)) << 10
+        available = (kib["MemAvailable"] + gpu_pool_kib(kib, kib["MemAvailable"])) << 10
+        available += adjustment.more_bytes
+        self._trend = self._trend.with_point(now, available, size, is_fast=True)
+        forecast = self._trend.forecast(size)
+        by_use = round((1 - adjustment.critical_ratio) * max(0, size - adjustment.resident_bytes))
+        floor = min(next((least, round(part * size)) for level, least, part in FLOORS if level is Level.CRITICAL))
+        evidence = []
+        if available < by_use:
+            evidence.append("util")
+        if available < floor:
+            evidence.append("floor")
+        if evidence and self._stalls():
+            evidence.append("psi_full")
+        swap = kib.get("SwapTotal", 0)
+        if evidence and swap and kib.get("SwapFree", 0) < SWAP_LEFT * swap:
+            evidence.append("swap")
+        level = Level.CRITICAL if evidence else Level.HIGH if available < 4 * by_use else Level.LOW
+        seconds = None if forecast is None else forecast.seconds
+        critical = max(by_use, floor)
+        return PoolState(RAM, PoolKind.SYSTEM_RAM, size, available, critical, level, tuple(evidence), seconds)
+
+    def _stalls(self) -> bool:
+        """Return True if all tasks stalled on memory for a fifth of the last 10 s."""
+        if self._psi is None:
+            return False
+        try:
+            _, _, full = self._psi.read().partition(b"full avg10=")
+            return float(full.split(None, 1)[0]) / 100 >= FULL_CRITICAL
+        except (OSError, ValueError, IndexError):
+            return False
+
+    def close(self) -> None:
+        self._file.close()
+        if self._psi is not None:
+            self._psi.close()
+
+
+def next_pause(pool: PoolState) -> float:
+    """Return the seconds until the next reading: a second far from the limit, 50 ms at it."""
+    above = pool.available_bytes - pool.critical_bytes
+    return max(MIN_SECONDS, min(MAX_SECONDS, above / (FILL_RATIO * max(1, pool.size_bytes)) / 2))

@@ -1,0 +1,254 @@
+"""Command line of the guardian: `memwatchd-guardian`, and `memwatch guardian`, which runs it.
+
+It reads the settings and replaces itself by the process of the guardian, which does without the modules for that.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import NoReturn
+
+import click
+import msgspec
+from msgspec.structs import replace
+
+from memwatch.build_info import __version__, describe
+from memwatch.core import units
+from memwatch.core.linux.daemon_connection import SOCKET_FILE
+from memwatch.core.linux.files import ParseError
+from memwatch.core.model import Absent
+from memwatch.core.printable import printable, printable_lines
+from memwatch.core.snapshot import Level
+from memwatchd.guardian.config import Config, send
+from memwatchd.guardian.journal import Record, read_journal
+from memwatchd.guardian.loop import STATUS_NAME, Status, read_boot_id
+from memwatchd.guardian.machine import AskError, DaemonAnswer, Machine, adjust, ask_daemon
+from memwatchd.guardian.own_reading import RAM, Adjustment, OwnReading
+from memwatchd.guardian.records import Candidate, Decision, State
+from memwatchd.guardian.rules import choose, find_short_pool
+
+EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78
+# Sections that the guardian reads. Others may have secrets that it must not need.
+SECTIONS = ("guardian", "pressure", "sampling")
+# The status is written every 5 s.
+MAX_STATUS_SECONDS = 15.0
+# Growth is known from the second answer on.
+TEST_SECONDS = 1.2
+TEST_ASK_SECONDS = 5.0
+
+
+def load_config(file: str | None, environ: Mapping[str, str]) -> Config:
+    """Return the guardian's settings. Raises SettingsError."""
+    from memwatchd.settings.load import DEFAULT_FILE, SettingsError, merge, validate
+    from memwatchd.settings.secrets_source import SecretContext
+    from memwatchd.settings.validation import Problem
+
+    problems: list[Problem] = []
+    merged = merge({"config": file}, environ, DEFAULT_FILE, problems)
+    merged.values = {name: merged.values[name] for name in SECTIONS if name in merged.values}
+    sections = validate(merged, SecretContext(environ, None), problems)
+    if problems:
+        raise SettingsError(problems)
+    section = sections.guardian
+    resident = sections.pressure.targets[RAM].resident if RAM in sections.pressure.targets else None
+    critical = sections.pressure.percents_for(RAM)[2]
+    return Config(
+        limits=section.limits,
+        dry_run=section.dry_run,
+        hook=section.hook,
+        daemon=environ.get("MEMWATCH_URL") or f"unix:{SOCKET_FILE}",
+        procfs=str(sections.sampling.procfs),
+        sysfs=str(sections.sampling.sysfs),
+        state_dir=str(section.state_dir),
+        run_dir=environ.get("RUNTIME_DIRECTORY", "").partition(":")[0] or "/run/memwatchd-guardian",
+        adjustment=Adjustment(critical / 100, int(resident) if isinstance(resident, int) else 0),
+        warnings=tuple(merged.warnings),
+    )
+
+
+def fail(text: str, code: int = EXIT_FAILURE) -> NoReturn:
+    click.echo(f"memwatchd-guardian: {printable(text)}", err=True)
+    sys.exit(code)
+
+
+def read_config(file: str | None) -> Config:
+    from memwatchd.settings.load import SettingsError
+
+    try:
+        config = load_config(file, os.environ)
+    except SettingsError as error:
+        click.echo(printable_lines(str(error)), err=True)
+        sys.exit(EXIT_CONFIGURATION)
+    if not config.daemon.startswith(("unix:", "http://127.0.0.1:", "http://[::1]:")):
+        fail(
+            f"MEMWATCH_URL is {config.daemon}, which is not a daemon of this machine; "
+            f"for example unix:{SOCKET_FILE}",
+            EXIT_CONFIGURATION,
+        )
+    return config
+
+
+@click.group("memwatchd-guardian", invoke_without_command=True)
+@click.option("--config", metavar="FILE", help="Configuration file.  [default: /etc/memwatchd/memwatchd.toml]")
+@click.version_option(__version__, message=describe("memwatchd-guardian"))
+@click.pass_context
+def guardian(context: click.Context, config: str | None) -> None:
+    """End a process before this machine runs out of memory and stops responding.
+
+    Without a command it runs until SIGTERM. It is a dry run, which ends no process, unless [guardian] has
+    dry_run = false.
+    """
+    if sys.platform != "linux":
+        fail("it needs Linux")
+    context.obj = config
+    if context.invoked_subcommand is None:
+        run(read_config(config))
+
+
+def run(config: Config) -> NoReturn:
+    """Replace this process by that of the guardian."""
+    fd = send(config)
+    safe = ["-P"] if sys.flags.safe_path else []
+    os.execv(sys.executable, [sys.executable, *safe, "-m", "memwatchd.guardian", str(fd)])  # noqa: S606
+
+
+@guardian.command()
+@click.pass_obj
+def status(file: str | None) -> None:
+    """Show if the guardian runs, and what it saw last."""
+    path = Path(read_config(file).run_dir) / STATUS_NAME
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Status)
+    except FileNotFoundError:
+        fail("the guardian does not run; start it with: systemctl start memwatchd-guardian")
+    except (OSError, msgspec.DecodeError) as error:
+        fail(f"{path}: {error}")
+    age = time.time() - found.unix
+    if age > MAX_STATUS_SECONDS or not Path(f"/proc/{found.pid}").exists():
+        fail(f"the guardian does not run; it was last seen {units.duration(max(0.0, age))} ago")
+    for line in describe_status(found):
+        click.echo(printable(line))
+
+
+def describe_status(found: Status) -> Iterator[str]:
+    """Yield the lines of `status`."""
+    mode = "dry run: it ends no process" if found.dry_run else "it may end processes"
+    yield f"The guardian runs as process {found.pid}; {mode}."
+    yield (
+        f"System RAM: {units.size(found.available_bytes)} of {units.size(found.size_bytes)} are available; "
+        f"{units.size(found.critical_bytes)} or less are critical."
+    )
+    yield f"Decision: {found.decision}."
+    yield f"Daemon: {found.daemon}."
+    since = local(found.started_unix)
+    yield f"Since {since} it acted {found.acted} times, and would have acted {found.would_have_acted} times."
+    score = "not known" if found.oom_score_adj is None else str(found.oom_score_adj)
+    yield f"Memory {'locked' if found.memory_locked else 'not locked'}, oom_score_adj {score}."
+
+
+@guardian.command()
+@click.pass_obj
+def history(file: str | None) -> None:
+    """Show what the guardian did or would have done."""
+    folder = Path(read_config(file).state_dir)
+    count = 0
+    try:
+        for record in read_journal(folder):
+            count += 1
+            for line in describe_record(record):
+                click.echo(printable(line))
+    except OSError as error:
+        fail(f"{folder}: {error.strerror}; run it as root")
+    if not count:
+        click.echo(f"No decision is recorded in {folder}.")
+
+
+def describe_record(record: Record) -> Iterator[str]:
+    """Yield the lines of one decision."""
+    dry = " (dry run)" if record.dry_run else ""
+    yield f"{local(record.unix)}{dry}: {record.reason}"
+    for step in record.steps:
+        yield f"  {step.step}: {step.result}; {units.size(max(0, step.available_bytes))} available"
+    for one in record.refused:
+        yield f"  not {one.name} ({one.pid}): {one.why}"
+    if record.more_refused:
+        yield f"  not {record.more_refused} more"
+
+
+def local(unix: float) -> str:
+    return datetime.fromtimestamp(unix).astimezone().isoformat(" ", "seconds")
+
+
+@guardian.command()
+@click.pass_obj
+def test(file: str | None) -> None:
+    """Show what the guardian would do on this machine now, and if memory were critical."""
+    config = read_config(file)
+    try:
+        reading, machine = OwnReading(config.proc), Machine(config.proc)
+    except (OSError, ParseError) as error:
+        fail(f"this machine is not read: {error}")
+    answer, why = ask_twice(config, machine)
+    try:
+        at = time.monotonic()
+        pool = reading.read(at, adjust(config.adjustment, answer.snapshot) if answer else config.adjustment)
+    except (OSError, ParseError) as error:
+        fail(f"this machine is not read: {error}")
+    found = machine.candidates(answer, at) if answer else ()
+    own = frozenset({os.getpid(), answer.pid} if answer and answer.pid else {os.getpid()})
+    state = State(at, at, (pool,), found, own)
+    mode = "dry run: no process ends" if config.dry_run else "it may end processes"
+    click.echo(f"Mode: {mode}.")
+    click.echo(printable(f"Daemon: {why or 'in time'}."))
+    _, reason = find_short_pool((pool,))
+    click.echo(
+        printable(f"Now: {f'nothing is done: {reason}' if reason else choose(state, pool, config.limits).reason}.")
+    )
+    scarce = replace(
+        pool,
+        level=Level.CRITICAL,
+        available_bytes=pool.critical_bytes // 2,
+        evidence=("util", "floor"),
+        seconds_to_full=None,
+    )
+    click.echo("If half of the critical threshold were left:")
+    for line in describe_choice(choose(replace(state, pools=(scarce,)), scarce, config.limits), found):
+        click.echo(printable(f"  {line}"))
+
+
+def ask_twice(config: Config, machine: Machine) -> tuple[DaemonAnswer | None, str]:
+    """Ask the daemon twice, so that the growth of processes is known. Return also why there is no answer."""
+    boot = read_boot_id(config.proc)
+    try:
+        machine.candidates(ask_daemon(config.daemon, boot, TEST_ASK_SECONDS), time.monotonic())
+        time.sleep(TEST_SECONDS)
+        return ask_daemon(config.daemon, boot, TEST_ASK_SECONDS), ""
+    except AskError as error:
+        return None, f"{config.daemon} gives no figures: {error}"
+
+
+def describe_choice(decision: Decision, found: tuple[Candidate, ...]) -> Iterator[str]:
+    """Yield which process would end by which steps, and why others would not."""
+    yield f"{decision.reason}."
+    if decision.steps:
+        yield f"Steps: {', '.join(f'{step.name} ({step.seconds:g} s)' for step in decision.steps)}."
+    for one in decision.refused:
+        yield f"Not {one.candidate.title}, {units.size(one.candidate.footprint_bytes)}: {one.why}."
+    seen = {one.candidate.key for one in decision.refused} | ({decision.victim.key} if decision.victim else set())
+    if rest := [one for one in found if one.key not in seen]:
+        unknown = sum(isinstance(one.unit, Absent) for one in rest)
+        yield f"{len(rest)} more were not reached{f', {unknown} of them without a known unit' if unknown else ''}."
+
+
+def main() -> None:
+    """Run the program."""
+    guardian.main(prog_name="memwatchd-guardian")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Test the commands of the guardian, and the settings that its process gets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from memwatchd.guardian.config import receive, send
+from memwatchd.guardian.own_reading import Adjustment
+from memwatchd.guardian.records import Match
+from memwatchd.guardian_cli import load_config
+from support.guardian_machine import GIB, SHORT, GuardianMachine, guardian_machine
+
+PROGRAM = (sys.executable, "-m", "memwatchd.guardian_cli")
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[GuardianMachine]:
+    with guardian_machine(tmp_path) as machine:
+        yield machine
+
+
+def run(box: GuardianMachine, *words: str, settings: str = "") -> subprocess.CompletedProcess[str]:
+    file = box.state / "memwatchd.toml"
+    file.write_text(
+        f'[guardian]\nstate_dir = "{box.state}"\n{settings}\n'
+        f'[sampling]\nprocfs = "{box.proc}"\nsysfs = "{box.sys}"\n'
+        '[web.auth]\nbearer_token = "file:/etc/memwatchd/not-readable"\n'
+    )
+    variables = {**os.environ, "MEMWATCH_URL": box.config.daemon, "RUNTIME_DIRECTORY": str(box.run)}
+    return subprocess.run(
+        [*PROGRAM, "--config", str(file), *words], capture_output=True, text=True, env=variables, check=False
+    )
+
+
+def test_settings_are_read_without_those_of_the_daemon_and_reach_the_process(tmp_path: Path) -> None:
+    file = tmp_path / "memwatchd.toml"
+    file.write_text(
+        '[guardian]\ndry_run = false\nnever = ["unit:postgres*.service", "command:a b"]\nhook = ["/bin/x", "-y"]\n'
+        'sigterm_time = "10s"\n'
+        '[pressure]\ncritical_percent = 97\n[pressure.targets.ram]\nresident = "8GiB"\n'
+        '[web.auth]\nbearer_token = "file:/not/there"\n'
+    )
+
+    config = receive(send(load_config(str(file), {})))
+
+    assert not config.dry_run
+    assert config.limits.never == (Match("unit", "postgres*.service"), Match("command", "a b"))
+    assert (config.limits.has_hook, config.hook) == (True, ("/bin/x", "-y"))
+    assert config.limits.sigterm_seconds == 10.0
+    assert config.adjustment == Adjustment(0.97, 8 * GIB)
+
+
+def test_it_is_a_dry_run_without_settings(tmp_path: Path) -> None:
+    file = tmp_path / "memwatchd.toml"
+    file.touch()
+
+    assert load_config(str(file), {}).dry_run
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('never = ["postgres"]', "never"),
+        ('never = "unit:x"', "never"),
+        ('never = ["name:x"]', "KIND:PATTERN"),
+        ('hook = ["free"]', "absolute path of a program"),
+        ('sigkill_time = "2m"', "sigkill_time"),
+        ("dryrun = false", "did you mean dry_run"),
+    ],
+)
+def test_wrong_setting_ends_it_with_a_sentence(box: GuardianMachine, line: str, says: str) -> None:
+    done = run(box, settings=line)
+
+    assert done.returncode == 78
+    assert says in done.stderr
+
+
+def test_daemon_of_another_machine_is_refused(box: GuardianMachine) -> None:
+    box.config = replace(box.config, daemon="http://gpu7:6360")
+
+    assert "MEMWATCH_URL is http://gpu7:6360, which is not a daemon of this machine" in run(box).stderr
+
+
+def test_test_names_the_victim_and_why_others_stay(box: GuardianMachine) -> None:
+    victim = box.start_victim()
+    done = run(box, "test")
+
+    assert done.returncode == 0, done.stderr
+    assert "Mode: dry run: no process ends." in done.stdout
+    assert "Daemon: in time." in done.stdout
+    assert "Now: nothing is done: ram is OK: 20.0 GiB are available." in done.stdout
+    assert f"victim ({victim.pid}) holds 40.0 GiB, 39.0 GiB of devices among them" in done.stdout
+    assert "Steps: engine" not in done.stdout
+    assert "Steps: reclaim (2 s), sigterm (5 s), sigkill (5 s)." in done.stdout
+
+    done = run(box, "test", settings='never = ["unit:serve*"]')
+    assert f"Not victim ({victim.pid}), 40.0 GiB: never has unit:serve*." in done.stdout
+    assert victim.poll() is None
+
+
+def test_test_without_a_daemon_says_so(box: GuardianMachine) -> None:
+    box.leave()
+    done = run(box, "test")
+
+    assert f"Daemon: {box.config.daemon} gives no figures: connection refused." in done.stdout
+    assert "no process is known that could end" in done.stdout
+
+
+def test_history_and_status_have_the_words_of_a_decision(box: GuardianMachine) -> None:
+    assert "No decision is recorded" in run(box, "history").stdout
+    assert "the guardian does not run; start it with: systemctl start" in run(box, "status").stderr
+
+    victim = box.start_victim()
+    guardian = box.start(replace(box.config, dry_run=True))
+    box.set_available(SHORT)
+    box.wait_for_record()
+
+    shown = run(box, "history").stdout
+    assert f"(dry run): ram is critical: 128.0 MiB of 64.0 GiB are available; victim ({victim.pid}) holds" in shown
+    assert "  sigterm: would be taken; 128.0 MiB available" in shown
+    status = run(box, "status").stdout
+    assert f"The guardian runs as process {guardian.pid}; dry run: it ends no process." in status
+    guardian.terminate()
+    guardian.wait()
+    assert "the guardian does not run; it was last seen" in run(box, "status").stderr
+
+
+def test_program_becomes_the_guardian(box: GuardianMachine) -> None:
+    """The process that read the settings is the guardian, so that systemd watches the right one."""
+    file = box.state / "memwatchd.toml"
+    file.write_text(f'[guardian]\nstate_dir = "{box.state}"\n[sampling]\nprocfs = "{box.proc}"\n')
+    variables = {**os.environ, "MEMWATCH_URL": box.config.daemon, "RUNTIME_DIRECTORY": str(box.run)}
+    with subprocess.Popen(
+        [*PROGRAM, "--config", str(file)], stderr=subprocess.PIPE, text=True, env=variables
+    ) as one:
+        assert one.stderr is not None
+        line = ""
+        while "the guardian watches" not in line:
+            line = one.stderr.readline()
+            assert line
+        command = Path(f"/proc/{one.pid}/cmdline").read_bytes().split(b"\0")
+        one.terminate()
+
+    assert b"memwatchd.guardian" in command
+    assert "dry run: it ends no process" in line
