@@ -47,7 +47,7 @@ GROUPS = (
     ("owners, growth, history, engines", "who holds memory, who grows"),
     ("incidents, events, last-words", "what happened; before a crash"),
     ("alerts, silence, check", "alerts, mute them, exit code by level"),
-    ("fit, room, advise", "does a model fit, what has to go; settings"),
+    ("fit, room, advise", "does it fit, what has to go; settings"),
     ("wait, run, autopsy", "start when it fits; peaks; blocks"),
     ("doctor, record, release", "missing data; recording; free the GPUs"),
     ("mcp, mqtt, node-features, completion", "AI, Home Assistant, Kubernetes, shells"),

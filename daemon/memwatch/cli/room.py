@@ -37,6 +37,7 @@ from memwatch.reporting.render.room_json import room_json
 
 # Parents of a program: a shell, a terminal or a login, and their managers.
 MAX_PARENTS = 64
+MAX_ALTERNATIVES = 3
 
 
 @click.command(short_help="Which model has to go so that a size fits.")
@@ -114,8 +115,10 @@ def _target_lines(one: RoomTarget) -> Iterator[str]:
         yield f"  {one.text}"
     if one.alternatives:
         yield "  Each of these alone would be enough as well:"
-    for step in one.alternatives:
+    for step in one.alternatives[:MAX_ALTERNATIVES]:
         yield from _step_lines("-", step)
+    if more := len(one.alternatives[MAX_ALTERNATIVES:]):
+        yield f"  and {more} more, which --json lists"
     if one.unknown:
         yield f"  Of unknown size, and not counted: {'; '.join(one.unknown)}."
 

@@ -18,6 +18,7 @@ from memwatch.planning.sizes import InvalidInputError
 from memwatch.reporting.render.room import RoomStep, RoomTarget, find_room_for
 from memwatch.reporting.render.room_candidates import NO_ASKER, Asker
 from memwatch.reporting.render.room_json import room_json
+from memwatch_web.api.room import find_asker
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames
 from support.machine_kinds import KINDS
@@ -277,6 +278,7 @@ NEVER = (
     replace(TRAIN, name="slurmstepd"),
     replace(TRAIN, name="memwatchd", unit="memwatchd.service"),
     replace(TRAIN, name="memwatch-guardi", unit="memwatchd-guardian.service"),
+    replace(TRAIN, name="python3", unit="gdm3.service"),
     replace(TRAIN, name=Absent.NOT_PERMITTED),
     replace(TRAIN, visible=False),
 )
@@ -316,6 +318,22 @@ def test_asker_and_its_service_and_container_never_go(asker: Asker, gone: list[s
     found = only(110, spark(SERVER, TRAIN, notebook), asker=asker)
 
     assert sorted(subjects(found.steps)) == sorted(gone)
+
+
+class Search:
+    """The processes that a snapshot does not list: one shell in a container."""
+
+    def by_pid(self, pid: int) -> Process | None:
+        return replace(API, pid=9, name="bash") if pid == 9 else None
+
+
+def test_caller_of_the_api_is_found_among_listed_and_unlisted_processes() -> None:
+    snapshot = spark(TRAIN, unlisted=Search())
+
+    assert find_asker(None, snapshot) == NO_ASKER
+    assert find_asker(51210, snapshot) == Asker(frozenset({51210}), "session-7.scope", None)
+    assert find_asker(9, snapshot) == Asker(frozenset({9}), "docker-1f6bd2a9e2c7.scope", "1f6bd2a9e2c7")
+    assert find_asker(8, snapshot) == Asker(frozenset({8}))
 
 
 def test_small_holder_is_no_step() -> None:

@@ -40,7 +40,6 @@ from memwatch.reporting.render.room_candidates import NO_ASKER, RANKS, Asker, Ca
 
 # A holder of less is not worth a step.
 MIN_FREED_BYTES = 64 << 20
-MAX_ALTERNATIVES = 3
 
 
 class RoomStep(Struct, frozen=True):
@@ -219,7 +218,7 @@ def _answer(
         after=after,
         steps=tuple(_take_in_turn(chosen, scale, snapshot)),
         enough=after.fits,
-        alternatives=tuple(next(iter(_take_in_turn((one,), scale, snapshot))) for one in alone[:MAX_ALTERNATIVES]),
+        alternatives=tuple(next(iter(_take_in_turn((one,), scale, snapshot))) for one in alone),
     )
     return replace(found, text=_sentence(found))
 
