@@ -44,8 +44,8 @@ TEST_ASK_SECONDS = 5.0
 
 def load_config(file: str | None, environ: Mapping[str, str]) -> Config:
     """Return the guardian's settings. Raises SettingsError."""
+    from memwatchd.settings.credentials import SecretContext
     from memwatchd.settings.load import DEFAULT_FILE, SettingsError, merge, validate
-    from memwatchd.settings.secrets_source import SecretContext
     from memwatchd.settings.validation import Problem
 
     problems: list[Problem] = []
