@@ -123,6 +123,11 @@ def walk_parameters(record: type[Struct]) -> Iterator[Parameter]:
         yield from walk_parameters(one.record)
 
 
+@cache
+def _list_names(record: type[Struct]) -> frozenset[str]:
+    return frozenset(one.name for one in walk_parameters(record))
+
+
 def build(record: type[Record], values: Mapping[str, Any]) -> Record:
     """Build a record from values of parameters. A record inside that may be missing needs its switch.
 
@@ -131,7 +136,9 @@ def build(record: type[Record], values: Mapping[str, Any]) -> Record:
     found: dict[str, Any] = {}
     for one in list_parameters(record):
         if one.record is not None:
-            if one.is_whole or (one.is_switch and values.get(one.name)):
+            # A whole record without a value stays its default.
+            is_given = one.is_whole and not _list_names(one.record).isdisjoint(values)
+            if is_given or (one.is_switch and values.get(one.name)):
                 found[one.attribute] = build(one.record, values)
         elif one.name in values:
             value = values[one.name]

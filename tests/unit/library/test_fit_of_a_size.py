@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
 import memwatch
-from memwatch.planning.parameters import list_parameters
-from memwatch.planning.request import Use
 
 fit: Any = memwatch.fit
 
@@ -54,21 +51,3 @@ def test_wrong_value_is_refused_for_a_size_as_for_a_model(option: str, value: ob
         fit("1MiB", **{option: value})
 
     assert str(caught.value)
-
-
-def test_signature_has_the_options_of_a_use_with_their_types_and_defaults() -> None:
-    """A type checker reads a literal signature, so the names and types of a use stand there again."""
-    signature, types = inspect.signature(memwatch.fit).parameters, get_type_hints(memwatch.fit)
-    of_use = get_type_hints(Use)
-    # Measured by `measure`, and those of images, which the library does not plan.
-    declared = {
-        one.attribute if one.record else one.name: one.attribute
-        for one in list_parameters(Use)
-        if one.attribute not in ("runtime_bytes", "images")
-    }
-
-    assert [*declared] == [name for name in declared if name in signature]
-    assert signature.keys() - declared.keys() == {"model", "measure", "launch", "online"}
-    for name, attribute in declared.items():
-        assert signature[name].default == getattr(Use(), attribute)
-        assert types[name] == (str | int if name == "reserve" else of_use[attribute])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from typing import get_type_hints
 
 import click
 import pytest
@@ -27,13 +28,20 @@ SMALL = {"hidden_size": 64, "intermediate_size": 64, "n_layers": 2, "vocab_size"
 
 
 def test_function_of_the_library_has_the_fields_of_a_use() -> None:
-    """By the names of requests, with the same defaults. Images and the cost of a context are not among them."""
+    """By the names of requests, with the same types and defaults: a type checker reads only a literal signature.
+    Images and the cost of a context are not among them."""
     given = inspect.signature(memwatch.fit).parameters.values()
     defaults = {one.name: one.default for one in given if one.kind is one.KEYWORD_ONLY and one.name not in FURTHER}
     declared = {one.attribute if one.record else one.name: one for one in list_parameters(Use)}
     expected = {name: declared[name].default for name in declared if name not in ("images", "runtime")}
 
+    types, of_use = get_type_hints(memwatch.fit), get_type_hints(Use)
+
     assert defaults == {**expected, "reserve": 0}
+    assert {name: types[name] for name in defaults} == {
+        **{name: of_use[declared[name].attribute] for name in expected},
+        "reserve": str | int,
+    }
 
 
 OTHER_MACHINES = {"machines", "machine", "what", "min_speed"}
@@ -107,6 +115,15 @@ def test_no_name_is_that_of_two_parameters() -> None:
     names = [one.name for one in walk_parameters(FitRequest)]
 
     assert len(names) == len(set(names))
+
+
+def test_record_without_a_value_is_the_default() -> None:
+    """A size builds no use, and a model without an image builds none of one."""
+    plain = FitRequest(bytes="1GiB")
+
+    assert parse_request({"bytes": "1GiB"}).use is plain.use
+    assert parse_request({**SMALL, "batch": 2}).use.images is plain.use.images
+    assert parse_request({"bytes": "1GiB", "reserve": "1GiB"}).use.reserve_bytes == 1 << 30
 
 
 def test_empty_reserve_is_none() -> None:
