@@ -91,6 +91,11 @@ def test_plan_stands_on_what_is_used() -> None:
     assert isinstance(pool.used_bytes, int)
     assert ground - plan.y - plan.height == pytest.approx(pool.used_bytes * plan.height / plan.size_bytes, abs=1)
     assert form.sentence == "Llama 3 8B: 23.4 GiB in System RAM. Memory as it is now: System RAM."
+    frame, border = (
+        {x for line in tower.now.drawing.lines if line.kind == kind for x, _ in line.points}
+        for kind in ("frame", "planned")
+    )
+    assert border == frame
 
 
 @pytest.mark.parametrize(("context", "is_cut"), [(8192, False), (131_072, True)])

@@ -59,16 +59,17 @@ def draw_plan(one: MemoryMap, frame: Rectangle, tower: Drawing, plans: Plans, fo
     if plan is None:
         return Drawing()
     over = _draw_excess(plan, count_excess(one, plans), one.whole.size_bytes, frame, font)
-    return over + outline_plan(tower + over)
+    return over + outline_plan(tower + over, frame)
 
 
-def outline_plan(drawing: Drawing) -> Drawing:
-    """Return a border around a plan, of which a part may stand above its pool."""
+def outline_plan(drawing: Drawing, frame: Rectangle | None = None) -> Drawing:
+    """Return a border around a plan, as wide as its tower, above which a part may stand, or as its own box."""
     found = [box for box in drawing.boxes if not box.depth and (box.kind.startswith(PLANNED) or box.kind == EXCESS)]
     if not found:
         return Drawing()
     top, ground = min(box.y for box in found), max(box.y + box.height for box in found)
-    border = outline(Rectangle(found[0].x, top, found[0].width, ground - top))
+    across = frame or found[0]
+    border = outline(Rectangle(across.x, top, across.width, ground - top))
     return Drawing(lines=(replace(border, kind=PLANNED),))
 
 
