@@ -126,6 +126,17 @@ def test_excess_stands_above_the_pool_with_its_size(context: int, is_cut: bool) 
     assert f"{size(-short)} too much. " in form.sentence
 
 
+def test_name_of_a_low_plan_stands_in_its_box() -> None:
+    """In place of its parts, for which there is then no column."""
+    _, found = answer("Llama 3 8B", machine("gh200"))
+    (tower,) = (one for one in found.towers if planned(one.now))
+    (plan,) = planned(tower.now)
+    (text,) = (one for one in tower.now.drawing.texts if one.strong == "Llama 3 8B")
+
+    assert plan.y <= text.y <= plan.y + plan.height
+    assert text.x < plan.x + plan.width
+
+
 def test_split_plan_stands_in_each_of_its_gpus() -> None:
     form, found = answer("Llama 3 70B", read_machine("8x h100 + 512GiB"))
     plans = [one for tower in found.towers for one in planned(tower.now)]

@@ -331,6 +331,10 @@ def _draw_now(one: MemoryMap, height: float, scene: Scene, width: float) -> Now:
     top = TOP + count_excess(one, scene.plans) * height / one.whole.size_bytes
     frame = Rectangle(MARKS, top, width, height)
     tower = place_tower(one, frame, gutter, FONT, growing, nodes=nodes)
+    if nodes and any(name == scene.plans[one.whole.id].name for _, name, _ in tower.notes):
+        # The name of a plan stands in its box rather than its parts.
+        nodes = list_planned(one, scene.plans, with_parts=False)
+        tower = place_tower(one, frame, gutter, FONT, growing, nodes=nodes)
     blocks = [Block(y, ((name, figure),)) for y, name, figure in tower.notes]
     blocks += _list_actions(one, tower.drawing, scene)
     blocks += _list_engines(one, tower.drawing, scene, several)
