@@ -130,35 +130,25 @@ def _name_ram(machine: str) -> str:
 def answer_named(machine: str, answer: Callable[[Snapshot], FitAnswer]) -> DaemonResponse:
     """Return the answer on a machine that a user names, with more of its GPUs if it does not fit on these."""
     named = read_machine(machine)
-    found = answer(named)
-    if not _has_ram(named):
-        found = _without_cpu(found) if _has_nodes(named) else _with_remedy(found, machine)
+    found = answer(named) if _has_ram(named) else _explain_ram(answer(named), named, machine)
     simulated = is_saved_simulation(machine, named)
     shown: dict[str, Any] = {**fit_json(found), **({"simulated": True} if simulated else {})}
-    return DaemonResponse(
-        {**shown, "more_gpus": None if found.fits else _find_more(machine, answer)},
-        None,
-        simulated,
-    )
+    more = None if found.fits else _find_more(machine, answer)
+    return DaemonResponse({**shown, "more_gpus": more}, None, simulated)
 
 
-def _has_nodes(named: Snapshot) -> bool:
-    """Return True for several machines that share their memory with their GPUs: it is judged as that of these."""
-    return bool(named.devices) and all(one.architecture is Architecture.UNIFIED for one in named.devices)
-
-
-def _without_cpu(found: FitAnswer) -> FitAnswer:
-    verdicts = tuple(one for one in found.fit.verdicts if one.device != CPU)
-    is_unsure = any(isinstance(one.fits, Absent) for one in verdicts)
-    return replace(found, fit=replace(found.fit, verdicts=verdicts, unknown=found.fit.unknown if is_unsure else ""))
-
-
-def _with_remedy(found: FitAnswer, machine: str) -> FitAnswer:
-    """Say how System RAM is named, if only that is missing."""
-    if not found.fit.unknown or found.need.note or machine.endswith(SUFFIX):
-        return found
-    remedy = _name_ram(machine)
-    return replace(found, fit=replace(found.fit, unknown=f"{found.fit.unknown} {remedy[0].upper()}{remedy[1:]}."))
+def _explain_ram(found: FitAnswer, named: Snapshot, machine: str) -> FitAnswer:
+    """Say how System RAM is named. Of several machines with one memory each, the CPU has that of the GPU, which is
+    judged: leave it out."""
+    fit = found.fit
+    if named.devices and all(one.architecture is Architecture.UNIFIED for one in named.devices):
+        verdicts = tuple(one for one in fit.verdicts if one.device != CPU)
+        is_unsure = any(isinstance(one.fits, Absent) for one in verdicts)
+        fit = replace(fit, verdicts=verdicts, unknown=fit.unknown if is_unsure else "")
+    elif fit.unknown and not found.need.note and not machine.endswith(SUFFIX):
+        remedy = _name_ram(machine)
+        fit = replace(fit, unknown=f"{fit.unknown} {remedy[0].upper()}{remedy[1:]}.")
+    return replace(found, fit=fit)
 
 
 def _find_more(machine: str, answer: Callable[[Snapshot], FitAnswer]) -> str | None:

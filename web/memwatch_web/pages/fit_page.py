@@ -26,7 +26,7 @@ from memwatch.planning.huggingface import parse_config
 from memwatch.planning.launch import ALL, ENGINES, Launches
 from memwatch.planning.need import PARTS, compute_need_here
 from memwatch.planning.number_formats import NAMES
-from memwatch.planning.parameters import Parameter, write_parameters
+from memwatch.planning.parameters import write_parameters
 from memwatch.planning.request import (
     DESCRIBED,
     DETAILS,
@@ -96,7 +96,12 @@ class FitForm(Struct, frozen=True):
     landscape: PageLandscape | None = None
     sentence: str = ""
     facts: tuple[str, ...] = ()
-    optimizers: tuple[str, ...] = tuple(OPTIMIZER_BYTES)
+
+    # Without a type: the same for all.
+    optimizers = tuple(OPTIMIZER_BYTES)
+    parameters = PARAMETERS
+    shape = SHAPE_FIELDS
+    engines = {name: engine.title for name, engine in ENGINES.items()}
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -104,17 +109,9 @@ class FitForm(Struct, frozen=True):
         given = self.fields.get("dtype", "")
         return NAMES if self.answered is None or not given or given in NAMES else (*NAMES, given)
 
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        return PARAMETERS
-
     def plain(self, name: str) -> object:
         """Return the default of a parameter for a model that is described by numbers."""
         return DESCRIBED.get(name, PARAMETERS[name].default)
-
-    @property
-    def shape(self) -> Mapping[str, str]:
-        return SHAPE_FIELDS
 
     @property
     def given_shape(self) -> list[str]:
@@ -172,11 +169,6 @@ class FitForm(Struct, frozen=True):
     @property
     def launches(self) -> Launches:
         return self.answered.launches if self.answered else Launches()
-
-    @property
-    def engines(self) -> Mapping[str, str]:
-        """Return the engines' titles by name."""
-        return {name: engine.title for name, engine in ENGINES.items()}
 
     @property
     def change(self) -> str:
