@@ -24,6 +24,8 @@ TIME_STEPS += tuple(days * DAY_SECONDS for days in (1, 2, 5, 10))
 TIME_FORMS = {"seconds": "00:00:00", "minutes": "00:00", "day": "00-00"}
 # Space between times, and from one figure of bytes to the next, in parts of the font's size.
 TIME_GAP, BYTES_STEP = 2.4, 4.4
+# Height of a line of words between two borders, in parts of the font's size.
+LINE = 1.4
 # From a line to the words behind or before it, and between words, in pixels.
 BESIDE_LINE, BETWEEN_WORDS = 3.0, 6.0
 
@@ -191,7 +193,7 @@ def draw_forecast(axis: TimeAxis, now: float, full_at: float, used_ratio: float,
 
 def find_line(upper: float, lower: float, marks: Collection[float], font: float) -> float | None:
     """Return the middle of a line of words between two heights that no mark crosses, nearest to their middle."""
-    middle, room = (upper + lower) / 2, (lower - upper) / 2 - 0.7 * font
+    middle, room = (upper + lower) / 2, (lower - upper - LINE * font) / 2
     if room < 0:
         return None
     steps = chain.from_iterable((middle - step, middle + step) for step in range(int(room) + 1))

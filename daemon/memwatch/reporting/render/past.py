@@ -12,7 +12,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.reporting.render.axes import TimeAxis, find_line
+from memwatch.reporting.render.axes import LINE, TimeAxis, find_line
 from memwatch.reporting.render.drawing import Drawing, Line, Rectangle, Text, outline, shorten, width_of
 
 # Number of places from which room for a name is sought.
@@ -106,7 +106,8 @@ def draw_layers(past: Past, size_bytes: float, frame: Rectangle) -> Drawing:
     areas: list[Line] = []
     below: list[float | None] = [0.0] * len(past.times)
     lines: list[Line] = []
-    places = [past.axis.x(unix, frame) for unix in past.times]
+    axis = past.axis
+    places = [axis.x(unix, frame) for unix in past.times]
     for number, layer in enumerate(past.layers):
         above = [
             None if size is None or low is None else low + size
@@ -160,17 +161,18 @@ def name_layers(
 
     `names`: one for each layer, or nothing. No name is on a vertical line, `walls`, or a horizontal one, `marks`.
     """
-    below = [0.0] * len(past.times)
+    below, axis = [0.0] * len(past.times), past.axis
+    places = [axis.x(unix, frame) for unix in past.times]
     for layer, name in zip(past.layers, names, strict=True):
         known = [None if size is None else low + size for size, low in zip(layer.sizes, below, strict=True)]
         if name:
             edges = [
                 (
-                    past.axis.x(unix, frame),
+                    x,
                     None if high is None else frame.ground - frame.height * min(1.0, high / whole),
                     frame.ground - frame.height * min(1.0, low / whole),
                 )
-                for unix, high, low in zip(past.times, known, below, strict=True)
+                for x, high, low in zip(places, known, below, strict=True)
             ]
             yield from _name_layer(layer.kind, name, edges, font, walls, marks)
         below = [low if high is None else high for high, low in zip(known, below, strict=True)]
@@ -203,15 +205,20 @@ def find_place(
         right, begin, lower = edges[last]
         if begin is None:
             continue
-        upper = begin
+        left, upper = right, begin
         for x, high, low in reversed(edges[:last]):
             if high is None or any(x < wall < right for wall in walls):
                 break
-            upper, lower = max(upper, high), min(lower, low)
-            if find_line(upper, lower, marks, font) is None:
+            top, ground = max(upper, high), min(lower, low)
+            if ground - top < LINE * font:
                 break
-            if best is None or right - x > best.width:
-                best = Rectangle(x, upper, right - x, lower - upper)
-            if right - x >= width:
-                return best
+            left, upper, lower = x, top, ground
+            if right - left >= width:
+                break
+        is_wider = best is None or right - left > best.width
+        if left < right and is_wider and find_line(upper, lower, marks, font) is not None:
+            best = Rectangle(left, upper, right - left, lower - upper)
+            if best.width >= width:
+                break
+    return best
     return best
