@@ -99,21 +99,34 @@ _HOME = {
     "planning.transformer": "Transformer",
     "training": "AllocationTracker retry_on_oom",
 }
-_MODULE_OF = {name: f"memwatch.{module}" for module, names in _HOME.items() for name in names.split()}
+
+
+def _modules_of(home: dict[str, str]) -> dict[str, str]:
+    return {name: f"memwatch.{module}" for module, names in home.items() for name in names.split()}
+
+
+def _load(package: dict[str, object], module_of: dict[str, str], name: str) -> object:
+    """Import a name at its first use, and keep it among the globals of its package."""
+    if name not in module_of:
+        raise AttributeError(f"module {package['__name__']!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    package[name] = found = getattr(import_module(module_of[name]), name)
+    return found
+
+
+_MODULE_OF = _modules_of(_HOME)
 
 __all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> object:
+    if name in _MODULE_OF:
+        return _load(globals(), _MODULE_OF, name)
     from importlib import import_module
 
-    found: object = (home := import_module(_MODULE_OF.get(name, "memwatch.training")))
-    if name != "training":
-        if name not in _MODULE_OF and name not in home.__all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(home, name)
-    globals()[name] = found
-    return found
+    training = import_module("memwatch.training")
+    return training if name == "training" else _load(globals(), training._MODULE_OF, name)
 
 
 def __dir__() -> list[str]:

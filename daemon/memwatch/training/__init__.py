@@ -3,6 +3,8 @@
 They are loaded on first use, and by nothing else of this package. A monitor's functions are in `memwatch`.
 """
 
+from memwatch import _load, _modules_of
+
 TYPE_CHECKING = False  # importing typing would take 30 ms
 if TYPE_CHECKING:
     from memwatch.library.frameworks import pools as pools
@@ -47,19 +49,13 @@ _HOME = {
     "training.presets": "Preset preset",
     "training.safetensors_file": "SafetensorsFile open_safetensors",
 }
-_MODULE_OF = {name: f"memwatch.{module}" for module, names in _HOME.items() for name in names.split()}
+_MODULE_OF = _modules_of(_HOME)
 
 __all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    found = getattr(import_module(_MODULE_OF[name]), name)
-    globals()[name] = found
-    return found
+    return _load(globals(), _MODULE_OF, name)
 
 
 def __dir__() -> list[str]:
