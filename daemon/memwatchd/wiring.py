@@ -189,7 +189,7 @@ def use_incident_store(monitor: Monitor, settings: Settings, state: StateDir, cl
     the history."""
     if state.folder is None:
         return
-    from memwatch.core.linux.pstore import find_crash_records
+    from memwatch.core.linux.kmsg_parser import find_crash_records
     from memwatch_monitor.history_recorder import HistoryRecorder
     from memwatch_monitor.incident_observer import IncidentObserver
     from memwatch_monitor.incidents.store import IncidentStore

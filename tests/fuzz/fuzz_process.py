@@ -6,7 +6,8 @@ from contextlib import suppress
 from ipaddress import ip_address
 
 from fuzz.oracle import are_in_input, are_valid
-from memwatch.core.linux import cgroup_limits, cgroup_mounts
+from memwatch.core.collectors import cgroup
+from memwatch.core.linux import cgroup_mounts
 from memwatch.core.linux import process_files as files
 from memwatch.core.linux.accounts import MAX_ID, parse_subuid
 from memwatch.core.linux.cgroup_mounts import find_own_cgroup
@@ -65,7 +66,7 @@ def figures(data: bytes) -> None:
         are_in_input(files.parse_boot_time(data), data)
     with suppress(ParseError):
         are_in_input([one for one in (cgroup_mounts.parse_limit(data),) if one is not None], data)
-    are_in_input(cgroup_limits.parse_stat(data), data)
+    are_in_input(cgroup.parse_stat(data), data)
     are_in_input([one for one in (files.parse_uid(data), files.parse_swap(data)) if one is not None], data)
 
 

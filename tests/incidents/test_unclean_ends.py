@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.linux.files import Roots
-from memwatch.core.linux.pstore import find_crash_records
+from memwatch.core.linux.kmsg_parser import find_crash_records
 from memwatch.reporting.history.last_run import Sample as LastSample
 from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.history.notable_ticks import Holder, PoolUse, TargetPressure, Tick

@@ -12,11 +12,14 @@ import pytest
 
 from memwatch.core.collectors.cgroup import (
     RESCAN_SECONDS,
+    CgroupLimit,
     Collector,
+    GroupFiles,
     compute_period,
+    compute_used,
+    limiting_cgroup,
     parse_size,
 )
-from memwatch.core.linux.cgroup_limits import CgroupLimit, GroupFiles, compute_used, limiting_cgroup
 from memwatch.core.linux.cgroup_mounts import V1, V2, CgroupVersion, find_own_cgroup, parse_limit
 from memwatch.core.linux.cgroups import OwnerNames, parse_cgroup, parse_mountinfo, parse_owners
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable

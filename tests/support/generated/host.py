@@ -7,11 +7,11 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.collectors.cgroup import CgroupLimit, limiting_cgroup
 from memwatch.core.collectors.meminfo import ArcStats, build_pool, build_swap
 from memwatch.core.collectors.numa import parse_node
 from memwatch.core.collectors.zram import parse_mm_stat
 from memwatch.core.findings import Findings
-from memwatch.core.linux.cgroup_limits import CgroupLimit, limiting_cgroup
 from memwatch.core.linux.cgroups import LXCFS
 from memwatch.core.linux.files import ParseError
 from memwatch.core.linux.meminfo import check

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from memwatch.core.collectors import buddyinfo, drm, machine, meminfo, numa, psi, vmstat, zram
+from memwatch.core.collectors import buddyinfo, cgroup, drm, machine, meminfo, numa, psi, vmstat, zram
 from memwatch.core.drivers.drm import cards
 from memwatch.core.drivers.drm.clients import parse_fdinfo
-from memwatch.core.linux import cgroup_limits, cgroup_mounts
+from memwatch.core.linux import cgroup_mounts
 from memwatch.core.linux import process_files as process_files
 from memwatch.core.linux.cgroup_mounts import find_own_cgroup
 from memwatch.core.linux.cgroups import owner_folders, parse_cgroup, parse_mountinfo, parse_owners
@@ -52,7 +52,7 @@ PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
         cgroup_mounts.parse_limit,
         ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"),
     ),
-    "memory.stat": (cgroup_limits.parse_stat, ("sys/fs/cgroup/memory.stat", "sys/fs/cgroup/memory/memory.stat")),
+    "memory.stat": (cgroup.parse_stat, ("sys/fs/cgroup/memory.stat", "sys/fs/cgroup/memory/memory.stat")),
     "stat": (process_files.parse_stat, ("proc/1/stat", "proc/2/stat")),
     "boot time": (process_files.parse_boot_time, ("proc/stat",)),
     "status": (process_files.parse_uid, ("proc/1/status",)),

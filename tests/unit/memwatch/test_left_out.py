@@ -24,7 +24,7 @@ from memwatch.core.events import EventLog
 from memwatch.core.findings import Findings
 from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.leases import Lease
-from memwatch.core.linux import listeners, pstore
+from memwatch.core.linux import kmsg_parser, listeners
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.kmsg_parser import MAX_ERRORS, KernelLogTracker
 from memwatch.core.listing import LISTS, left_out_texts
@@ -300,7 +300,7 @@ def test_crash_records_beyond_the_maximum_are_counted(tmp_path: Path) -> None:
     for number in range(5):
         (folder / f"dmesg-{number}").write_text("Kernel panic - not syncing: dead\n")
 
-    found = pstore.find_crash_records(Roots(sysfs=tmp_path, rootfs=tmp_path), 0.0)
+    found = kmsg_parser.find_crash_records(Roots(sysfs=tmp_path, rootfs=tmp_path), 0.0)
 
     assert found[-1] == "3 more crash records"
 

@@ -1,13 +1,15 @@
-"""Parser of kernel log lines about OOM kills and GPU driver errors. Not a collector.
+"""Kernel log lines about OOM kills and GPU driver errors, and crash records that the kernel kept. Not a collector.
 
-All functions are pure. `KernelLogTracker` accumulates their results.
+The parsers are pure. `KernelLogTracker` accumulates their results.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -16,8 +18,11 @@ from msgspec.structs import replace
 from memwatch.core.budget import ROOT, Account, Held, next_to_go
 from memwatch.core.kernel_log import DriverError, KernelLog, KillScope, OomKill, OomTask
 from memwatch.core.linux.cgroup_mounts import UNLIMITED_BYTES
+from memwatch.core.linux.files import Roots
+from memwatch.core.listing import first_of
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.printable import decode
+from memwatch.core.runtime.regular_file import read_regular
 
 MAX_KILLS = 16
 # Processes that are kept of the table before a kill.
@@ -437,3 +442,37 @@ class KernelLogTracker:
             self._errors[self._fault] = replace(error, text=by)
             self.log = replace(self.log, driver_errors=tuple(self._errors.values()))
             self._fault = None
+
+
+# Crash records in pstore: in the firmware, or in memory that survives a reset.
+
+# systemd-pstore.service moves the records to the second folder at boot.
+PSTORE_FOLDERS = ("fs/pstore", "var/lib/systemd/pstore")
+MAX_RECORD_FILES, MAX_RECORD_BYTES, MAX_REASON_LENGTH = 200, 1 << 20, 200
+MAX_RECORDS = 3
+_REASON = re.compile(
+    rb"(Kernel panic - not syncing: [^\n]{0,180}|Out of memory and no killable processes[^\n]{0,80}|"
+    rb"BUG: [^\n]{0,180}|Oops: [^\n]{0,180}|watchdog: BUG: [^\n]{0,160})"
+)
+
+
+def find_crash_records(roots: Roots, since_unix: float) -> tuple[str, ...]:
+    """Return the records written after a time, each with its reason if it has one. Only root may read them."""
+    folders = (roots.sysfs / PSTORE_FOLDERS[0], roots.rootfs / PSTORE_FOLDERS[1])
+    found = [one for folder in folders for one in _read_folder(folder, since_unix)]
+    with_reason = [one for one in found if ": " in one]
+    return first_of(list(dict.fromkeys(with_reason or found)), MAX_RECORDS, "crash records")
+
+
+def _read_folder(folder: Path, since_unix: float) -> list[str]:
+    try:
+        named = sorted(path for path in folder.rglob("*") if path.name.startswith(("dmesg", "console")))
+        files = [path for path in named if os.path.isfile(path) and path.stat().st_mtime >= since_unix]
+        return [*map(_describe, files[:MAX_RECORD_FILES]), *(path.name for path in files[MAX_RECORD_FILES:])]
+    except OSError:
+        return []
+
+
+def _describe(path: Path) -> str:
+    reason = _REASON.search(read_regular(path, MAX_RECORD_BYTES))
+    return f"{path.name}: {decode(reason[1])[:MAX_REASON_LENGTH]}" if reason else path.name
