@@ -25,9 +25,9 @@ from memwatch.cli.context import (
 )
 from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, Address, CommandError, ask
 from memwatch.cli.machines import Need, Placement, place, placement_lines
-from memwatch.cli.tables import MARKS, Json, columns, known
+from memwatch.cli.tables import MARKS, Json, columns
 from memwatch.cli.what_fits import answer_named, show_runnable
-from memwatch.core.model import Absent
+from memwatch.core.model import Absent, known_or
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import RECORDS
 from memwatch.planning.answer import (
@@ -318,7 +318,7 @@ def fit_lines(found: Json) -> Iterator[str]:
     for verdict in verdicts:
         headroom = wording.headroom(verdict.headroom_bytes, verdict.headroom_after_reclaim_bytes)
         room = "" if isinstance(verdict.headroom_after_reclaim_bytes, Absent) else f" ({headroom} available)"
-        yield f"{MARKS[known(verdict.fits)]} {verdict.device}, {verdict.name}{room}: {verdict.reason}"
+        yield f"{MARKS[known_or(verdict.fits, None)]} {verdict.device}, {verdict.name}{room}: {verdict.reason}"
     yield ""
     yield _conclusion(found, verdicts)
     if caution := found.get("caution"):

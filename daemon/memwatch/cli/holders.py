@@ -12,7 +12,7 @@ from memwatch.cli.context import Number, build_context, check_shape, common, sec
 from memwatch.cli.http import Address, DaemonResponse, ask
 from memwatch.cli.tables import BLOCKS, clock, columns, known_size, table
 from memwatch.core.engines.records import Engine
-from memwatch.core.model import NAMELESS, Absent, Bytes, Process
+from memwatch.core.model import NAMELESS, Absent, Bytes, Process, known_or
 from memwatch.core.printable import shorten_ids
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render import words as wording
@@ -76,7 +76,7 @@ def process_lines(snapshot: Snapshot, limit: int) -> Iterator[str]:
 
 
 def _process_row(one: Process, labels: Mapping[str, str]) -> tuple[str, ...]:
-    held = {place: None if isinstance(count, Absent) else count for place, count in one.device_bytes.items()}
+    held = {place: known_or(count, None) for place, count in one.device_bytes.items()}
     footprint = _size(one.footprint_bytes) if one.footprint_range is None else wording.footprint(one)
     return str(one.pid), one.title[:60], footprint, _size(one.rss_bytes), _devices(held, labels)
 
@@ -257,7 +257,7 @@ def _row(one: Engine) -> tuple[str, ...]:
 
     part, rate = "", one.tokens_per_second
     if not isinstance(one.kv_cache_ratio, Absent):
-        mean = None if isinstance(one.kv_cache_mean_ratio, Absent) else one.kv_cache_mean_ratio
+        mean = known_or(one.kv_cache_mean_ratio, None)
         part = f" ({describe_use(one.kv_cache_ratio, mean, wording.ratio)})"
     used = one.kv_cache_used_bytes
     return (

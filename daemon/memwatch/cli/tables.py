@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memwatch.core.model import Absent, Device
+from memwatch.core.model import Absent, Device, known_or
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render import words as wording
 
@@ -93,7 +93,7 @@ def _device_row(device: Device) -> tuple[str, ...]:
 
 def backend_lines(found: Backends) -> Iterator[str]:
     for backend in found.backends:
-        yield f"{MARKS[known(backend.available)]} {backend.label} — {backend.reason}"
+        yield f"{MARKS[known_or(backend.available, None)]} {backend.label} — {backend.reason}"
         yield from (f"    {_backend_device(device, backend.label)}" for device in backend.devices)
     yield ""
     label = {one.name: one.label for one in found.backends}[found.recommended]
@@ -114,13 +114,9 @@ def _backend_device(device: BackendDevice, backend: str) -> str:
 def _capacity(device: BackendDevice, backend: str) -> str:
     most, own = device.headroom_after_reclaim_bytes, device.own_headroom_bytes
     can = wording.can_allocate(device.headroom_bytes, most)
-    memory = "System RAM" if device.kind == "cpu" else UNIFIED[known(device.unified)]
+    memory = "System RAM" if device.kind == "cpu" else UNIFIED[known_or(device.unified, None)]
     rule = "" if own is Absent.NOT_SUPPORTED or own == most else f", with {backend}: {wording.size(own)}"
     return f"{wording.size(device.size_bytes)} of {memory}, {can}{rule}"
-
-
-def known(flag: bool | Absent) -> bool | None:
-    return None if isinstance(flag, Absent) else flag
 
 
 VERDICTS = {"ok": "✓", "hint": "!", "problem": "✗"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -36,6 +36,15 @@ MAX_BYTES = 1 << 60
 Words = str | Absent
 # `complete` if all processes that hold the memory are visible.
 ProcessList = Literal["complete", "partial"]
+
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+def known_or(value: T | Absent, default: D) -> T | D:
+    """Return a value, the default if it is absent."""
+    return default if isinstance(value, Absent) else value
 
 
 def sum_figures(figures: Iterable[Bytes] | Absent) -> Bytes:

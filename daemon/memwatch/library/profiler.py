@@ -16,7 +16,7 @@ from types import TracebackType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.model import Absent, Bytes
+from memwatch.core.model import Absent, Bytes, known_or
 from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.units import size
 from memwatch.library.memory_pool import greater
@@ -211,7 +211,7 @@ def as_csv(_interval: float, _peaks: Sequence[Peak], samples: Rows) -> str:
         figures = [getattr(sample, name) for name in names]
         safe = f"'{stage}" if stage[:1] in "=+-@\t\r" and stage else stage
         safe = safe.replace("\r", "\n")
-        writer.writerow([safe, *("" if isinstance(figure, Absent) else figure for figure in figures)])
+        writer.writerow([safe, *(known_or(figure, "") for figure in figures)])
     return output.getvalue()
 
 

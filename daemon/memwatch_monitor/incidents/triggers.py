@@ -10,7 +10,7 @@ from msgspec import Struct
 from memwatch.core.events import MARK, OF_PROGRAMS, Event
 from memwatch.core.kernel_log import ProcessEnd, ServiceKill
 from memwatch.core.listing import some_of
-from memwatch.core.model import RAM, Absent, Device, PoolKind
+from memwatch.core.model import RAM, Absent, Device, PoolKind, known_or
 from memwatch.core.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.core.pressure.rules import FILLED_ON_PURPOSE
 from memwatch.core.snapshot import CgroupPressure, Level, Pressure, Snapshot
@@ -125,7 +125,7 @@ def find_place(pid: int | None, frame: Frame) -> str | None:
             place, steps = name, 0
             while place in within and steps <= len(within):
                 place, steps = within[place], steps + 1
-            held[place] = held.get(place, 0) + (0 if isinstance(figure, Absent) else figure)
+            held[place] = held.get(place, 0) + known_or(figure, 0)
     return max(held, key=lambda place: held[place], default=None)
 
 

@@ -18,7 +18,7 @@ from memwatch.core import units
 from memwatch.core.backends.devices import compute_capacity, read_system_ram
 from memwatch.core.doc import Doc
 from memwatch.core.events import Event
-from memwatch.core.model import Absent, Bytes, Device, Pool, PoolKind
+from memwatch.core.model import Device, Pool, PoolKind, known_or
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Level, LevelOrUnknown, Pressure, Snapshot
 from memwatch.reporting.render import words
@@ -192,7 +192,7 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
         headroom=headroom,
         headroom_after_reclaim=after_reclaim,
         headroom_of=_cut(headroom_of, NAME_LENGTH),
-        headroom_size=_figure(whole),
+        headroom_size=known_or(whole, None),
         holders=tuple(_holders(snapshot, device)),
         events=_select(events),
         sees={one.run: one.seen_as for one in snapshot.neighbours if one.run},  # type: ignore[misc]
@@ -214,8 +214,8 @@ def _build_pool(pool: Pool, snapshot: Snapshot, level: LevelOrUnknown) -> PoolTi
         _cut(pool.id, NAME_LENGTH),
         _cut(pool.label, NAME_LENGTH),
         pool.size_bytes,
-        _figure(pool.used_bytes),
-        _figure(pool.available_bytes),
+        known_or(pool.used_bytes, None),
+        known_or(pool.available_bytes, None),
         level,
         pool.kind.value,
         held.get("gpu"),
@@ -280,11 +280,16 @@ def find_headroom(snapshot: Snapshot) -> tuple[int | None, int | None, str, Devi
     known = [(room, name, device) for room, name, device in rooms if isinstance(room, int)]
     if known:
         most, name, device = max(known, key=lambda one: one[:2])
-        return _figure(device.headroom_bytes), most, name, device
+        return known_or(device.headroom_bytes, None), most, name, device
     found = None if rooms else compute_headroom(snapshot)
     if found is None:
         return None, None, "", None
-    return _figure(found.headroom_bytes), _figure(found.headroom_after_reclaim_bytes), found.label, None
+    return (
+        known_or(found.headroom_bytes, None),
+        known_or(found.headroom_after_reclaim_bytes, None),
+        found.label,
+        None,
+    )
 
 
 def encode_tick(tick: Tick) -> bytes:
@@ -374,10 +379,6 @@ def _holders(snapshot: Snapshot, device: Device | None) -> Iterable[HolderTick]:
 def _select(events: Iterable[Event]) -> tuple[EventTick, ...]:
     sent = [event for event in events if event.kind in SENT_EVENTS][:MAX_EVENTS]
     return tuple(EventTick(round(one.unix, 3), one.kind, _cut(one.text, TEXT_LENGTH)) for one in sent)
-
-
-def _figure(figure: Bytes) -> int | None:
-    return None if isinstance(figure, Absent) else figure
 
 
 def _cut(text: str, length: int) -> str:

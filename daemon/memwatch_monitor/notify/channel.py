@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from memwatch.core.listing import first_of
-from memwatch.core.model import Absent, Process
+from memwatch.core.model import Absent, Process, known_or
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.words import ratio, size
 from memwatch_monitor.alerts.notification import GROUPED, Notification, describe_news
@@ -92,7 +92,7 @@ def select_top(processes: tuple[Process, ...]) -> list[Process]:
 
 
 def _footprint(process: Process) -> int:
-    return 0 if isinstance(process.footprint_low_bytes, Absent) else process.footprint_low_bytes
+    return known_or(process.footprint_low_bytes, 0)
 
 
 def cut(text: str, length: int) -> str:

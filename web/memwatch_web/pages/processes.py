@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from msgspec import Struct, field
 
 from memwatch.core.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
-from memwatch.core.model import Absent, AllocatorReport, Bytes, Process, Words, sum_figures
+from memwatch.core.model import Absent, AllocatorReport, Bytes, Process, Words, known_or, sum_figures
 from memwatch.core.owners import FoundProcesses, OwnerKind, OwnerTotal, find_home, search_text, searched_texts
 from memwatch.core.printable import printable
 from memwatch.core.processes.growth import GrowthTracker, LeakSuspect, ProcessGrowth, key_of
@@ -232,8 +232,8 @@ def process_keys(one: ProcessRow) -> Mapping[str, Key]:
         "name": _text(process.title),
         "user": _text(process.user),
         "home": _text(find_home(process.unit, process.container)),
-        "footprint": _known(process.footprint_low_bytes),
-        "rss": _known(process.rss_bytes),
+        "footprint": known_or(process.footprint_low_bytes, None),
+        "rss": known_or(process.rss_bytes, None),
         "growth": _number_or_none(one.grown.measured_bytes) if one.grown else None,
         "gpu": _number_or_none(one.device_bytes),
     }
@@ -254,9 +254,9 @@ def group_keys(one: OwnerGroup) -> Mapping[str, Key]:
         "name": _text(total.name),
         "processes": total.processes,
         "footprint": total.footprint_low_bytes,
-        "rss": _known(total.rss_bytes),
+        "rss": known_or(total.rss_bytes, None),
         "gpu": _number_or_none(one.device_bytes),
-        "cgroup": None if total.cgroup_bytes is None else _known(total.cgroup_bytes),
+        "cgroup": None if total.cgroup_bytes is None else known_or(total.cgroup_bytes, None),
     }
 
 
@@ -264,10 +264,6 @@ def group_words(one: OwnerGroup, names: Mapping[str, str]) -> str:
     name = one.total.name
     words = [name, names.get(name, "")] if isinstance(name, str) else []
     return " ".join([*words, *(f"{process.pid} {process.title}" for process in one.members)]).lower()
-
-
-def _known(figure: Bytes) -> int | None:
-    return None if isinstance(figure, Absent) else figure
 
 
 def _number_or_none(figure: Bytes | None) -> int | None:

@@ -19,7 +19,7 @@ from memwatch.cli.terminal.moment import (
 )
 from memwatch.cli.terminal.state import PAGES, Region, State
 from memwatch.cli.terminal.style import Line, Span, cells, clip_line, line_cells, spread, wrapped
-from memwatch.core.model import Absent
+from memwatch.core.model import known_or
 from memwatch.core.snapshot import Machine
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.summary import find_worst, notices_of
@@ -114,7 +114,7 @@ def header_of(view: View) -> Line:
 
 def _machine_words(machine: Machine) -> list[str]:
     """Return descriptions of the machine, from long to short."""
-    name = "" if isinstance(machine.name, Absent) else machine.name
+    name = known_or(machine.name, "")
     kind = wording.architecture(machine.architecture)
     return [" · ".join(word for word in words if word) for words in ((name, kind), (name,))]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from memwatch.cli.terminal.figures import short
 from memwatch.cli.terminal.stacks import look_of, merge
 from memwatch.cli.terminal.style import Line, Span, cells, clip
-from memwatch.core.model import Absent, Pool, Process, Share
+from memwatch.core.model import Absent, Pool, Process, Share, known_or
 from memwatch.core.snapshot import LEVEL_WORDS, Pressure
 from memwatch.reporting.render.memory_map import Mark, Segment, Slice, name_holders
 
@@ -150,4 +150,4 @@ def marks_of(place: Place, pressure: Sequence[Pressure]) -> tuple[Mark, ...]:
 def whole_of(place: Place) -> int:
     """Return the size of a pool or the limit of a share, 0 if it is unknown."""
     size = place.size_bytes if isinstance(place, Pool) else place.limit_bytes
-    return 0 if isinstance(size, Absent) else size
+    return known_or(size, 0)

@@ -23,7 +23,7 @@ from memwatch.cli.terminal.processes import add_table
 from memwatch.cli.terminal.stacks import Ink
 from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells
 from memwatch.cli.terminal.towers import Scene, draw_scene
-from memwatch.core.model import Absent, Bytes, Thresholds
+from memwatch.core.model import Absent, Bytes, Thresholds, known_or
 from memwatch.core.processes.growth import MIN_FALL_BYTES
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.containment import Growing
@@ -212,7 +212,7 @@ def _growing(view: View) -> Growing | None:
 
 def _is_living(grown: Json, living: Mapping[int, float | Absent]) -> bool:
     start = living.get(grown["pid"], 0.0)
-    return bool((None if isinstance(start, Absent) else start) == grown["start_time"])
+    return bool(known_or(start, None) == grown["start_time"])
 
 
 def _is_falling(grown: Json, size: Bytes) -> bool:

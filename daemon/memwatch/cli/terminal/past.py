@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from memwatch.cli.terminal.figures import Trend
 from memwatch.cli.terminal.moment import Json
 from memwatch.core.events import Event
-from memwatch.core.model import Absent, Bytes, Content, Device, Pool, PoolKind, Process, Share, Vitals
+from memwatch.core.model import Absent, Bytes, Content, Device, Pool, PoolKind, Process, Share, Vitals, known_or
 from memwatch.core.snapshot import Level, MemoryPsi, Pressure, PsiLine, Snapshot
 from memwatch.reporting.history.notable_ticks import Holder
 from memwatch.reporting.render.composition import find_sources, list_past_layers, split
@@ -70,7 +70,7 @@ class Recent:
             size = one.footprint_low_bytes
             if isinstance(size, Absent):
                 continue
-            started = 0.0 if isinstance(one.start_time, Absent) else one.start_time
+            started = known_or(one.start_time, 0.0)
             kept = before.get(one.pid)
             times, values = kept[1:] if kept and kept[0] == started else (array("d"), array("d"))
             times.append(snapshot.unix)
@@ -132,7 +132,7 @@ def figures_of(snapshot: Snapshot) -> dict[str, float | None]:
         found["psi.some.ratio_10s"] = snapshot.psi.some.ratio_10s
     if not isinstance(snapshot.swap, Absent):
         found["swap.used_bytes"] = snapshot.swap.used_bytes
-    return {name: None if isinstance(value, Absent) else value for name, value in found.items()}
+    return {name: known_or(value, None) for name, value in found.items()}
 
 
 def decode_history(answer: Json) -> dict[str, Trend]:

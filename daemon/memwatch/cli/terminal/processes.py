@@ -11,7 +11,7 @@ from memwatch.cli.terminal.frame import Body, View
 from memwatch.cli.terminal.moment import Json, mig_label
 from memwatch.cli.terminal.state import Region, State
 from memwatch.cli.terminal.style import Line, Span, pad
-from memwatch.core.model import Absent, Bytes, Process, ShareKind, Words
+from memwatch.core.model import Process, ShareKind, Words, known_or
 from memwatch.core.owners import WITHIN, describe_home
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.words import DASH
@@ -107,18 +107,14 @@ def _row(process: Process, unit: str, grown: Json, places: Mapping[str, str]) ->
         user=_text(process.user) or DASH,
         name=process.title,
         unit=unit,
-        footprint=_known(process.footprint_low_bytes),
+        footprint=known_or(process.footprint_low_bytes, None),
         is_bound=process.footprint_range is not None,
-        rss=_known(process.rss_bytes),
+        rss=known_or(process.rss_bytes, None),
         gpu=sum(known) if len(known) == len(held) else None,
         growth=grown.get("grown_bytes"),
         gpus=on or DASH,
         is_orphan=process.orphan,
     )
-
-
-def _known(figure: Bytes) -> int | None:
-    return None if isinstance(figure, Absent) else figure
 
 
 def _text(word: Words | None) -> str | None:

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from memwatch.core.findings import absent_device, stale_device, stale_pool, stale_share
-from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, Share, sum_figures
+from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, Share, known_or, sum_figures
 from memwatch.core.snapshot import Node
 
 # How the memory of a GPU relates to System RAM, where a vendor's accounting has no more precise sentence.
@@ -95,7 +95,7 @@ def remainder(used: Bytes, reserved: Bytes, held: Iterable[Bytes] | Absent) -> R
     known = sum_figures(held)
     if isinstance(known, Absent):
         return Remainder(known)
-    rest = used - (0 if isinstance(reserved, Absent) else reserved) - known
+    rest = used - known_or(reserved, 0) - known
     return Remainder(max(0, rest), rest < 0)
 
 

@@ -35,6 +35,7 @@ from memwatch.core.model import (
     Share,
     ShareKind,
     find_system_ram,
+    known_or,
     sum_figures,
 )
 from memwatch.core.snapshot import Machine
@@ -392,7 +393,7 @@ def _build_npu(card: DrmCard, reading: DrmReading) -> Gpu | None:
     regions = {region for client in clients for region in client.resident}
     if card.driver not in NPUS and not (regions and all(map(is_in_ram, regions))):
         return None
-    driver = "" if isinstance(card.driver, Absent) else card.driver
+    driver = known_or(card.driver, "")
     return Gpu(
         card=card,
         driver=driver,
@@ -414,7 +415,7 @@ def uncounted_pids(card: DrmCard, clients: Iterable[DrmClient], reading: DrmRead
 
 def _build_gpu(card: DrmCard, reading: DrmReading) -> Gpu | None:
     clients = clients_on(card, reading.clients)
-    bound = "" if isinstance(card.driver, Absent) else card.driver
+    bound = known_or(card.driver, "")
     driver = next((client.driver for client in clients), GPU_DRIVERS.get(bound, bound))
     reporting = [client for client in clients if client.basis is not None]
     if bound in OTHER_DRIVERS or card.place.startswith("amdgpu_xcp") or not can_render(card.nodes):

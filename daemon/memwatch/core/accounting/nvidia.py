@@ -15,7 +15,7 @@ from memwatch.core.drivers.nvml.records import GpuMemory, GpuReading, NvmlReadin
 from memwatch.core.findings import Findings
 from memwatch.core.linux.dmem import DmemReading, is_within, region_address
 from memwatch.core.linux.pci import pci_numbers
-from memwatch.core.model import Absent, Architecture, Pool, Quality, Share, ShareKind, find_system_ram
+from memwatch.core.model import Absent, Architecture, Pool, Quality, Share, ShareKind, find_system_ram, known_or
 from memwatch.core.snapshot import Machine, Node
 from memwatch.core.units import size
 
@@ -151,7 +151,7 @@ def _kernel_limits(gpu: GpuReading, dmem: DmemReading | None) -> Iterator[int]:
 
 
 def _driver_limits(gpu: GpuReading) -> Iterator[int]:
-    limits = () if isinstance(gpu.limits, Absent) else gpu.limits
+    limits = known_or(gpu.limits, ())
     yield from (one.hard_bytes for one in limits if one.own and one.hard_bytes)
 
 

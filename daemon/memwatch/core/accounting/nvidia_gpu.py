@@ -36,6 +36,7 @@ from memwatch.core.model import (
     Share,
     ShareKind,
     Words,
+    known_or,
     sum_figures,
 )
 from memwatch.core.snapshot import Machine, Node
@@ -376,6 +377,6 @@ def find_unplaced(gpu: GpuReading, device: str, place: str | None, instances: Co
 def _places(
     gpu: GpuReading, device: str, place: str | None, instances: Collection[str]
 ) -> Iterator[tuple[GpuProcess, str | None]]:
-    for process in () if isinstance(gpu.processes, Absent) else gpu.processes:
+    for process in known_or(gpu.processes, ()):
         instance = f"{device}.mig{process.instance}"
         yield process, instance if instance in instances else place

@@ -28,7 +28,7 @@ from memwatch.core.drivers.amd.sysfs import (
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots, SourceUnavailable
 from memwatch.core.linux.pci import GpuPids, is_awake_status
-from memwatch.core.model import Absent, Bytes, Words
+from memwatch.core.model import Absent, Bytes, Words, known_or
 
 # Intervals for hot-plugged cards, and for the memory of processes in the compute driver (KFD).
 RESCAN_SECONDS = 2.0
@@ -242,7 +242,7 @@ class Collector(BaseCollector):
         figures: list[tuple[int, int, Bytes]] = []
         evicted: list[tuple[int, int, Bytes]] = []
         names = cards.names_or_reason(self._kfd / "proc") if nodes else []
-        listed = [] if isinstance(names, Absent) else names
+        listed = known_or(names, [])
         self._left_out = {"kfd_processes": len(listed[MAX_PROCESSES:])}
         for name in listed[:MAX_PROCESSES]:
             if name.isdecimal() and len(name) <= 10:

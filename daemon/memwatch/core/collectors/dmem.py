@@ -25,7 +25,7 @@ from memwatch.core.linux.dmem import (
     parse_sizes,
 )
 from memwatch.core.linux.files import KeptFile, Roots, SourceUnavailable
-from memwatch.core.model import Absent, Bytes
+from memwatch.core.model import Absent, Bytes, known_or
 
 # Limited groups are read every second, all groups every 10 s: at most `STEP_GROUPS` of them each time, so that a
 # machine with 500 containers spends 3 ms at once.
@@ -145,7 +145,7 @@ class Collector(BaseCollector):
         limited = [one for one in found if one.rank_bytes is not None]
         limited.sort(key=lambda one: (not is_within(own, one.cgroup), -(one.rank_bytes or 0), one.cgroup))
         users = [one for one in found if one.rank_bytes is None]
-        users.sort(key=lambda one: (-sum(_known(region.used_bytes) for region in one.regions), one.cgroup))
+        users.sort(key=lambda one: (-sum(known_or(region.used_bytes, 0) for region in one.regions), one.cgroup))
         self.close()
         for one in limited[:MAX_LIMITED]:
             with suppress(OSError):  # removed since it was visited
@@ -196,7 +196,3 @@ def _read(path: str) -> bytes | None:
         return None
     finally:
         os.close(file)
-
-
-def _known(figure: Bytes) -> int:
-    return 0 if isinstance(figure, Absent) else figure

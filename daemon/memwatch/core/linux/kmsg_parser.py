@@ -20,7 +20,7 @@ from memwatch.core.kernel_log import DriverError, KernelLog, KillScope, OomKill,
 from memwatch.core.linux.cgroup_mounts import UNLIMITED_BYTES
 from memwatch.core.linux.files import Roots
 from memwatch.core.listing import first_of
-from memwatch.core.model import Absent, Bytes
+from memwatch.core.model import Absent, Bytes, known_or
 from memwatch.core.printable import decode
 from memwatch.core.runtime.regular_file import read_regular
 
@@ -410,7 +410,7 @@ class KernelLogTracker:
         self.log = replace(self.log, kills=tuple(self._kills))
 
     def _weigh(self, kill: OomKill) -> Held:
-        size = 0 if isinstance(kill.anonymous_bytes, Absent) else kill.anonymous_bytes
+        size = known_or(kill.anonymous_bytes, 0)
         return Held(self._account_of(kill.cgroup) if kill.scope == "cgroup" else ROOT, size)
 
     def count_lost(self, messages: int) -> None:

@@ -21,7 +21,7 @@ from memwatch.core.kernel_log import ProcessEnd
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.process_table import descriptors_for_processes
 from memwatch.core.linux.wakeups import Wake
-from memwatch.core.model import Absent, Process
+from memwatch.core.model import Absent, Process, known_or
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -69,7 +69,8 @@ class ProcessEnds:
             return
         shared = descriptors_for_processes(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         sizes = {
-            number: Held(self._accounts.of_user(_user(one)), _size(one)) for number, one in enumerate(processes)
+            number: Held(self._accounts.of_user(known_or(one.user, None)), known_or(one.footprint_low_bytes, 0))
+            for number, one in enumerate(processes)
         }
         most = min(MAX_FOLLOWED, shared)
         largest = [processes[number] for number in share_out(sizes, most, MAX_OF_ACCOUNT)]
@@ -141,12 +142,3 @@ def read_status(file: int) -> int | None:
     (mask,) = struct.unpack_from("<Q", info)
     (status,) = struct.unpack_from("<i", info, _STATUS_AT)
     return int(status) if mask & _EXIT else None
-
-
-def _user(process: Process) -> str | None:
-    return None if isinstance(process.user, Absent) else process.user
-
-
-def _size(process: Process) -> int:
-    size = process.footprint_low_bytes
-    return 0 if isinstance(size, Absent) else size

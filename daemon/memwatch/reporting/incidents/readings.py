@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from memwatch.core.model import RAM, Absent, Bytes, Pool, PoolKind, Process, Share, ShareKind
+from memwatch.core.model import RAM, Absent, Bytes, Pool, PoolKind, Process, Share, ShareKind, known_or
 from memwatch.core.snapshot import CgroupPressure, Kernel, MemoryPsi, Pressure, Snapshot, Swap
 from memwatch.reporting.history.notable_ticks import Tick
 
@@ -144,7 +144,7 @@ def read_holders(processes: Sequence[Process], places: Places) -> Holdings:
                 word(process.unit),
                 word(process.container),
                 size,
-                None if isinstance(process.start_time, Absent) else process.start_time,
+                known_or(process.start_time, None),
                 word(process.pod),
                 2 * held_on_gpu(process, places) > size,
                 word(process.job),
@@ -163,7 +163,7 @@ def size_in(process: Process, places: Places) -> int | None:
         return process.footprint_low_bytes
     # Resident memory may contain memory of an integrated GPU, so the two are not added.
     rss = process.rss_bytes
-    return max(held, 0 if isinstance(rss, Absent) else rss) or None
+    return max(held, known_or(rss, 0)) or None
 
 
 def held_on_gpu(process: Process, places: Places) -> int:
@@ -184,7 +184,7 @@ def read_device_memory(process: Process, frame: Frame) -> dict[str, int]:
 
 
 def key_of(process: Process) -> HolderKey:
-    return HolderKey(process.pid, 0.0 if isinstance(process.start_time, Absent) else process.start_time)
+    return HolderKey(process.pid, known_or(process.start_time, 0.0))
 
 
 def word(text: str | Absent | None) -> str | None:

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from memwatch.core import units
 from memwatch.core.accounting.driver_errors import describe_kind
-from memwatch.core.model import Absent, Bytes, Process, Vitals
+from memwatch.core.model import Absent, Bytes, Process, Vitals, known_or
 from memwatch.core.pressure.signals import PAST, full_in
 from memwatch.core.snapshot import Level, Pressure, Reason
 
@@ -243,7 +243,7 @@ def throttled(names: Iterable[str] | Absent) -> str:
 
 def vitals(found: Vitals) -> str:
     """Join the known values: "61 °C, 287 W, SM clock 2,715 MHz, throttled: power cap". Empty if none is known."""
-    clocks = {} if isinstance(found.clock_hertz, Absent) else found.clock_hertz
+    clocks = known_or(found.clock_hertz, {})
     known = [celsius(found.temperature_celsius)] * (not isinstance(found.temperature_celsius, Absent))
     known += [watts(found.power_watts)] * (not isinstance(found.power_watts, Absent))
     known += [f"{clock_name(name)} {hertz(clock)}" for name, clock in clocks.items()]

@@ -31,7 +31,7 @@ from memwatch.core.drivers.amd.sysfs import (
 )
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.pci import is_awake_status, is_pci_address, may_suspend
-from memwatch.core.model import Absent, Bytes, Words
+from memwatch.core.model import Absent, Bytes, Words, known_or
 from memwatch.core.printable import decode
 
 # Names by device id. amdgpu.ids, which also distinguishes revisions, takes precedence.
@@ -111,7 +111,7 @@ def read(path: Path, size: int = _MAX_FILE_BYTES) -> bytes | Absent:
 
 def list_names(folder: Path) -> list[str]:
     found = names_or_reason(folder)
-    return [] if isinstance(found, Absent) else found
+    return known_or(found, [])
 
 
 def names_or_reason(folder: Path) -> list[str] | Absent:

@@ -20,7 +20,7 @@ from memwatch.core.drivers.nvml.runtime_suspend import Address, RuntimeSuspend, 
 from memwatch.core.drivers.nvml.validation import AnswerValidator, Limits
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.pci import pci_numbers
-from memwatch.core.model import Absent, Words
+from memwatch.core.model import Absent, Words, known_or
 from memwatch.core.runtime.backoff import Backoff
 
 # An event ends the wait at once; without one, each timeout is a wake-up. One wake-up per second was two fifths of
@@ -103,7 +103,7 @@ class Events:
             else:
                 pause = 1.0
                 uuid = uuids.get(binding.handle_address(event.device), Absent.NOT_AVAILABLE)
-                self._note("" if isinstance(uuid, Absent) else uuid, event.eventType, event.eventData)
+                self._note(known_or(uuid, ""), event.eventType, event.eventData)
 
     def _note(self, uuid: str, kind: int, data: int) -> None:
         with self._lock:

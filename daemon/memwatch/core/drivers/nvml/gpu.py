@@ -43,7 +43,7 @@ from memwatch.core.drivers.nvml.validation import (
 )
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.pci import pci_numbers
-from memwatch.core.model import Absent, Vitals, Words
+from memwatch.core.model import Absent, Vitals, Words, known_or
 
 
 class ProcessLists:
@@ -173,7 +173,7 @@ class Mig:
         most = Query(
             self._codes, ("mig.count", partial(binding.number, "nvmlDeviceGetMaxMigDeviceCount", self._gpu))
         ).ask()
-        return 0 if isinstance(most, Absent) else most
+        return known_or(most, 0)
 
     def _memory(self, instance: int, device: MigDevice) -> Query[GpuMemory]:
         return Query(

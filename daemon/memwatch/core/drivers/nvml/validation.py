@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess
-from memwatch.core.model import MAX_BYTES, Absent, Bytes
+from memwatch.core.model import MAX_BYTES, Absent, Bytes, known_or
 
 T = TypeVar("T")
 Row = tuple[int, int, int]  # pid, bytes, GPU instance, as in a process list
@@ -41,7 +41,7 @@ def plausible_memory(memory: GpuMemory) -> GpuMemory:
     Raises `ImplausibleAnswerError` if the total exceeds that of any GPU, or more than one part exceeds the total.
     """
     total = memory.total_bytes
-    reserved = 0 if isinstance(memory.reserved_bytes, Absent) else memory.reserved_bytes
+    reserved = known_or(memory.reserved_bytes, 0)
     parts = {"used_bytes": memory.used_bytes, "free_bytes": memory.free_bytes, "reserved_bytes": reserved}
     too_large = [name for name, size in parts.items() if size > total]
     if total > MAX_BYTES or len(too_large) > 1:
