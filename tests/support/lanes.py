@@ -79,6 +79,11 @@ def may_watch_this_machine() -> bool:
     return _Running.lane in (None, Lane.LONG, *ALONE)
 
 
+def may_pause_longer() -> bool:
+    """Check that the running test neither is pure nor measures."""
+    return _Running.lane in (Lane.PROCESS, Lane.HOST, Lane.LONG)
+
+
 def count_workers(arguments: Iterable[str], most: int) -> int:
     """Return the number of workers for these paths: at most `most`, one for each file; 0 for a single file."""
     files = find_test_files(arguments)
