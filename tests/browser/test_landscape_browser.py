@@ -11,12 +11,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from memwatch.core.snapshot import Snapshot
-from memwatchd.recording.demos import path_of
-from memwatchd.recording.player import read_frames
 from memwatchd.settings.schema import DEMOS
 from support.axe import faults
 from support.browsing import SharedBrowser, opened
 from support.daemon_process import running_daemon
+from support.demo_frames import moments_of
 from support.live_page import showing, visiting, wait_for_ticks
 from support.sample_mig import eight_by_seven
 from support.sample_site import Site
@@ -129,9 +128,7 @@ def test_lengths_are_bytes_and_words_stand_apart(visited_page: Page, name: str, 
 @pytest.mark.parametrize("demo", DEMOS)
 def test_demos_are_drawn_to_scale(visited_page: Page, demo: str, width: int) -> None:
     """At the fullest moment, which has the longest figures."""
-    frames = read_frames(path_of(demo))
-    fullest = max(frames, key=lambda one: sum(p.used_bytes for p in one.pools if isinstance(p.used_bytes, int)))
-    with visiting(visited_page, Site(fullest), width=width, height=900):
+    with visiting(visited_page, Site(moments_of(demo).fullest), width=width, height=900):
         check_picture(visited_page, width)
 
 

@@ -12,13 +12,12 @@ from playwright.sync_api import Locator, Page, expect
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch_web.pages.picture import FORMS, THEMES, PictureQuery, build_picture
 from memwatch_web.pages.renderer import Pages
-from memwatchd.recording.demos import path_of
-from memwatchd.recording.player import read_frames
 from memwatchd.settings.schema import DEMOS
 from support.axe import faults
 from support.browsing import SharedBrowser, opened, wait_for_frames
 from support.daemon_process import running_daemon
-from support.live_page import showing, visiting, wait_for_ticks
+from support.demo_frames import moments_of
+from support.live_page import resize, showing, visiting, wait_for_ticks
 from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB
 from support.sample_past import END, past_of
@@ -71,11 +70,9 @@ CUT_FIGURES = r"""(which) => [...document.querySelectorAll(which)].filter((one) 
 @pytest.mark.parametrize("demo", DEMOS)
 def test_overview_of_each_demo_is_one_screen(visited_page: Page, demo: str) -> None:
     """At 1440 × 900 with the foot of the page: at its begin, its fullest moment and its end. No figure is cut."""
-    frames = list(read_frames(path_of(demo)))
-    fullest = max(frames, key=lambda one: sum(p.used_bytes for p in one.pools if isinstance(p.used_bytes, int)))
     heights: list[int] = []
     cut: list[str] = []
-    for frame in (frames[0], fullest, frames[-1]):
+    for frame in moments_of(demo):
         with visiting(visited_page, Site(frame), width=1440, height=900):
             heights.append(visited_page.evaluate("document.documentElement.scrollHeight"))
             cut += visited_page.evaluate(CUT_FIGURES, "#who *")
@@ -83,25 +80,24 @@ def test_overview_of_each_demo_is_one_screen(visited_page: Page, demo: str) -> N
     assert (heights, cut) == ([900] * 3, [])
 
 
-@pytest.mark.parametrize("width", [1100, 1280, 1440])
-def test_texts_of_many_gpus_stay_in_their_columns(visited_page: Page, width: int) -> None:
+def test_texts_of_many_gpus_stay_in_their_columns(visited_page: Page) -> None:
     """The headline covers no figure, and the table of the pools above OK ends in its card."""
     page = visited_page
-    with visiting(page, Site(eight_by_seven()), width=width, height=900):
-        headline = page.evaluate(TEXT_EDGE, ".status-headline")
-        figure, card = box(page.locator(".status-figure").first), box(page.locator("#who"))
-        table = box(page.locator(".firing-table"))
+    with visiting(page, Site(eight_by_seven()), height=900):
+        for width in (1100, 1280, 1440):
+            resize(page, width)
+            headline = page.evaluate(TEXT_EDGE, ".status-headline")
+            figure, card = box(page.locator(".status-figure").first), box(page.locator("#who"))
+            table = box(page.locator(".firing-table"))
 
-    assert headline < figure["x"]
-    assert table["x"] + table["width"] < card["x"] + card["width"]
+            assert headline < figure["x"], width
+            assert table["x"] + table["width"] < card["x"] + card["width"], width
 
 
 @pytest.mark.parametrize("demo", DEMOS)
 def test_phone_has_room_for_every_figure_of_a_demo(visited_page: Page, demo: str) -> None:
     """At the moment with the most memory in use, which has the longest figures. Nothing scrolls sideways."""
-    frames = read_frames(path_of(demo))
-    fullest = max(frames, key=lambda one: sum(p.used_bytes for p in one.pools if isinstance(p.used_bytes, int)))
-    with visiting(visited_page, Site(fullest), width=390, height=844):
+    with visiting(visited_page, Site(moments_of(demo).fullest), width=390, height=844):
         wide = visited_page.evaluate("document.documentElement.scrollWidth")
         cut = visited_page.evaluate(CUT_FIGURES, "main *")
 
@@ -213,9 +209,7 @@ COLLISIONS = """() => {
 @pytest.mark.parametrize("demo", DEMOS)
 def test_words_of_a_picture_lie_apart(visited_page: Page, demo: str, size: str) -> None:
     """At the fullest moment of each demo, with the fonts of the browser."""
-    frames = read_frames(path_of(demo))
-    fullest = max(frames, key=lambda one: sum(p.used_bytes for p in one.pools if isinstance(p.used_bytes, int)))
-    shown = replace(fullest, unix=END)
+    shown = replace(moments_of(demo).fullest, unix=END)
     card = build_picture(Pages(), shown, past_of(shown), PictureQuery(None, FORMS[size], THEMES["dark"]))
 
     visited_page.set_content(Pages().card(card).decode())

@@ -11,8 +11,7 @@ from playwright.sync_api import Page
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch_web.pages.template_environment import PATHS
-from support.browsing import wait_for_frames
-from support.live_page import visiting
+from support.live_page import resize, visiting
 from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB
 from support.sample_site import Site, served
@@ -49,11 +48,6 @@ def at(level: Level, ratio: float) -> Snapshot:
 def silenced() -> Snapshot:
     made = Silence("sil_1", critical_gb10().unix + 86_400, 0.0, 86_400.0, made_by="root (uid 0)")
     return replace(LEVELS[-1], silences=(made,))
-
-
-def resize(page: Page, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 900})
-    wait_for_frames(page)
 
 
 WIDTHS = (320, 390, 900, 1100, 1280, 1440)
@@ -100,7 +94,7 @@ def test_nothing_of_the_state_is_cut(visited_page: Page, sample: Callable[[], Sn
             cut[width] = visited_page.evaluate(CUT)
             wide[width] = visited_page.evaluate("document.documentElement.scrollWidth")
 
-    assert cut == dict.fromkeys(WIDTHS, [])
+    assert cut == {width: [] for width in WIDTHS}
     assert wide == {width: width for width in WIDTHS}
 
 

@@ -22,7 +22,7 @@ OWN_CPU = "self.cpu_seconds"
 
 
 def past_of(snapshot: Snapshot) -> HistoryInput:
-    """Return the hour before a snapshot. Snapshots with the same figures share its series, which no page changes."""
+    """Return the hour before a snapshot. Those with the same figures share its series, which no page changes."""
     figures = {**collect_figures(snapshot), OWN_CPU: 0.0}
     series = _series_of(tuple(figures.items()))
     return HistoryInput(series, snapshot.unix - END, TIER_SPECS, events_of(snapshot))
