@@ -171,6 +171,42 @@ def test_moment_under_the_pointer_is_shown_until_the_pointer_leaves(browser: Sha
         expect(title).to_contain_text("Now, ")
 
 
+@pytest.mark.parametrize("width", [390, 820])
+def test_touch_on_the_past_returns_by_a_button(browser: SharedBrowser, width: int) -> None:
+    """A touch screen has no Escape. The time that is shown stands beside the button. The picture stays in place."""
+    options = {"viewport": {"width": width, "height": 1600}, "has_touch": True, "is_mobile": True}
+    with showing(browser, Site(critical_gb10()), **options) as page:
+        place = page.locator("svg.past").first
+        before = place.bounding_box()
+        assert before is not None
+        page.touchscreen.tap(before["x"] + before["width"] / 2, before["y"] + 200)
+        back = page.locator("#return")
+        expect(back).to_be_visible()
+        expect(page.locator(".look-back-time")).to_contain_text(re.compile(r"^\d\d:\d\d:\d\d, .* ago$"))
+        assert place.bounding_box() == before
+        back.tap()
+        expect(back).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280, 1440])
+def test_use_three_minutes_ago_is_in_words_at_any_width(visited_page: Page, width: int) -> None:
+    with visiting(visited_page, Site(critical_gb10()), width=width, height=900):
+        expect(visited_page.locator(".landscape-then")).to_be_visible()
+        expect(visited_page.locator(".landscape-then")).to_contain_text("3 min ago")
+
+
+def test_head_of_several_pools_is_one_line(visited_page: Page) -> None:
+    """At 1280 px, with the longest title of the demos."""
+    frame = next(iter(read_frames(path_of("strix-halo"))))
+    with visiting(visited_page, Site(frame), width=1280, height=900):
+        head = visited_page.locator(".landscape-head").bounding_box()
+        height = visited_page.evaluate("document.documentElement.scrollHeight")
+
+    assert head is not None
+    assert head["height"] <= 30
+    assert height <= 900
+
+
 def test_parts_that_do_not_change_stay_on_the_page(browser: SharedBrowser, tmp_path: Path) -> None:
     """The stream of a daemon sends them empty. The past is one of them within its step, the events are another."""
     with (

@@ -22,7 +22,7 @@ from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB
 from support.sample_past import END, past_of
 from support.sample_site import Site
-from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server
+from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server, unknown_figures
 
 MAX_SHIFT = 0.05
 
@@ -233,3 +233,43 @@ def test_stream_has_the_form_that_fits_the_page(browser: SharedBrowser, tmp_path
         page.wait_for_function("(old) => document.getElementById('now-narrow-ram').outerHTML !== old", arg=old)
         with page.expect_request("**/live?page=overview&form=wide"):
             page.set_viewport_size({"width": 1440, "height": 900})
+
+
+CUT = """selector => [...document.querySelectorAll(selector)]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)"""
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1440])
+@pytest.mark.parametrize(
+    "demo",
+    [
+        "dgx-spark",
+        "strix-halo",
+        *(pytest.param(one, marks=pytest.mark.long) for one in DEMOS if one[:3] not in ("dgx", "str")),
+    ],
+)
+def test_table_of_holders_cuts_no_name_and_no_figure(visited_page: Page, demo: str, width: int) -> None:
+    """A PID without room beside its name is left out, and a range of bytes takes two lines on a phone."""
+    frame = list(read_frames(path_of(demo)))[280]
+    with visiting(visited_page, Site(frame), width=width, height=900):
+        cells = ".who-name a, .who-table td.number, .who-table summary"
+
+        assert visited_page.evaluate(CUT, cells) == []
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_rows_of_instances_have_whole_names(visited_page: Page, width: int) -> None:
+    """The end of "GPU 2 · MIG 12" tells it from "GPU 2 · MIG 11"."""
+    with visiting(visited_page, Site(eight_by_seven()), width=width, height=900):
+        assert visited_page.evaluate(CUT, ".firing-place") == []
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_reasons_open_within_a_phone(visited_page: Page, width: int) -> None:
+    """The sign is at another place in each state."""
+    for sample in (unknown_figures, critical_gb10):
+        with visiting(visited_page, Site(sample()), width=width, height=844):
+            for sign in visited_page.locator("details.why > summary").all():
+                sign.click()
+
+            assert visited_page.evaluate("document.documentElement.scrollWidth") == width

@@ -74,6 +74,13 @@ def list_runnable(snapshot: Snapshot, use: Use, min_rate: float = 0.0) -> tuple[
     return tuple(found)
 
 
+def find_largest(snapshot: Snapshot) -> Runnable | None:
+    """Return the largest model that fits with 4-bit weights, of those with a compared shape."""
+    alone, use = replace(snapshot, processes=()), Use(dtype=FORMATS[-1])
+    models = (one for one in list_models() if read_models()[one.name].get("compared") and _is_wider(one, use.dtype))
+    return next((one for model in models if (one := _run(model, use, alone))), None)
+
+
 def list_shorter(use: Use) -> tuple[str, ...]:
     """Return the names of models whose own longest context is less than that of the use."""
     return tuple(one.name for one in list_models() if describe_long_context(one.context, use.context))

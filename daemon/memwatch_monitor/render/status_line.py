@@ -32,6 +32,8 @@ from memwatch.reporting.render.summary import (
 # Growth is measured over this time; the tracker has a reading every ten seconds.
 GROWTH_SECONDS, MIN_GROWTH_SECONDS = 30.0, 5.0
 MIN_BYTES_PER_SECOND = 1 << 20
+# From this use on even the shortest forecast is stated.
+SURELY_STATED_FROM = STATED_FROM[0][1]
 KILLED = re.compile(r"OOM killer: killed (?:(?P<name>.+) \(\d+\)|a process|\d+ process(?:es)?)")
 
 
@@ -65,7 +67,7 @@ class StatusLine(Struct, frozen=True):
     `notice`: the silence that mutes alerts about the level. `actions`: what frees memory where it is short.
     `others`: how many of many targets are above OK as well: "6 more high". Empty otherwise.
     `clears`: when the level falls, if everything stays as it is: "clears in 59 s". Empty if that is not known.
-    `no_forecast`: why a level above OK has no time left. Empty if it has one, or falls.
+    `no_forecast`: why the headline is the use of a level above OK, not the time left. Empty for other headlines.
     """
 
     level: str
@@ -112,16 +114,12 @@ def build_status_line(
     )
 
 
-# From this use on even the shortest forecast is stated.
-SURELY_STATED_FROM = STATED_FROM[0][1]
-
-
 def explain_no_forecast(snapshot: Snapshot, worst: Pressure, grows: bool) -> str:
-    """Return why memory that is short has no time left: "no forecast: no process grows". Empty at OK and if it has one.
+    """Return why memory that is short has no time left: "no forecast: no process grows". Empty for other headlines.
 
     `grows`: True if a process grows.
     """
-    if worst.level is Level.LOW or words.is_recovering(worst) or words.full(worst):
+    if build_headline(snapshot, worst) != f"{words.ratio(worst.ratio)} used":
         return ""
     if not grows:
         return "no forecast: no process grows"

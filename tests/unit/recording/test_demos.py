@@ -281,7 +281,7 @@ def test_shipped_demos_equal_the_generated_ones(name: str) -> None:
 
 
 def test_growth_in_a_demo_counts_from_the_begin_of_its_round(tmp_path: Path) -> None:
-    """The processes of the last round hold what those of this one will hold later: their sizes are no past of it."""
+    """In the last round the same second held the same bytes, so that growth since then is 0."""
     frames = frames_of("dgx-spark")
     recording = RecordingFile(tmp_path / "part.memwatch", host=frames[0].host)
     for frame in (*frames[200:201], *frames[290:301]):

@@ -69,7 +69,7 @@ ALONE, BESIDE_LOW, OF_SEVERAL = 460.0, 330.0, 224.0
 NARROW, CELL_WIDTH, CELL_ALONE = 218.0, 80.0, 112.0
 # Ends of the columns of a narrow tower, in parts of its width.
 CELL_ENDS = {1: (1.0,), 2: (0.1, 1.0), 3: (0.1, 0.2, 1.0)}
-NARROW_ENDS = {1: (1.0,), 2: (0.4, 1.0), 3: (0.376, 0.645, 1.0)}
+NARROW_ENDS = {1: (1.0,), 2: (0.4, 1.0), 3: (0.376, 0.656, 1.0)}
 GUTTER, GUTTER_OF_SEVERAL = 190.0, 178.0
 # A lower tower is drawn again larger, beside its place, and as high as this at most.
 LOUPE = 190.0

@@ -85,6 +85,7 @@ from memwatch_web.pages.processes import (
     list_growth,
 )
 from memwatch_web.pages.processes import ListView as ListView
+from memwatch_web.pages.room_model import RoomModel
 from memwatch_web.pages.server_charts import LastRunChart, build_chart
 from memwatch_web.pages.template_environment import PATHS, shared_environment
 
@@ -208,6 +209,7 @@ class Pages:
         self._rules, self._events, self._alerting, self._firing = rules, events, alerting, firing
         self._history_writer, self._history = history_writer, history
         self._growth = growth or GrowthTracker()
+        self._room_model = RoomModel()
         self._config, self._past, self._incidents = config, past, incidents
         self._queried: dict[str, tuple[tuple[float, tuple[str, ...]], dict[str, PoolPast]]] = {}
         self._drawn: dict[tuple[str, str], DrawnPast] = {}
@@ -415,6 +417,7 @@ class Pages:
             "pressure": pressure,
             "worst": find_worst(snapshot),
             "status": (status := self.status(snapshot)),
+            "model": None if status.actions else self._room_model.find(snapshot),
             "notified": find_notified(self._alerting(), status.target),
             "runbook": find_runbook(status),
             "landscape": self.landscape(snapshot, span),

@@ -1,0 +1,54 @@
+"""The model under "Room": the largest that fits, as `memwatch fit --what` lists it."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.core.model import Absent, Bytes
+from memwatch.core.snapshot import Snapshot
+from memwatch.planning.model_table import list_runnable
+from memwatch.planning.request import Use
+from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.room_model import PAUSE_SECONDS, RoomModel
+from support.html_reader import Reader
+from support.sample_parts import GIB
+from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server, unknown_figures
+
+
+def with_room(room: Bytes, seconds: float = 0.0) -> Snapshot:
+    base = discrete_gpu()
+    one = replace(base.devices[0], headroom_bytes=room, headroom_after_reclaim_bytes=room)
+    return replace(base, devices=(one,), monotonic=base.monotonic + seconds)
+
+
+@pytest.mark.parametrize("snapshot", [calm_workstation(), mig_server()])
+def test_model_is_the_largest_compared_one_of_the_list_of_the_command(snapshot: Snapshot) -> None:
+    found = RoomModel().find(snapshot)
+
+    listed = [one for one in list_runnable(snapshot, Use()) if one.dtype == "q4_k" and one.is_compared]
+    assert found == listed[0]
+
+
+def test_model_is_named_beside_the_room() -> None:
+    found = RoomModel().find(calm_workstation())
+
+    assert found is not None
+    assert f"more fit, such as {found.model} as q4_k, " in Reader(Pages().page("overview", calm_workstation())).text
+    assert "such as" not in Reader(Pages().page("overview", unknown_figures())).text
+    assert "such as" not in Reader(Pages().page("overview", critical_gb10())).text
+
+
+def test_model_that_no_longer_fits_is_not_named_until_the_next_search() -> None:
+    """A search has a pause after it; what was found may be too large meanwhile."""
+    model = RoomModel()
+    first = model.find(with_room(30 * GIB))
+    later = model.find(with_room(6 * GIB, seconds=1.0))
+    searched = model.find(with_room(6 * GIB, seconds=PAUSE_SECONDS))
+
+    assert first is not None
+    assert first.bytes > 6 * GIB
+    assert later is None
+    assert searched is not None
+    assert searched.bytes <= 6 * GIB
+    assert RoomModel().find(with_room(Absent.NOT_AVAILABLE)) is None
