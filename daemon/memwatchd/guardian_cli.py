@@ -113,7 +113,7 @@ def guardian(context: click.Context, config: str | None) -> None:
 def run(config: Config) -> NoReturn:
     """Replace this process by that of the guardian."""
     fd = send(config)
-    safe = ["-P"] if sys.flags.safe_path else []
+    safe = ["-I"] if sys.flags.isolated else ["-P"] if getattr(sys.flags, "safe_path", False) else []
     os.execv(sys.executable, [sys.executable, *safe, "-m", "memwatchd.guardian", str(fd)])  # noqa: S606
 
 

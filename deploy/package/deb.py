@@ -32,6 +32,11 @@ COMPLETIONS = {
     "zsh": "zsh/vendor-completions",
     "fish": "fish/vendor_completions.d",
 }
+PROGRAMS = (
+    ("memwatchd", "memwatchd.cli"),
+    ("memwatchd-guardian", "memwatchd.guardian_cli"),
+    ("memwatch", "memwatch.cli.cli"),
+)
 SCRIPT = """#!/{home}/bin/python3 -I
 import sys
 
@@ -124,13 +129,13 @@ def put(source: Path, target: Path) -> None:
 
 def make_files(tree: Path, work: Path) -> None:
     """Write everything except the environment: programs, units, configuration, manual, completions."""
-    for program, module in (("memwatchd", "memwatchd.cli"), ("memwatch", "memwatch.cli.cli")):
+    for program, module in PROGRAMS:
         script = tree / "usr/bin" / program
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text(SCRIPT.format(home=HOME, module=module))
         script.chmod(0o755)
     units = ROOT / "systemd"
-    for name in ("memwatchd.service", "memwatchd.slice"):
+    for name in ("memwatchd.service", "memwatchd-guardian.service", "memwatchd.slice"):
         put(units / name, tree / "lib/systemd/system" / name)
     put(units / "memwatchd.sysusers", tree / "usr/lib/sysusers.d/memwatchd.conf")
     put(units / "memwatchd.toml", tree / "etc/memwatchd/memwatchd.toml")

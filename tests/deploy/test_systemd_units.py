@@ -14,11 +14,13 @@ from memwatchd.settings.keys import TcpAddress, parse_address
 from memwatchd.settings.web import Web
 from memwatchd.systemd.prekill_hook import SOCKET_NAME
 from memwatchd.systemd.serve import MAX_DESCRIPTORS
-from support.paths import SYSTEMD
+from support.paths import DEPLOY, SYSTEMD
 
 NEEDED_PROGRAMS = ("systemd-analyze",)
 
 UNIT = SYSTEMD / "memwatchd.service"
+GUARDIAN = SYSTEMD / "memwatchd-guardian.service"
+POSTINST = DEPLOY / "package/debian/postinst"
 DROP_INS = sorted((SYSTEMD / "drop-ins").glob("*.conf"))
 EXAMPLES = SYSTEMD / "examples"
 # Keys of drop-ins that older versions of systemd ignore with a warning.
@@ -93,6 +95,26 @@ def verify(unit: Path) -> list[str]:
     return [line for line in done.stderr.splitlines() if unit.stem in line and "is transient" not in line]
 
 
+def test_unit_of_the_guardian_is_valid_and_hardened(tmp_path: Path) -> None:
+    """It may send signals, and is not started by the package."""
+    text = GUARDIAN.read_text()
+    unit = tmp_path / GUARDIAN.name
+    unit.write_text(text.replace("/usr/bin/memwatchd-guardian", "/bin/true"))
+    (tmp_path / "memwatchd.slice").write_text((SYSTEMD / "memwatchd.slice").read_text())
+    (tmp_path / "memwatchd.service").write_text("[Service]\nExecStart=/bin/true\n")
+    done = exposure("--threshold=20", str(GUARDIAN))
+    keys = keys_of(text)
+
+    assert verify(unit) == []
+    assert done.returncode == 0, done.stdout
+    (score,) = re.findall(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert f"reports {score}." in text
+    assert (keys["CapabilityBoundingSet"], keys["NoNewPrivileges"]) == (["CAP_KILL"], ["yes"])
+    assert (keys["OOMScoreAdjust"], keys["Slice"]) == (["-900"], ["memwatchd.slice"])
+    assert keys["ReadWritePaths"] == []
+    assert "memwatchd-guardian" not in re.sub("try-restart memwatchd-guardian", "", POSTINST.read_text())
+
+
 def test_socket_unit_of_the_prekill_hook_is_valid(tmp_path: Path) -> None:
     """It passes the socket under the name that memwatchd expects, in the folder of oomd.conf(5)."""
     unit = EXAMPLES / "memwatchd-oomd.socket"
@@ -126,10 +148,11 @@ def test_store_of_the_drop_in_holds_all_clients() -> None:
     assert KINDS["pressure_clients"].most < MAX_DESCRIPTORS
 
 
-def test_every_restriction_has_a_comment() -> None:
+@pytest.mark.parametrize("unit", [UNIT, GUARDIAN], ids=lambda unit: unit.stem)
+def test_every_restriction_has_a_comment(unit: Path) -> None:
     """Every paragraph of hardening begins with a comment."""
     commented = False
-    for line in UNIT.read_text().partition("[Service]")[2].splitlines():
+    for line in unit.read_text().partition("[Service]")[2].splitlines():
         if not line:
             commented = False
         elif line.startswith("#"):

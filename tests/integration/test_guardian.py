@@ -15,11 +15,12 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.engines.records import Engine
-from memwatchd.guardian.acting import Means, Victim, VictimGoneError, act, ask_engine, reclaim
+from memwatchd.guardian.acting import Means, Victim, VictimGoneError, act, reclaim
+from memwatchd.guardian.engine_requests import ask_engine
 from memwatchd.guardian.journal import NAME, Journal, Record, read_journal
 from memwatchd.guardian.records import Match, Step
-from support.guardian_machine import GIB, IGNORES_SIGTERM, QUICK, ROOMY, SHORT, GuardianMachine, guardian_machine
-from support.guardian_states import candidate
+from support.guardian_machine import IGNORES_SIGTERM, QUICK, ROOMY, SHORT, GuardianMachine, guardian_machine
+from support.guardian_states import GIB, candidate
 from support.http_site import http, site
 from support.waiting import wait_until
 
@@ -178,7 +179,7 @@ def test_guardian_that_was_stopped_does_not_act_on_what_it_saw_before(box: Guard
     """It is stopped while it waits for the figures of a shortage that is over when it goes on."""
     victim = box.start_victim()
     guardian = box.start()
-    stopped = []
+    stopped: list[float] = []
 
     def stop() -> None:
         if not stopped:
@@ -354,7 +355,6 @@ def test_reclaim_is_asked_of_the_own_cgroup_only(tmp_path: Path) -> None:
         ("ollama", "POST", "/api/generate", {"model": "llama3", "keep_alive": 0}),
         ("vllm", "POST", "/sleep?level=2", None),
         ("sglang", "POST", "/release_memory_occupation", {}),
-        ("llama.cpp", "POST", "/slots/0?action=erase", None),
     ],
 )
 def test_model_server_is_asked_by_its_documented_request(

@@ -15,7 +15,8 @@ from memwatchd.guardian.config import receive, send
 from memwatchd.guardian.own_reading import Adjustment
 from memwatchd.guardian.records import Match
 from memwatchd.guardian_cli import load_config
-from support.guardian_machine import GIB, SHORT, GuardianMachine, guardian_machine
+from support.guardian_machine import SHORT, GuardianMachine, guardian_machine
+from support.guardian_states import GIB
 
 PROGRAM = (sys.executable, "-m", "memwatchd.guardian_cli")
 
@@ -150,3 +151,22 @@ def test_program_becomes_the_guardian(box: GuardianMachine) -> None:
 
     assert b"memwatchd.guardian" in command
     assert "dry run: it ends no process" in line
+
+
+def test_client_runs_the_program_beside_it(box: GuardianMachine) -> None:
+    """`memwatch guardian` is the same command: users look for it there."""
+    folder = box.state / "bin"
+    folder.mkdir()
+    for name, module in (("memwatch", "memwatch.cli.cli"), ("memwatchd-guardian", "memwatchd.guardian_cli")):
+        (folder / name).write_text(f"#!{sys.executable}\nimport sys\nfrom {module} import main\nsys.exit(main())\n")
+        (folder / name).chmod(0o755)
+    variables = {**os.environ, "MEMWATCHD_GUARDIAN_STATE_DIR": str(box.state), "PATH": "/usr/bin:/bin"}
+    command = [folder / "memwatch", "guardian", "history"]
+
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    assert done.stdout == f"No decision is recorded in {box.state}.\n", done.stderr
+
+    (folder / "memwatchd-guardian").unlink()
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    assert done.returncode == 1
+    assert "memwatchd-guardian is not installed" in done.stderr

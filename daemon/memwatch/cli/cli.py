@@ -50,6 +50,7 @@ GROUPS = (
     ("fit, room, advise", "does it fit, what has to go; settings"),
     ("wait, run, autopsy", "start when it fits; peaks; blocks"),
     ("doctor, record, release", "missing data; recording; free the GPUs"),
+    ("guardian", "the program that may end a process"),
     ("mcp, mqtt, node-features, completion", "AI, Home Assistant, Kubernetes, shells"),
 )
 HINT = "memwatch COMMAND --help shows its options; man memwatch has examples."
@@ -280,6 +281,19 @@ WHERE = {
     "zsh": "a file _memwatch in a directory of $fpath",
     "fish": "~/.config/fish/completions/memwatch.fish",
 }
+
+
+@memwatch.command(short_help="The guardian: status, test, history.")
+@click.argument("what", metavar="status|test|history", type=click.Choice(("status", "test", "history")))
+def guardian(what: str) -> int:
+    """Show the state of memwatchd-guardian, what it would do on this machine now, or what it did.
+
+    It is a separate program of the package memwatchd that ends a process before the machine stops responding. It
+    is off by default.
+    """
+    from memwatch.cli.guardian import run_guardian
+
+    run_guardian(what)
 
 
 @memwatch.command(short_help="Generate shell completion.")

@@ -17,18 +17,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import msgspec
 from msgspec import Struct
 
 from memwatch.core.engines.records import Engine
-from memwatch.core.http import GetError, authority, connect
 from memwatch.core.linux.files import ParseError
 from memwatch.core.linux.process_files import STAT_BYTES, parse_stat, read_at
 from memwatch.core.model import Absent
-from memwatchd.guardian.exchange import NoAnswerError, exchange
-from memwatchd.guardian.machine import is_loopback
+from memwatchd.guardian.engine_requests import ask_engine, describe_error
 from memwatchd.guardian.records import Candidate, Step
 
 # asm-generic/unistd.h: the number is the same on all processors that have it since Linux 5.15.
@@ -37,7 +33,6 @@ SYS_PROCESS_MRELEASE = 448
 MAX_LATE_SECONDS = 1.0
 LOOK_SECONDS = 0.05
 MAX_RECLAIM_BYTES = 4 << 30
-MAX_ANSWER_BYTES = 1 << 20
 
 
 class VictimGoneError(Exception):
@@ -218,66 +213,6 @@ def text_of(value: str | Absent | None) -> str:
     return value if isinstance(value, str) else ""
 
 
-class EngineRequest(Struct, frozen=True):
-    """A documented request by which a model server frees memory."""
-
-    method: str
-    path: str
-    body: bytes = b""
-
-
-def find_request(engine: Engine) -> EngineRequest | None:
-    """Return the request of this kind of server, None if it has none.
-
-    vLLM sleeps at level 2: level 1 would copy the weights to System RAM, which is the same memory. Sources:
-    docs.ollama.com/faq (keep_alive), docs.vllm.ai "Sleep Mode", docs.sglang.ai "release_memory_occupation",
-    tools/server/README.md of llama.cpp (slots), README.md of llama-swap (/unload).
-    """
-    if engine.kind == "ollama" and isinstance(engine.model, str):
-        body = msgspec.json.encode({"model": engine.model, "keep_alive": 0})
-        return EngineRequest("POST", "/api/generate", body)
-    if engine.kind == "vllm":
-        return EngineRequest("POST", "/sleep?level=2")
-    if engine.kind == "sglang":
-        return EngineRequest("POST", "/release_memory_occupation", b"{}")
-    if engine.kind == "llama.cpp":
-        return EngineRequest("POST", "/slots/0?action=erase")
-    if engine.kind == "openai" and engine.title == "llama-swap":
-        return EngineRequest("GET", "/unload")
-    return None
-
-
-def ask_engine(engine: Engine, seconds: float) -> str:
-    """Ask a model server to free memory, only where the daemon found it. Return the result as a clause."""
-    request = find_request(engine)
-    if request is None:
-        return f"{engine.title} has no request that frees memory"
-    if isinstance(engine.url, Absent):
-        return f"the address of {engine.title} is not known"
-    try:
-        parts = urlsplit(engine.url)
-        host, port = parts.hostname or "", parts.port or 80
-    except ValueError:
-        return f"{engine.url!r} is no address"
-    if parts.scheme != "http" or not is_loopback(host):
-        return f"not sent: {engine.url} is not a loopback address"
-    deadline = time.monotonic() + seconds
-    try:
-        with connect(host, port, deadline) as connected:
-            status, _ = exchange(
-                connected,
-                request.method,
-                parts.path.rstrip("/") + request.path,
-                authority(host, port),
-                deadline,
-                MAX_ANSWER_BYTES,
-                request.body,
-            )
-    except (GetError, NoAnswerError, OSError) as error:
-        return f"{request.method} {request.path}: {describe_error(error)}"
-    return f"{request.method} {request.path}: it answered {status}"
-
-
 def reclaim(cgroups: Path, candidate: Candidate, seconds: float) -> str:
     """Have the kernel reclaim pages of the victim's own cgroup. Return the result as a clause.
 
@@ -310,10 +245,6 @@ def write_reclaim(file: Path, wanted: int) -> str:
     finally:
         os.close(descriptor)
     return "done"
-
-
-def describe_error(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error).lower()
 
 
 def would_take(steps: Sequence[Step], available: int) -> list[StepResult]:

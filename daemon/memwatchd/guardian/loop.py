@@ -18,8 +18,9 @@ from memwatch.core.linux.files import ParseError
 from memwatch.core.printable import printable
 from memwatch.core.reading.self_usage import SelfUsageReader
 from memwatch.core.snapshot import UNKNOWN_BOOT, Level
-from memwatchd.guardian.acting import Means, StepResult, Victim, VictimGoneError, act, describe_error, would_take
+from memwatchd.guardian.acting import Means, StepResult, Victim, VictimGoneError, act, would_take
 from memwatchd.guardian.config import Config, receive
+from memwatchd.guardian.engine_requests import describe_error
 from memwatchd.guardian.journal import MAX_REFUSED, Journal, Record, describe_refused, describe_victim, now
 from memwatchd.guardian.machine import AskError, DaemonAnswer, Machine, adjust, ask_daemon, by_pid
 from memwatchd.guardian.own_reading import OwnReading, next_pause
@@ -81,9 +82,10 @@ class Log:
 class Guardian:
     """The state of the loop. Opening raises OSError and ParseError."""
 
-    def __init__(self, config: Config, log: Log) -> None:
+    def __init__(self, config: Config, log: Log, notifier: Notifier) -> None:
         self._config = config
         self._log = log
+        self._notifier = notifier
         self._reading = OwnReading(config.proc)
         self._machine = Machine(config.proc)
         self._journal = Journal(Path(config.state_dir))
@@ -203,6 +205,7 @@ class Guardian:
         self._record(decision, pool, tuple(results), helped)
 
     def _look(self) -> tuple[int, bool]:
+        self._notifier.alive("acting")
         pool = self._reading.read(time.monotonic(), self._adjustment)
         return pool.available_bytes, pool.level < Level.CRITICAL
 
@@ -301,9 +304,9 @@ def protect(log: Log) -> bool:
 
 def run(config: Config, log: Log | None = None) -> int:
     """Run until SIGTERM or SIGINT. Return the exit code."""
-    log = log or Log()
+    log, notifier = log or Log(), Notifier()
     try:
-        guardian = Guardian(config, log)
+        guardian = Guardian(config, log, notifier)
     except (OSError, ParseError) as error:
         name = getattr(error, "filename", None)
         where = f"{name}: " if name else ""
@@ -318,7 +321,6 @@ def run(config: Config, log: Log | None = None) -> int:
     for warning in config.warnings:
         log.write(WARNING, warning)
     guardian.memory_locked = protect(log)
-    notifier = Notifier()
     notifier.ready(1.0)
     mode = "dry run: it ends no process" if config.dry_run else "it may end processes"
     log.write(INFO, f"the guardian watches System RAM; {mode}")

@@ -23,6 +23,7 @@ from memwatch.core.linux.tcp_peer import UCRED
 from memwatch.core.model import Absent, PoolKind, Process, Words
 from memwatch.core.snapshot import Pressure, Snapshot
 from memwatch.core.snapshot_json import SnapshotDecodeError, snapshot_from
+from memwatchd.guardian.engine_requests import find_request
 from memwatchd.guardian.exchange import NoAnswerError, exchange
 from memwatchd.guardian.own_reading import RAM, Adjustment
 from memwatchd.guardian.records import Candidate, ProcessKey
@@ -147,13 +148,13 @@ class Machine:
         snapshot = answer.snapshot
         in_ram = ram_places(snapshot)
         device_age = answer.device_age + (now - answer.at)
-        engines = by_pid(snapshot.engines)
+        askable = {pid for pid, engine in by_pid(snapshot.engines).items() if find_request(engine)}
         found, ticks = [], {}
         for process in snapshot.processes:
             known = self.read(process)
             if known is None:
                 continue
-            one = self._build(process, known, in_ram, device_age, process.pid in engines)
+            one = self._build(process, known, in_ram, device_age, process.pid in askable)
             one = with_container_name(one, snapshot)
             found.append(one)
             ticks[one.key] = known.start_ticks
@@ -257,14 +258,3 @@ def slice_of(cgroup: Words) -> Words:
             break
         slices.append(part)
     return "/".join(slices) or parts[0] or "/"
-
-
-def is_loopback(host: str) -> bool:
-    """Return True for an address of this machine that no other machine reaches. A name has no certain address."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            packed = socket.inet_pton(family, host)
-        except (OSError, ValueError):
-            continue
-        return packed[0] == 127 if family is socket.AF_INET else packed == bytes(15) + b"\1"
-    return False
