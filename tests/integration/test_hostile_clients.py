@@ -100,8 +100,8 @@ def test_head_is_get_without_the_body(daemon: RunningDaemon) -> None:
         head = connection.getresponse()
         body = head.read()
 
-        # /api/v1/fit without a query is an error that lists its parameters.
-        expected = 404 if path.endswith(NOTHING_HERE) else 422 if path.endswith("/fit") else 200
+        # /api/v1/fit and /room without a query are errors that name what is missing.
+        expected = 404 if path.endswith(NOTHING_HERE) else 422 if path.endswith(("/fit", "/room")) else 200
         assert (head.status, body) == (expected, b""), path
         assert head.getheader("access-control-allow-origin") is None
         if not path.endswith(("/stream", "/live")):
