@@ -1,0 +1,199 @@
+"""Generated collapses for the guardian's rules, with the right victim known by construction.
+
+The machine falls from 80 % used to full in 1.7 to 25 s. The guardian reads System RAM at its pace and asks the
+daemon for the processes, which the daemon scans once a second: growth is seen as late as on a real machine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from math import inf
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.core.model import Absent, PoolKind
+from memwatch.core.pressure.forecast import Trend
+from memwatch.core.snapshot import Level, Pressure
+from memwatchd.guardian.records import Candidate, Decision, Limits, Match, Past, PoolState, ProcessKey, State
+from memwatchd.guardian.rules import decide
+from support.guardian_states import GIB, candidate
+from support.trace_file import Trace
+from support.trace_replay import replay
+
+Story = Literal["culprit", "other slices", "device bytes", "never", "protected", "stale", "stops short", "sawtooth"]
+# Nothing may happen in these.
+NOTHING: tuple[Story, ...] = ("never", "protected", "stale", "stops short", "sawtooth")
+STORIES: tuple[Story, ...] = (*("culprit",) * 3, *("other slices",) * 2, *("device bytes",) * 2, *NOTHING)
+SCAN_SECONDS = ASK_SECONDS = 1.0
+ASK_SOON_SECONDS, MIN_GROWTH_SECONDS, MAX_GROWTH_SECONDS = 0.25, 0.8, 4.0
+CULPRIT = 777
+
+
+class Collapse(Struct, frozen=True):
+    """A machine over time. `seconds`: from the start of the fall to full. `top`: use at which it stops.
+
+    `phase`: when the daemon scans the processes, within a second. `breath`: what innocents allocate and free.
+    """
+
+    seed: int
+    story: Story
+    size: int
+    seconds: float
+    top: float
+    phase: float
+    breath: int
+    innocents: tuple[Candidate, ...]
+    culprit: Candidate
+    limits: Limits
+
+    @property
+    def right(self) -> int | None:
+        return None if self.story in NOTHING else CULPRIT
+
+    def used(self, at: float) -> int:
+        """Return the used bytes: 80 % until second 5, then the fall. A sawtooth comes back every second."""
+        fallen = max(0.0, at - 5.0) / self.seconds
+        if self.story == "sawtooth":
+            fallen %= 0.7
+        return int(self.size * min(self.top, 0.8 + 0.2 * fallen))
+
+    def processes(self, at: float) -> tuple[Candidate, ...]:
+        """Return the processes at a scan: innocents breathe, and the culprit has the rest."""
+        chance = random.Random(f"{self.seed} {at:.3f}")
+        others = tuple(
+            replace(one, footprint_bytes=one.footprint_bytes + chance.randint(-self.breath, self.breath))
+            for one in self.innocents
+        )
+        grown = self.used(at) - self.used(0.0)
+        held = self.culprit.footprint_bytes + grown
+        device = self.culprit.device_bytes + (grown if self.story == "device bytes" else 0)
+        return (*others, replace(self.culprit, footprint_bytes=held, device_bytes=device))
+
+
+def generate_collapse(seed: int) -> Collapse:
+    chance = random.Random(seed)
+    story = STORIES[seed % len(STORIES)]
+    size = chance.choice((8, 32, 64, 122)) * GIB
+    seconds = 1.7 * (25 / 1.7) ** chance.random()
+    share = chance.uniform(0.02, 0.3)
+    parts = [chance.random() ** 3 + 0.01 for _ in range(chance.randint(2, 8))]
+    rest = size * (0.76 - share)
+    alone = story in ("other slices", *NOTHING)  # no innocent may end in its place
+    innocents = tuple(
+        candidate(
+            100 + number,
+            int(rest * part / sum(parts)),
+            name="python3",
+            user=chance.choice(("ada", "eve")),
+            unit=f"session-{number}.scope" if alone else "models.service",
+            slice="user.slice/user-1001.slice" if alone else chance.choice(("system.slice", "user.slice")),
+        )
+        for number, part in enumerate(parts)
+    )
+    culprit = candidate(
+        CULPRIT,
+        int(size * share),
+        name="sshd-session" if story == "protected" else "python3",
+        commands=() if story == "protected" else ("train.py",),
+        unit="train.service",
+        device_bytes=int(size * share * chance.random()),
+        slice="system.slice",
+    )
+    limits = Limits(never=(Match("unit", "train.*"),) if story == "never" else ())
+    top = chance.uniform(0.86, 0.945) if story in ("stops short", "sawtooth") else 1.0
+    return Collapse(seed, story, size, seconds, top, chance.random(), 32 << 20, innocents, culprit, limits)
+
+
+def read_pool(collapse: Collapse, at: float, trend: Trend) -> PoolState:
+    available = collapse.size - collapse.used(at)
+    critical, floor = collapse.size // 20, int(collapse.size * 0.0125)
+    forecast = trend.forecast(collapse.size)
+    evidence = ("util",) * (available < critical) + ("floor",) * (available < floor)
+    level = Level.CRITICAL if evidence else Level.HIGH if available <= 4 * critical else Level.LOW
+    seconds = None if forecast is None else forecast.seconds
+    return PoolState("ram", PoolKind.SYSTEM_RAM, collapse.size, available, critical, level, evidence, seconds)
+
+
+class Guardian:
+    """The guardian's loop without processes to end: it keeps what the daemon reported, and how much each grew."""
+
+    def __init__(self, collapse: Collapse) -> None:
+        self._collapse = collapse
+        self._past: deque[tuple[float, dict[ProcessKey, int]]] = deque()
+        self._asked, self._scan, self._found = -inf, -inf, ()
+
+    def candidates(self, at: float, every: float) -> tuple[Candidate, ...]:
+        """Return the processes of the last answer, with their growth between answers."""
+        if at - self._asked >= every:
+            self._ask(at)
+        age = inf if self._collapse.story == "stale" else at - self._scan
+        since = next((one for one in self._past if self._asked - one[0] >= MIN_GROWTH_SECONDS), None)
+        return tuple(
+            replace(
+                one,
+                device_age_seconds=age,
+                growth_bytes_per_second=None
+                if since is None
+                else (one.footprint_bytes - since[1][one.key]) / (self._asked - since[0]),
+            )
+            for one in self._found
+        )
+
+    def _ask(self, at: float) -> None:
+        phase = self._collapse.phase
+        self._asked, self._scan = at, max(0.0, (at - phase) // SCAN_SECONDS * SCAN_SECONDS + phase)
+        self._found = self._collapse.processes(self._scan)
+        self._past.append((at, {one.key: one.footprint_bytes for one in self._found}))
+        while at - self._past[0][0] > MAX_GROWTH_SECONDS:
+            self._past.popleft()
+
+
+def run_collapse(collapse: Collapse) -> Decision | None:
+    """Return the first decision to act before memory is full, None without one."""
+    guardian, past, trend, at = Guardian(collapse), Past(), Trend(), 0.0
+    end = 5.0 + (30.0 if collapse.top < 1 else collapse.seconds)
+    while at < end:
+        available = collapse.size - collapse.used(at)
+        trend = trend.with_point(at, available, collapse.size, is_fast=True)
+        pool = read_pool(collapse, at, trend)
+        is_short = pool.level is Level.CRITICAL
+        seen = guardian.candidates(at, ASK_SOON_SECONDS if is_short else ASK_SECONDS) if pool.level >= 2 else ()
+        decision, past = decide(State(at, at, (pool,), seen if is_short else ()), collapse.limits, past)
+        if decision.kind == "act":
+            return decision
+        above = (available - pool.critical_bytes) / (0.12 * collapse.size) / 2
+        at += max(0.05, min(1.0, above))
+    return None
+
+
+def pool_of(verdict: Pressure) -> PoolState:
+    """Return System RAM as the daemon judges it in the replay of a recorded trace."""
+    size = verdict.size_bytes if isinstance(verdict.size_bytes, int) else 0
+    available = verdict.available_bytes if isinstance(verdict.available_bytes, int) else size
+    seconds = None if isinstance(verdict.seconds_to_full, Absent) else verdict.seconds_to_full
+    evidence = tuple(reason.signal for reason in verdict.reasons)
+    return PoolState("ram", PoolKind.SYSTEM_RAM, size, available, size // 20, verdict.level, evidence, seconds)
+
+
+def act_on_trace(trace: Trace) -> Decision | None:
+    """Return the first decision to act on a recorded trace. One process takes what the machine loses.
+
+    Beside it, an innocent of the same slice holds half of the size and does not grow.
+    """
+    past, first, before = Past(), -1, (0.0, 0)
+    growth = None
+    for at, verdict in replay(trace):
+        pool = pool_of(verdict)
+        used = pool.size_bytes - pool.available_bytes
+        first = used if first < 0 else first
+        held = max(1 << 20, used - first)
+        if at - before[0] >= MIN_GROWTH_SECONDS:
+            growth, before = (held - before[1]) / (at - before[0]), (at, held)
+        seen = (candidate(100, pool.size_bytes // 2, 0.0), candidate(CULPRIT, held, growth))
+        decision, past = decide(State(at, at, (pool,), seen), Limits(), past)
+        if decision.kind == "act" and at < (trace.header.ends or inf):
+            return decision
+    return None
