@@ -12,12 +12,12 @@ import click
 from memwatch.cli.context import EXIT_OK, build_context, check_shape, common
 from memwatch.cli.headroom import find_place, is_this_machine
 from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, Address
-from memwatch.cli.tables import MARKS, known
+from memwatch.cli.tables import MARKS
 from memwatch.core.leases import OWN_LEASE
 from memwatch.core.linux.cgroups import parse_cgroup, parse_owners
 from memwatch.core.linux.files import ParseError, read_once
 from memwatch.core.linux.process_files import parse_stat
-from memwatch.core.model import Absent
+from memwatch.core.model import Absent, known_or
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
 from memwatch.library.host import as_used_here
@@ -108,7 +108,7 @@ def _target_lines(one: RoomTarget) -> Iterator[str]:
     room = "" if isinstance(now.headroom_after_reclaim_bytes, Absent) else f" ({headroom} available)"
     short = -now.spare_bytes if one.steps and isinstance(now.spare_bytes, int) else 0
     text = f"short by {wording.size(short)} now; to make room:" if short else one.text
-    yield f"{MARKS[known(now.fits)]} {now.device}, {now.name}{room}: {text}"
+    yield f"{MARKS[known_or(now.fits, None)]} {now.device}, {now.name}{room}: {text}"
     for number, step in enumerate(one.steps, 1):
         yield from _step_lines(f"{number}.", step)
     if one.steps:

@@ -221,4 +221,3 @@ def find_place(
             if best.width >= width:
                 break
     return best
-    return best
