@@ -204,9 +204,9 @@ class IncidentObserver(Feature):
 
     def _grown(self, seen: Observation) -> list[Suspect]:
         """Return the growth over the last hour of processes without memory of a discrete GPU."""
-        since, snapshot = self._growth.boottime - HOUR_SECONDS, seen.snapshot
+        snapshot = seen.snapshot
         found = []
-        grown = self._growth.since(since, snapshot.unix - HOUR_SECONDS, GONE_SECONDS)
+        grown = self._growth.lately(HOUR_SECONDS, snapshot.unix, GONE_SECONDS)
         in_ram = [one for one in grown if not holds_discrete_memory(one.process, snapshot.pools, snapshot.shares)]
         for one in in_ram[:MAX_GROWN]:
             process = one.process

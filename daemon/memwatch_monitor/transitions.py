@@ -154,8 +154,7 @@ class EventWriter(Feature):
     def _culprit(self, pressure: Pressure, now: Snapshot) -> str:
         """Name the process that grew most, if it may be in this target: "; train.py (51210) grew by 37.2 GiB"."""
         growth = self._monitor.features.get(GrowthWatch).tracker
-        since = growth.boottime - GROWTH_SECONDS
-        for one in growth.since(since, now.unix - GROWTH_SECONDS, GONE_SECONDS)[:MAX_GROWN]:
+        for one in growth.lately(GROWTH_SECONDS, now.unix, GONE_SECONDS)[:MAX_GROWN]:
             is_of_gpu = pressure.target in one.process.device_bytes
             is_in_ram = pressure.kind not in OF_GPUS and not holds_discrete_memory(
                 one.process, now.pools, now.shares

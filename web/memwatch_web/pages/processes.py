@@ -38,11 +38,6 @@ Key = int | str | None
 T = TypeVar("T")
 
 
-def list_growth(snapshot: Snapshot, growth: GrowthTracker) -> list[ProcessGrowth]:
-    """Return the growth of each process in the last ten minutes."""
-    return growth.since(growth.boottime - GROWTH_SECONDS, snapshot.unix - GROWTH_SECONDS)
-
-
 def sort_places(device_bytes: Mapping[str, Bytes]) -> tuple[tuple[str, Bytes], ...]:
     return tuple(sorted(device_bytes.items(), key=lambda one: (-_number(one[1]), one[0])))
 
@@ -174,7 +169,7 @@ def build_listing(snapshot: Snapshot, growth: GrowthTracker, view: ListView) -> 
     devices = any(process.device_bytes for process in snapshot.processes)
     if view.by == "process":
         start = growth.boottime - GROWTH_SECONDS
-        grown = {key_of(one.process): one for one in list_growth(snapshot, growth)}
+        grown = {key_of(one.process): one for one in growth.lately(GROWTH_SECONDS, snapshot.unix)}
         matches = find_processes(snapshot, view.words)
         listed = [
             ProcessRow(process, grown.get(key_of(process)), build_path(growth.past(process), start, GROWTH_SECONDS))
@@ -301,7 +296,7 @@ class MemoryHolders(Struct, frozen=True):
 
 
 def find_memory_holders(snapshot: Snapshot, growth: GrowthTracker) -> MemoryHolders:
-    grown = [one for one in list_growth(snapshot, growth) if one.grown_bytes > 0]
+    grown = [one for one in growth.lately(GROWTH_SECONDS, snapshot.unix) if one.grown_bytes > 0]
     return MemoryHolders(
         tuple(WindowedGrowth(one, growth.growth_by_window(one.process)) for one in grown[:MAX_GROWN_PROCESSES]),
         len(grown[MAX_GROWN_PROCESSES:]),

@@ -82,8 +82,8 @@ from memwatch_web.pages.processes import (
     build_listing,
     build_process_view,
     find_memory_holders,
-    list_growth,
 )
+from memwatch_web.pages.processes import GROWTH_SECONDS as LIST_SECONDS
 from memwatch_web.pages.processes import ListView as ListView
 from memwatch_web.pages.room_model import RoomModel
 from memwatch_web.pages.server_charts import LastRunChart, build_chart
@@ -315,7 +315,7 @@ class Pages:
 
     def growth(self, snapshot: Snapshot) -> tuple[ProcessGrowth, ...]:
         """Return what processes have grown by in the last ten minutes."""
-        return tuple(list_growth(snapshot, self._growth))
+        return tuple(self._growth.lately(LIST_SECONDS, snapshot.unix))
 
     def docs(self, simulated: bool = False) -> bytes:
         """Render the API reference."""
@@ -365,19 +365,18 @@ class Pages:
     def _context(
         self, name: str, snapshot: Snapshot, view: ListView | None = None, span: Range = RANGES[0]
     ) -> dict[str, Any]:
-        view = view or ListView()
         history_writer = self._history_writer()
         words = history_writer.unclean_shutdown if history_writer else None
         context = {
             "page": name,
-            "stream": view.stream(name),
+            "stream": view.stream(name) if view else name,
             "snapshot": snapshot,
             "simulated": snapshot.simulated,
             "latest": self._latest(snapshot),
             "processes": snapshot.processes,
             "who": find_memory_holders(snapshot, self._growth) if name == "processes" else None,
-            "listing": build_listing(snapshot, self._growth, view) if name == "processes" else None,
-            "recorded": self._recorded(view.by) if name == "processes" and view.by != "process" else {},
+            "listing": build_listing(snapshot, self._growth, view or ListView()) if name == "processes" else None,
+            "recorded": self._recorded(view.by) if name == "processes" and view and view.by != "process" else {},
             "cpu": self._cpu.measure(snapshot),
             "files": history_writer.status() if history_writer else None,
             "words": words if words and snapshot.unix - words.unix < RECENT_SECONDS else None,
@@ -491,8 +490,7 @@ class Pages:
         return pasts
 
     def _grown_lately(self, snapshot: Snapshot) -> list[ProcessGrowth]:
-        start = self._growth.boottime - GROWTH_SECONDS
-        return self._growth.since(start, snapshot.unix - GROWTH_SECONDS)
+        return self._growth.lately(GROWTH_SECONDS, snapshot.unix)
 
     def status(self, snapshot: Snapshot) -> StatusLine:
         """Return the status line of the latest snapshot."""

@@ -295,6 +295,10 @@ class GrowthTracker:
             grown = [_grown_since(track, boottime, unix, sizes) for track in self._now(gone_seconds)]
         return sorted(grown, key=lambda one: (-one.grown_bytes, one.process.pid))
 
+    def lately(self, seconds: float, unix: float, gone_seconds: float = 0.0) -> list[ProcessGrowth]:
+        """Return the growth in the last `seconds` before now, which is `unix`, as `since` does."""
+        return self.since(self.boottime - seconds, unix - seconds, gone_seconds)
+
     def suspects(self) -> list[LeakSuspect]:
         with self._lock:
             return sorted(self._suspects.values(), key=lambda one: (-one.grown_bytes, one.process.pid))
