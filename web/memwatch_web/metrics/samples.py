@@ -17,7 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.utils import floatToGoString
 
 from memwatch.core.doc import Doc
-from memwatch.core.model import Absent, known_or
+from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.feature import Family, Histogram
 
@@ -64,7 +64,7 @@ def info(name: str, text: str, rows: Iterable[Sequence[str | Absent]], labels: S
     """Return a family whose samples are 1. An unknown label is empty."""
     family = InfoMetricFamily(PREFIX + name, text, labels=labels)
     for values in rows:
-        family.add_metric([known_or(value, "") for value in values], {})
+        family.add_metric(["" if isinstance(value, Absent) else value for value in values], {})
     return family
 
 
