@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memwatch_web.pages.landscape_page import TOWER
-from support.axe import faults
+from support.axe import faults_in_both_themes
 from support.browsing import SharedBrowser, opened
 from support.daemon_process import RunningDaemon, get, running_daemon
 from support.ingest_client import post
@@ -25,16 +25,15 @@ def daemon(tmp_path: Path) -> Iterator[RunningDaemon]:
         yield running
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_lease_is_hatched_until_it_ends(browser: SharedBrowser, daemon: RunningDaemon, theme: str) -> None:
+def test_lease_is_hatched_until_it_ends(browser: SharedBrowser, daemon: RunningDaemon) -> None:
     """To scale, with its name and time left, and accessible. The figures of the pool stay."""
-    with opened(browser, daemon.url, color_scheme=theme) as page:
+    with opened(browser, daemon.url) as page:
         body = {"bytes": 30 * GIB, "target": "ram", "seconds": 595, "pid": os.getpid(), "name": "train.py"}
         _, granted = post(daemon, "/api/v1/leases", body)
         page.wait_for_selector(HATCHED, state="attached")
         height, size = page.evaluate(HEIGHT), daemon.snapshot()["pools"][0]["size_bytes"]
         words = page.inner_text(".landscape .leases").split()
-        found = faults(page)
+        found = faults_in_both_themes(page)
         get(daemon.port, f"/api/v1/leases/{granted['id']}", method="DELETE")
         page.wait_for_selector(HATCHED, state="detached")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from support.axe import faults
+from support.axe import faults_in_both_themes
 from support.browsing import SharedBrowser, opened
 from support.daemon_process import RunningDaemon, running_daemon
 from support.live_page import wait_for_ticks
@@ -91,10 +91,9 @@ def test_unit_and_container_link_to_their_footprint(
 
 
 def test_process_page_has_no_serious_fault(browser: SharedBrowser, daemon: RunningDaemon, pid: int) -> None:
-    for theme in ("light", "dark"):
-        with opened(browser, f"{daemon.url}/processes/{pid}", color_scheme=theme) as page:
-            page.wait_for_selector("[data-chart=process] svg.past")
-            assert faults(page) == [], theme
+    with opened(browser, f"{daemon.url}/processes/{pid}") as page:
+        page.wait_for_selector("[data-chart=process] svg.past")
+        assert faults_in_both_themes(page) == []
 
 
 def test_invalid_range_is_refused(daemon: RunningDaemon, pid: int) -> None:

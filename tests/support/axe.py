@@ -38,3 +38,11 @@ def faults(page: Page, *rules: str) -> list[str]:
         if violation["impact"] in ("serious", "critical")
         for node in violation["nodes"]
     ]
+
+
+def faults_in_both_themes(page: Page) -> list[str]:
+    """Return the faults of a light page, and the contrasts of its dark theme, which differs by colours only."""
+    page.emulate_media(color_scheme="light")
+    light = faults(page)
+    page.emulate_media(color_scheme="dark")
+    return [*light, *(f"dark: {one}" for one in faults(page, "color-contrast"))]
