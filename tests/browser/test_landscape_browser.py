@@ -192,6 +192,20 @@ def test_use_three_minutes_ago_is_in_words_at_any_width(visited_page: Page, widt
         expect(visited_page.locator(".landscape-then")).to_contain_text("3 min ago")
 
 
+@pytest.mark.parametrize("width", [320, 390])
+def test_title_keeps_its_line_on_a_phone_in_the_first_minutes(visited_page: Page, width: int) -> None:
+    """Without the use of three minutes ago, the ranges would fit beside it and take its width."""
+    with visiting(visited_page, Site(critical_gb10()), width=width, height=844):
+        visited_page.evaluate("document.querySelector('.landscape-then').remove()")
+        title = visited_page.locator(".landscape-head h2").bounding_box()
+        ranges = visited_page.locator(".landscape-spans").bounding_box()
+
+    assert title is not None
+    assert ranges is not None
+    assert title["width"] > width / 3
+    assert ranges["y"] >= title["y"] + title["height"] - 1
+
+
 def test_head_of_several_pools_is_one_line(visited_page: Page) -> None:
     """At 1280 px, with the longest title of the demos."""
     frame = next(iter(read_frames(path_of("strix-halo"))))

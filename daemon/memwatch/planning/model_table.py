@@ -74,11 +74,11 @@ def list_runnable(snapshot: Snapshot, use: Use, min_rate: float = 0.0) -> tuple[
     return tuple(found)
 
 
-def find_largest(snapshot: Snapshot) -> Runnable | None:
-    """Return the largest model that fits with 4-bit weights, of those with a compared shape."""
+def list_largest(snapshot: Snapshot) -> Iterator[Runnable]:
+    """Yield the models that fit with 4-bit weights, the largest first, of those with a compared shape."""
     alone, use = replace(snapshot, processes=()), Use(dtype=FORMATS[-1])
     models = (one for one in list_models() if read_models()[one.name].get("compared") and _is_wider(one, use.dtype))
-    return next((one for model in models if (one := _run(model, use, alone))), None)
+    yield from (one for model in models if (one := _run(model, use, alone)))
 
 
 def list_shorter(use: Use) -> tuple[str, ...]:

@@ -416,7 +416,7 @@ class Pages:
             "pressure": pressure,
             "worst": find_worst(snapshot),
             "status": (status := self.status(snapshot)),
-            "model": None if status.actions else self._room_model.find(snapshot),
+            "model": None if status.actions or status.recovering else self._room_model.find(snapshot),
             "notified": find_notified(self._alerting(), status.target),
             "runbook": find_runbook(status),
             "landscape": self.landscape(snapshot, span),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 
 from memwatch.core.accounting.leased import with_leases_used
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.fit import CPU
-from memwatch.planning.model_table import Runnable, find_largest
+from memwatch.planning.model_table import Runnable, list_largest
 from memwatch.reporting.render.summary import compute_headroom
 
 # Least time between two searches, and the change of the room that needs one. A search takes 20 to 50 ms of CPU time
 # on the machines of the demos (Xeon, CPython 3.11).
 PAUSE_SECONDS, STEP_BYTES = 30.0, 1 << 30
+# A model that fills more than this part of the room would not fit a moment later.
+FILLED = 0.95
 
 
 class RoomModel:
@@ -33,13 +36,18 @@ class RoomModel:
         is_other = rooms.keys() != self._rooms.keys() or any(
             abs(size - self._rooms[name]) >= STEP_BYTES for name, size in rooms.items()
         )
-        if is_other and not 0 <= snapshot.monotonic - self._searched < PAUSE_SECONDS:
-            self._searched, self._rooms = snapshot.monotonic, rooms
-            self._found = find_largest(with_leases_used(snapshot, snapshot.leases)) if rooms else None
-        found = self._found
-        if found is None or found.bytes > sum(rooms.get(name, 0) for name in found.devices):
-            return None
-        return found
+        found = self._found if self._found and fits(self._found, rooms) else None
+        if (not is_other and found is self._found) or 0 <= snapshot.monotonic - self._searched < PAUSE_SECONDS:
+            return found
+        self._searched, self._rooms = snapshot.monotonic, rooms
+        models = list_largest(with_leases_used(snapshot, snapshot.leases)) if rooms else iter(())
+        self._found = next((one for one in models if fits(one, rooms, FILLED)), None)
+        return self._found
+
+
+def fits(model: Runnable, rooms: Mapping[str, int], part: float = 1.0) -> bool:
+    """Check that a model takes at most this part of the room of its devices."""
+    return model.bytes <= part * sum(rooms.get(name, 0) for name in model.devices)
 
 
 def find_rooms(snapshot: Snapshot) -> dict[str, int]:
