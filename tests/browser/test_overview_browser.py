@@ -273,3 +273,11 @@ def test_reasons_open_within_a_phone(visited_page: Page, width: int) -> None:
                 sign.click()
 
             assert visited_page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_page_without_new_figures_keeps_its_height(visited_page: Page) -> None:
+    with visiting(visited_page, Site(critical_gb10()), width=1440, height=900):
+        before = box(visited_page.locator("#landscape"))
+        visited_page.evaluate("document.body.classList.add('stale')")
+
+        assert box(visited_page.locator("#landscape")) == before
