@@ -30,7 +30,7 @@ RESTLESS_SECONDS = 10.0
 # and for timers, which are up to 1 ms late.
 MARGIN_RATIO = 0.04
 # A movement that changes no level and no forecast is reported by a tick this long after the last one.
-REPORT_SECONDS = 0.25
+REPORT_SECONDS = 0.35
 # A forecast needs this loss, as a fraction of the size, from the highest reading of this time (`FAST`, `NEAR`).
 FORECAST_RATIO, FORECAST_SECONDS = FAST.min_fall_ratio, NEAR.long_seconds
 # Movement that is reported by a tick, as a fraction of the target's size: 8 MiB of a board with 8 GiB.

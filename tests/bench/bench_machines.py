@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from msgspec import Struct
@@ -30,6 +30,7 @@ from simulators.nvml_state import Machine
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from support.many_clients import Crowd, connections
 from support.memory_cgroup import memory_cgroup
+from support.moving_memory import CopiedMachine
 from support.paths import MACHINES
 from support.sleeping_processes import sleepers
 
@@ -186,15 +187,18 @@ def bench_limit(seconds: float) -> None:
 
 
 def bench_near_the_edge(seconds: float) -> None:
-    """Measure a DGX Spark that serves a model all day: 64 % used, read ten times a second, without changes."""
-    machine = MACHINES / "gb10"
-    with tempfile.TemporaryDirectory() as folder:
-        simulator = Simulator.of(Path(folder), sample_nvml_integrated.GB10)
-        environ = {**WITHOUT_COVERAGE, **simulator.environ}
-        with running_daemon(Path(folder), *simulator.roots, environ=environ) as daemon:
-            found = cost_of(daemon, seconds)
-    processes = len([one for one in (machine / "proc").iterdir() if one.name.isdecimal()])
-    print(row(f"DGX Spark, 64 % used, {processes} processes in total", found), flush=True)
+    """Measure a DGX Spark that serves a model all day: at rest by its use, and with memory that always moves."""
+    for used, moves in ((0.40, False), (0.64, False), (0.85, False), (0.92, False), (0.64, True)):
+        with tempfile.TemporaryDirectory() as folder:
+            machine = CopiedMachine(MACHINES / "gb10", Path(folder, "machine"))
+            machine.use(used)
+            environ = {**WITHOUT_COVERAGE, **Simulator.of(Path(folder), sample_nvml_integrated.GB10).environ}
+            with (
+                running_daemon(Path(folder), *machine.roots, environ=environ) as daemon,
+                machine.moving() if moves else nullcontext(),
+            ):
+                found = cost_of(daemon, seconds)
+        print(row(f"DGX Spark, {used:.0%} used, {'moving' if moves else 'at rest'}", found), flush=True)
 
 
 def bench_requests(times: int = 300, rounds: int = 5) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent, Thresholds
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import Level, Pressure, Reason
-from memwatch_monitor.pacing import FORECAST_RATIO, FORECAST_SECONDS, Pacing, count_above_threshold
+from memwatch_monitor.pacing import FORECAST_RATIO, FORECAST_SECONDS, REPORT_SECONDS, Pacing, count_above_threshold
 from support.fakes import GIB
 
 SIZE = 64 * GIB
@@ -76,13 +76,13 @@ def test_memory_at_rest_is_restless_again_after_the_least_movement(
 @pytest.mark.parametrize("direction", [1, -1])
 @pytest.mark.parametrize(("less", "is_still"), [(1, True), (0, False), (-1, False)])
 def test_fall_or_rise_by_the_least_movement_needs_a_tick(direction: int, less: int, is_still: bool) -> None:
-    """A quarter of a second after the last tick."""
-    assert pacing_at().is_still(0.25, 1.0, lambda: direction * (MOVE - less)) is is_still
+    """Some time after the last tick."""
+    assert pacing_at().is_still(REPORT_SECONDS, 1.0, lambda: direction * (MOVE - less)) is is_still
 
 
-@pytest.mark.parametrize(("now", "is_still"), [(0.1, True), (0.2, True), (0.25, False)])
-def test_movement_without_a_forecast_waits_for_a_quarter_of_a_second(now: float, is_still: bool) -> None:
-    """A program that allocates and frees all the time: ten readings a second, and three to four ticks."""
+@pytest.mark.parametrize(("now", "is_still"), [(0.1, True), (0.3, True), (0.35, False), (0.4, False)])
+def test_movement_without_a_forecast_waits_for_the_fourth_reading(now: float, is_still: bool) -> None:
+    """A program that allocates and frees all the time: ten readings a second, and two to three ticks."""
     assert pacing_at().is_still(now, 1.0, lambda: 2 * MOVE) is is_still
 
 
