@@ -13,6 +13,7 @@ from click.shell_completion import get_completion_class
 from memwatch.cli import cli as client
 from memwatch_build import read_build
 from memwatchd import cli as daemon
+from memwatchd import guardian_cli
 
 ROOT = Path(__file__).parent.parent.parent
 SHELLS = {"bash": "bash/{}", "zsh": "zsh/_{}", "fish": "fish/{}.fish"}
@@ -68,13 +69,7 @@ def daemon_page() -> Iterator[str]:
     yield ".SH SEE ALSO\n.BR memwatch (1),\n.BR memwatchd.toml (5)"
 
 
-def client_page() -> Iterator[str]:
-    group = client.memwatch
-    yield from heading("memwatch", 1, "query memwatchd and show a machine's memory")
-    yield ".SH SYNOPSIS\n.B memwatch\n[OPTIONS] COMMAND [ARGS]..."
-    yield f".SH DESCRIPTION\n{paragraphs(client.ABOUT)}"
-    yield ".SH OPTIONS"
-    yield from rows(list_options(group))
+def list_commands(group: click.Group) -> Iterator[str]:
     yield ".SH COMMANDS"
     context = click.Context(group)
     for name in group.list_commands(context):
@@ -83,6 +78,27 @@ def client_page() -> Iterator[str]:
             continue
         yield f".SS {roff(name)}\n{paragraphs(command.help or '')}"
         yield from rows(list_options(command))
+
+
+def guardian_page() -> Iterator[str]:
+    group = guardian_cli.guardian
+    yield from heading("memwatchd-guardian", 8, "end a process before a machine runs out of memory")
+    yield ".SH SYNOPSIS\n.B memwatchd-guardian\n[OPTIONS] [COMMAND]"
+    yield f".SH DESCRIPTION\n{paragraphs(group.help or '')}"
+    yield ".SH OPTIONS"
+    yield from rows(list_options(group))
+    yield from list_commands(group)
+    yield ".SH SEE ALSO\n.BR memwatchd (8),\n.BR memwatchd.toml (5)"
+
+
+def client_page() -> Iterator[str]:
+    group = client.memwatch
+    yield from heading("memwatch", 1, "query memwatchd and show a machine's memory")
+    yield ".SH SYNOPSIS\n.B memwatch\n[OPTIONS] COMMAND [ARGS]..."
+    yield f".SH DESCRIPTION\n{paragraphs(client.ABOUT)}"
+    yield ".SH OPTIONS"
+    yield from rows(list_options(group))
+    yield from list_commands(group)
     for title, content in group.sections:
         yield f".SH {title.upper()}"
         if isinstance(content, str):
@@ -101,7 +117,12 @@ def settings_page() -> Iterator[str]:
     yield ".fi\n.SH SEE ALSO\n.BR memwatchd (8)"
 
 
-PAGES = {"memwatchd.8": daemon_page, "memwatch.1": client_page, "memwatchd.toml.5": settings_page}
+PAGES = {
+    "memwatchd.8": daemon_page,
+    "memwatchd-guardian.8": guardian_page,
+    "memwatch.1": client_page,
+    "memwatchd.toml.5": settings_page,
+}
 
 
 def completion(program: str, command: click.Command, shell: str) -> str:

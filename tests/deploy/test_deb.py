@@ -136,7 +136,7 @@ def test_manual_pages_are_rendered_without_a_complaint(tree: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
         shown[page.name] = done.stdout
 
-    assert shown.keys() == {"memwatch.1.gz", "memwatchd.8.gz", "memwatchd.toml.5.gz"}
+    assert shown.keys() == {"memwatch.1.gz", "memwatchd.8.gz", "memwatchd-guardian.8.gz", "memwatchd.toml.5.gz"}
     named = re.findall(r"^ +(/(?:usr|etc)/\S+)$", shown["memwatchd.8.gz"], re.MULTILINE)
     assert len(named) >= 4
     assert [path for path in named if not (tree / path.lstrip("/")).exists()] == []
