@@ -19,7 +19,7 @@ from support.waiting import MAX_WAIT_SECONDS
 SCRIPT = [str(Path(sys.executable).with_name("memwatch"))]
 MODULE = [sys.executable, "-m", "memwatch.cli"]
 QUERIES = ("status", "devices", "backends", "doctor", "events", "alerts", "growth", "owners")
-OTHERS = ("advise", "check", "fit", "history", "incidents", "last-words", "run", "top", "wait", "watch")
+OTHERS = ("advise", "check", "fit", "history", "incidents", "last-words", "room", "run", "top", "wait", "watch")
 COMMANDS = (*QUERIES, "release", "silence", *OTHERS)
 
 

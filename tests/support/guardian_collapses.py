@@ -123,7 +123,8 @@ class Guardian:
     def __init__(self, collapse: Collapse) -> None:
         self._collapse = collapse
         self._past: deque[tuple[float, dict[ProcessKey, int]]] = deque()
-        self._asked, self._scan, self._found = -inf, -inf, ()
+        self._asked = self._scan = -inf
+        self._found: tuple[Candidate, ...] = ()
 
     def candidates(self, at: float, every: float) -> tuple[Candidate, ...]:
         """Return the processes of the last answer, with their growth between answers."""

@@ -11,7 +11,7 @@ import click
 
 from memwatch.cli.context import EXIT_OK, build_context, check_shape, common
 from memwatch.cli.headroom import find_place, is_this_machine
-from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, Address
+from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, Address, CommandError
 from memwatch.cli.tables import MARKS
 from memwatch.core.leases import OWN_LEASE
 from memwatch.core.linux.cgroups import parse_cgroup, parse_owners
@@ -55,16 +55,19 @@ def room(size: str, device: str | None, url: Address | None, as_json: bool) -> i
 
     Sizes that are not known do not count. Never among them: process 1, memwatchd, SSH, managers of sessions,
     containers and jobs, and this program with its parents. No command is run.
-    Exits with 1 if all of it is not enough, and with 3 if the memory is not known.
+    Exits with 1 if all of it is not enough, and with 3 if that is not known: the memory cannot be read.
     """
     context = build_context(url, as_json)
     try:
         need = parse_need(size)
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
-    answer = context.snapshot()
-    with check_shape(context.address):
-        snapshot = answer.snapshot
+    try:
+        answer = context.snapshot()
+        with check_shape(context.address):
+            snapshot = answer.snapshot
+    except CommandError as error:
+        raise CommandError(str(error), EXIT_UNKNOWN) from None
     is_here = not answer.is_simulated and is_this_machine(snapshot)
     asker = read_asker(read_roots(os.environ)[0]) if is_here else NO_ASKER
     snapshot = as_used_here(snapshot) if is_here else snapshot
