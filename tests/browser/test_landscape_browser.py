@@ -208,8 +208,7 @@ def test_title_keeps_its_line_on_a_phone_in_the_first_minutes(visited_page: Page
 
 def test_head_of_several_pools_is_one_line(visited_page: Page) -> None:
     """At 1280 px, with the longest title of the demos."""
-    frame = next(iter(read_frames(path_of("strix-halo"))))
-    with visiting(visited_page, Site(frame), width=1280, height=900):
+    with visiting(visited_page, Site(moments_of("strix-halo").first), width=1280, height=900):
         head = visited_page.locator(".landscape-head").bounding_box()
         height = visited_page.evaluate("document.documentElement.scrollHeight")
 

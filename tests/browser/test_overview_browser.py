@@ -12,6 +12,8 @@ from playwright.sync_api import Locator, Page, expect
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch_web.pages.picture import FORMS, THEMES, PictureQuery, build_picture
 from memwatch_web.pages.renderer import Pages
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.player import read_frames
 from memwatchd.settings.schema import DEMOS
 from support.axe import faults
 from support.browsing import SharedBrowser, opened, wait_for_frames
