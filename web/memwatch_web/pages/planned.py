@@ -17,7 +17,7 @@ PLANNED, EXCESS = "planned", "level-critical"
 
 
 class Planned(Struct, frozen=True):
-    """What a pool would hold with a plan of a name, and the bytes of the plan for which it has no room."""
+    """Contents of a pool with a plan of that name, and the bytes of the plan for which it has no room."""
 
     name: str
     nodes: tuple[Node, ...]
