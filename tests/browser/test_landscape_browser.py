@@ -171,7 +171,7 @@ def test_moment_under_the_pointer_is_shown_until_the_pointer_leaves(browser: Sha
 @pytest.mark.parametrize("width", [390, 820])
 def test_touch_on_the_past_returns_by_a_button(browser: SharedBrowser, width: int) -> None:
     """A touch screen has no Escape. The time that is shown stands beside the button. The picture stays in place."""
-    options = {"viewport": {"width": width, "height": 1600}, "has_touch": True, "is_mobile": True}
+    options: dict[str, Any] = {"viewport": {"width": width, "height": 1600}, "has_touch": True, "is_mobile": True}
     with showing(browser, Site(critical_gb10()), **options) as page:
         place = page.locator("svg.past").first
         before = place.bounding_box()
