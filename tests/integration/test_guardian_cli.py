@@ -161,7 +161,7 @@ def test_client_runs_the_program_beside_it(box: GuardianMachine) -> None:
         (folder / name).write_text(f"#!{sys.executable}\nimport sys\nfrom {module} import main\nsys.exit(main())\n")
         (folder / name).chmod(0o755)
     variables = {**os.environ, "MEMWATCHD_GUARDIAN_STATE_DIR": str(box.state), "PATH": "/usr/bin:/bin"}
-    command = [folder / "memwatch", "guardian", "history"]
+    command = [str(folder / "memwatch"), "guardian", "history"]
 
     done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
     assert done.stdout == f"No decision is recorded in {box.state}.\n", done.stderr

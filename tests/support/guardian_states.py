@@ -84,7 +84,7 @@ def generate_state(chance: random.Random) -> State:
         critical,
         chance.choice((Level.HIGH, *[Level.CRITICAL] * 9)),
         ("util", *chance.sample(SIGNALS, 3)) if chance.random() < 0.7 else tuple(chance.sample(SIGNALS, 2)),
-        chance.choice((None, 0.3, 1.9, 2.0, 30.0, 600.0)),
+        chance.choice((None, 0.3, 1.9, 2.0, 9.0, 600.0)),
     )
     pids = chance.sample(range(1, 400), chance.randint(0, 12))
     candidates = tuple(_generate_candidate(chance, pid, size) for pid in pids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -10,8 +11,8 @@ from memwatch.core.linux.files import KeptFile, ParseError
 from memwatch.core.linux.meminfo import Meminfo, gpu_pool_kib
 from memwatch.core.model import PoolKind
 from memwatch.core.pressure.forecast import Trend
-from memwatch.core.pressure.signals import FLOORS, FULL_CRITICAL, SWAP_LEFT
-from memwatch.core.snapshot import Level
+from memwatch.core.pressure.signals import FLOORS, FULL_CRITICAL
+from memwatch.core.snapshot import SHORT_USED, Level
 from memwatchd.guardian.records import PoolState
 
 # System RAM that the fastest known collapse fills in a second, as a fraction of its size: 80 % to full in 1.7 s.
@@ -19,6 +20,8 @@ FILL_RATIO = 0.12
 # Between two readings, half of the time passes that such a collapse takes to the critical threshold.
 MIN_SECONDS, MAX_SECONDS = 0.05, 1.0
 RAM = "ram"
+# Available fraction below which the daemon is asked.
+SHORT_RATIO = 1 - SHORT_USED
 
 
 class Adjustment(NamedTuple):
@@ -53,22 +56,8 @@ class OwnReading:
         available += adjustment.more_bytes
         self._trend = self._trend.with_point(now, available, size, is_fast=True)
         forecast = self._trend.forecast(size)
-        by_use = round((1 - adjustment.critical_ratio) * max(0, size - adjustment.resident_bytes))
-        floor = min(next((least, round(part * size)) for level, least, part in FLOORS if level is Level.CRITICAL))
-        evidence = []
-        if available < by_use:
-            evidence.append("util")
-        if available < floor:
-            evidence.append("floor")
-        if evidence and self._stalls():
-            evidence.append("psi_full")
-        swap = kib.get("SwapTotal", 0)
-        if evidence and swap and kib.get("SwapFree", 0) < SWAP_LEFT * swap:
-            evidence.append("swap")
-        level = Level.CRITICAL if evidence else Level.HIGH if available < 4 * by_use else Level.LOW
         seconds = None if forecast is None else forecast.seconds
-        critical = max(by_use, floor)
-        return PoolState(RAM, PoolKind.SYSTEM_RAM, size, available, critical, level, tuple(evidence), seconds)
+        return judge_ram(size, available, seconds, self._stalls, adjustment)
 
     def _stalls(self) -> bool:
         """Return True if all tasks stalled on memory for a fifth of the last 10 s."""
@@ -84,6 +73,28 @@ class OwnReading:
         self._file.close()
         if self._psi is not None:
             self._psi.close()
+
+
+def judge_ram(
+    size: int, available: int, seconds_to_full: float | None, stalls: Callable[[], bool], adjustment: Adjustment
+) -> PoolState:
+    """Return System RAM with its level and the evidence for it. `stalls` is called only if memory is short.
+
+    Full swap is no evidence: it may have filled up over days. A stall without a shortage is none either, as the
+    memory that would end it is not known.
+    """
+    by_use = round((1 - adjustment.critical_ratio) * max(0, size - adjustment.resident_bytes))
+    floor = min(next((least, round(part * size)) for level, least, part in FLOORS if level is Level.CRITICAL))
+    evidence = []
+    if available < by_use:
+        evidence.append("util")
+    if available < floor:
+        evidence.append("floor")
+    if evidence and stalls():
+        evidence.append("psi_full")
+    level = Level.CRITICAL if evidence else Level.HIGH if available < SHORT_RATIO * size else Level.LOW
+    critical = max(by_use, floor)
+    return PoolState(RAM, PoolKind.SYSTEM_RAM, size, available, critical, level, tuple(evidence), seconds_to_full)
 
 
 def next_pause(pool: PoolState) -> float:

@@ -1,8 +1,8 @@
 """Rules of the guardian: from the state of the machine to a decision. Pure functions.
 
 1. Only System RAM counts, only at the level critical, and only while its own figures show it: less is available
-   than the critical threshold leaves, and it fills up within a minute, is at its floor, or its tasks stall. A kill,
-   an error of a driver or a forecast alone is no reason.
+   than the critical threshold leaves, and it fills up within 10 s, is at its floor, or its tasks stall. A kill, an
+   error of a driver, full swap or a forecast alone is no reason.
 2. Two readings must agree, at most 3 s apart. A reading older than 1 s is no evidence.
 3. The cause is the process that grows fastest, and if none grows, the largest. Memory of devices counts.
 4. The victim is the first of the same slice that may end: `prefer` first, `avoid` last, then as in rule 3. It must
@@ -37,8 +37,8 @@ from memwatchd.guardian.records import (
 
 # Signals of the pool itself that show a measured shortage, and those that show that it gets worse or hurts already.
 SHORT = frozenset({"util", "floor"})
-URGENT = frozenset({"floor", "psi_full", "livelock", "swap"})
-URGENT_SECONDS = 60.0
+URGENT = frozenset({"floor", "psi_full", "livelock"})
+URGENT_SECONDS = 10.0
 # Two readings that confirm each other are at least and at most this far apart. The first time is a tenth of the
 # forecast, within these limits.
 MIN_CONFIRM_SECONDS, MAX_CONFIRM_SECONDS, MAX_GAP_SECONDS = 0.05, 0.5, 3.0
