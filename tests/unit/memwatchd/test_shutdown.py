@@ -33,13 +33,17 @@ def started(folder: Path) -> Daemon:
     return daemon
 
 
-def wait_for_writer() -> None:
-    """Wait until the disk has the history: a stop waits for less than a second, so that it has an end."""
-    wait_until(lambda: all(thread.name != "store" for thread in threading.enumerate()))
+def wait_for_writer(others: set[threading.Thread]) -> None:
+    """Wait until the disk has the history: a stop waits for less than a second, so that it has an end.
+
+    `others`: threads of this process before the daemon was started, maybe writers of other tests.
+    """
+    wait_until(lambda: all(thread.name != "store" for thread in {*threading.enumerate()} - others))
 
 
 def test_parts_after_one_that_fails_are_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Without memory for the end of one thread, alerts, history and state are still closed: no unclean end."""
+    others = {*threading.enumerate()}
     first = started(tmp_path)
 
     class Failing(Feature):
@@ -51,7 +55,7 @@ def test_parts_after_one_that_fails_are_stopped(tmp_path: Path, caplog: pytest.L
     first.monitor.features.add(Failing())
     with caplog.at_level(logging.ERROR):
         first.stop()
-    wait_for_writer()
+    wait_for_writer(others)
     again = started(tmp_path)
     unclean, restored = history(again.monitor).unclean_shutdown, len(history(again.monitor).tiers)
     again.stop()
