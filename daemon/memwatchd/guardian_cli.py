@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from memwatch.build_info import __version__, describe
 from memwatch.core import units
+from memwatch.core.helper.process import python_child
 from memwatch.core.linux.daemon_connection import SOCKET_FILE
 from memwatch.core.linux.files import ParseError
 from memwatch.core.model import Absent
@@ -113,8 +114,8 @@ def guardian(context: click.Context, config: str | None) -> None:
 def run(config: Config) -> NoReturn:
     """Replace this process by that of the guardian."""
     fd = send(config)
-    safe = ["-I"] if sys.flags.isolated else ["-P"] if getattr(sys.flags, "safe_path", False) else []
-    os.execv(sys.executable, [sys.executable, *safe, "-m", "memwatchd.guardian", str(fd)])  # noqa: S606
+    command = python_child("memwatchd.guardian.loop")
+    os.execv(command[0], [*command, str(fd)])  # noqa: S606
 
 
 @guardian.command()

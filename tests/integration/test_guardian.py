@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.engines.records import Engine
+from memwatch.core.helper.process import python_child
 from memwatchd.guardian.acting import Means, Victim, VictimGoneError, act, reclaim
 from memwatchd.guardian.engine_requests import ask_engine
 from memwatchd.guardian.journal import NAME, Journal, Record, read_journal
@@ -325,7 +326,7 @@ def test_guardian_does_not_start_without_its_folder(box: GuardianMachine) -> Non
     from memwatchd.guardian.config import send
 
     fd = send(replace(box.config, state_dir=str(box.state / "missing")))
-    command = [sys.executable, "-m", "memwatchd.guardian", str(fd)]
+    command = [*python_child("memwatchd.guardian.loop"), str(fd)]
     done = subprocess.run(command, pass_fds=(fd,), capture_output=True, text=True, check=False)
     os.close(fd)
 

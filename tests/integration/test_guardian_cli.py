@@ -17,8 +17,9 @@ from memwatchd.guardian.records import Match
 from memwatchd.guardian_cli import load_config
 from support.guardian_machine import SHORT, GuardianMachine, guardian_machine
 from support.guardian_states import GIB
+from support.hostile_folder import HostileFolder
 
-PROGRAM = (sys.executable, "-m", "memwatchd.guardian_cli")
+PROGRAM = (str(Path(sys.executable).with_name("memwatchd-guardian")),)
 
 
 @pytest.fixture
@@ -133,13 +134,17 @@ def test_history_and_status_have_the_words_of_a_decision(box: GuardianMachine) -
     assert "the guardian does not run; it was last seen" in run(box, "status").stderr
 
 
-def test_program_becomes_the_guardian(box: GuardianMachine) -> None:
-    """The process that read the settings is the guardian, so that systemd watches the right one."""
+def test_program_becomes_the_guardian(box: GuardianMachine, tmp_path: Path) -> None:
+    """The process that read the settings is the guardian, so that systemd watches the right one.
+
+    An administrator may start it in a folder of another user: it imports nothing from there.
+    """
+    folder = HostileFolder.of(tmp_path)
     file = box.state / "memwatchd.toml"
     file.write_text(f'[guardian]\nstate_dir = "{box.state}"\n[sampling]\nprocfs = "{box.proc}"\n')
     variables = {**os.environ, "MEMWATCH_URL": box.config.daemon, "RUNTIME_DIRECTORY": str(box.run)}
     with subprocess.Popen(
-        [*PROGRAM, "--config", str(file)], stderr=subprocess.PIPE, text=True, env=variables
+        [*PROGRAM, "--config", str(file)], stderr=subprocess.PIPE, text=True, env=variables, cwd=folder.path
     ) as one:
         assert one.stderr is not None
         line = ""
@@ -149,7 +154,8 @@ def test_program_becomes_the_guardian(box: GuardianMachine) -> None:
         command = Path(f"/proc/{one.pid}/cmdline").read_bytes().split(b"\0")
         one.terminate()
 
-    assert b"memwatchd.guardian" in command
+    assert b"memwatchd.guardian.loop" in command
+    assert folder.imports() == []
     assert "dry run: it ends no process" in line
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from msgspec import json
 from msgspec.structs import replace
 
+from memwatch.core.helper.process import python_child
 from memwatch.core.model import Process
 from memwatch.core.snapshot import CollectorStatus, Machine, Snapshot
 from memwatch.reporting.render.json import snapshot_json
@@ -110,7 +110,7 @@ class GuardianMachine:
         """Start a guardian and wait until it has read the machine."""
         fd = send(config or self.config)
         with (self.state / "log").open("ab") as log:
-            command = [sys.executable, "-m", "memwatchd.guardian", str(fd)]
+            command = [*python_child("memwatchd.guardian.loop"), str(fd)]
             guardian = subprocess.Popen(command, pass_fds=(fd,), stderr=log, text=True)
         os.close(fd)
         self._guardians.append(guardian)

@@ -24,7 +24,13 @@ UNCHANGED = {
     "systemd/drop-ins": DOCUMENTS / "drop-ins",
     "systemd/examples": DOCUMENTS / "examples",
 }
-UNITS = ("memwatchd.service", "memwatchd.slice", "memwatchd.sysusers", "memwatchd.toml")
+UNITS = (
+    "memwatchd.service",
+    "memwatchd-guardian.service",
+    "memwatchd.slice",
+    "memwatchd.sysusers",
+    "memwatchd.toml",
+)
 # They are about work in the repository.
 NOT_INSTALLED = {"rules_test.yml", "prometheusrule.py", ".ansible-lint"}
 

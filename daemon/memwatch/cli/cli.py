@@ -49,8 +49,7 @@ GROUPS = (
     ("alerts, silence, check", "alerts, mute them, exit code by level"),
     ("fit, room, advise", "does it fit, what has to go; settings"),
     ("wait, run, autopsy", "start when it fits; peaks; blocks"),
-    ("doctor, record, release", "missing data; recording; free the GPUs"),
-    ("guardian", "the program that may end a process"),
+    ("doctor, record, release, guardian", "missing data; record; free GPUs; guard"),
     ("mcp, mqtt, node-features, completion", "AI, Home Assistant, Kubernetes, shells"),
 )
 HINT = "memwatch COMMAND --help shows its options; man memwatch has examples."

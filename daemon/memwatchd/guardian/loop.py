@@ -1,4 +1,4 @@
-"""The loop of the guardian: read, decide, act, report. `python -m memwatchd.guardian FD` runs it."""
+"""The loop of the guardian: read, decide, act, report. Its `main` runs it with settings in a descriptor."""
 
 from __future__ import annotations
 
