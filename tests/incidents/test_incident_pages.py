@@ -217,6 +217,30 @@ def test_words_stay_inside_the_picture_and_apart(name: str) -> None:
             assert 0 < text.y <= found.height, (form, words)
 
 
+@pytest.mark.parametrize("length", [8, 20, 40, 60])
+@pytest.mark.parametrize("form", LAYOUTS)
+def test_names_in_the_past_are_whole(form: str, length: int) -> None:
+    """A layer without room for its name has none, and a mark without room for that of the cause says "cause"."""
+    one = incident()
+    assert one.cause is not None
+    name = "n" * length
+    past = one.samples[0].holders.keys() | one.samples[-1].holders.keys()
+    renamed = {old: f"{name} ({old.rpartition(' (')[2]}" for old in past}
+    samples = tuple(
+        replace(each, holders={renamed.get(old, old): held for old, held in each.holders.items()})
+        for each in one.samples
+    )
+    found = picture(replace(one, samples=samples, cause=replace(one.cause, who=name)), form)
+    frame, _ = frames(found.drawing)
+    beside = [text for text in found.drawing.texts if text.x <= frame.right and text.y <= frame.ground]
+    words = [f"{text.plain}{text.strong}{text.behind}" for text in beside]
+
+    assert not [word for word in words if "…" in word]
+    marks = [word.split()[0] for word in words if word.endswith((" starts", " grows"))]
+    assert marks or form == "narrow"
+    assert set(marks) <= {name, "cause"}
+
+
 def test_mark_of_an_alert_is_the_first_that_fired() -> None:
     """Neither one that resolved nor one of another pool."""
     one = play("another process fills the GPU")
@@ -251,7 +275,7 @@ def test_flags_that_would_cross_words_disturb() -> None:
 def test_name_is_inside_its_area() -> None:
     """A band that rises too fast, or is too thin for a line of text, or has a gap or a kill in it, has no name.
 
-    The last place that is wide enough is chosen, and without one the widest.
+    The last place that is wide enough is chosen.
     """
     level = [(0.0, 100.0, 200.0), (500.0, 110.0, 200.0), (1000.0, 180.0, 201.0)]
     thin = [(0.0, 100.0, 110.0), (1000.0, 100.0, 110.0)]
@@ -264,8 +288,9 @@ def test_name_is_inside_its_area() -> None:
 
     assert find_place(level, [], [], 14.0, 900.0) == Rectangle(0.0, 180.0, 1000.0, 20.0)
     assert find_place(level, [], [], 14.0, 300.0) == Rectangle(500.0, 180.0, 500.0, 20.0)
-    assert find_place(level, [600.0], [], 14.0, 900.0) == Rectangle(0.0, 110.0, 500.0, 90.0)
-    assert find_place(level, [], [190.0], 14.0, 900.0) == Rectangle(0.0, 110.0, 500.0, 90.0)
+    assert find_place(level, [600.0], [], 14.0, 900.0) is None
+    assert find_place(level, [600.0], [], 14.0, 400.0) == Rectangle(0.0, 110.0, 500.0, 90.0)
+    assert find_place(level, [], [190.0], 14.0, 400.0) == Rectangle(0.0, 110.0, 500.0, 90.0)
     assert find_place(thin, [], [], 14.0, 900.0) is None
     assert find_place(steep, [], [], 14.0, 900.0) is None
     assert find_place(gap, [], [], 14.0, 900.0) is None

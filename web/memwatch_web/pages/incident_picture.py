@@ -29,7 +29,6 @@ from memwatch.reporting.render.drawing import (
     Line,
     Rectangle,
     Text,
-    shorten,
     width_of,
 )
 from memwatch.reporting.render.past import Past, break_at_gaps, draw_past, list_layers, name_layers
@@ -55,6 +54,8 @@ MIN_ROOMY = 100.0
 HOLDERS_FROM = 0.36
 # Lines of words above the past, for marks.
 MARK_LINES, MARK_ROWS = 4.8, 3
+# The cause is named in a mark up to this width, in parts of the font's size: the facts above have its name.
+MARK_WIDTH = 14.0
 
 
 class Moment(Struct, frozen=True):
@@ -241,7 +242,7 @@ def _draw_marks(one: Incident, past: Past, frame: Rectangle, font: float, kills:
     ]
     texts = []
     placed: list[Flag] = []
-    for unix, word, kind in _list_marks(one, past, kills):
+    for unix, word, kind in _list_marks(one, past, kills, font):
         x, width = past.axis.x(unix, frame), width_of(word, font, strong=kind != "muted")
         flag = place_flag(x, width, frame, placed, MARK_ROWS)
         if flag is None:
@@ -255,7 +256,9 @@ def _draw_marks(one: Incident, past: Past, frame: Rectangle, font: float, kills:
     return Drawing((), (), tuple(lines), tuple(texts))
 
 
-def _list_marks(one: Incident, past: Past, kills: Sequence[float]) -> Iterator[tuple[float, str, str]]:
+def _list_marks(
+    one: Incident, past: Past, kills: Sequence[float], font: float
+) -> Iterator[tuple[float, str, str]]:
     """Yield time, words and colour of what happened, the most important first."""
     failed = one.killer is not None and one.killer.kind == "program"
     for unix in kills[:1]:
@@ -265,8 +268,9 @@ def _list_marks(one: Incident, past: Past, kills: Sequence[float]) -> Iterator[t
         if began is not None and began > past.start:
             yield began, word, word
     if one.cause is not None and past.start < one.cause.began < past.end:
-        name = shorten(one.cause.who, 120.0, 11.0)
-        yield one.cause.began, f"{name} {'starts' if one.cause.is_new else 'grows'}", "muted"
+        verb = "starts" if one.cause.is_new else "grows"
+        named = f"{one.cause.who} {verb}"
+        yield one.cause.began, named if width_of(named, font) <= MARK_WIDTH * font else f"cause {verb}", "muted"
     fired = list_fired(one)
     if fired and past.start <= fired[0].unix <= past.end:
         yield fired[0].unix, "alert", "muted"

@@ -13,12 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.reporting.render.axes import LINE, TimeAxis, find_line
-from memwatch.reporting.render.drawing import Drawing, Line, Rectangle, Text, outline, shorten, width_of
+from memwatch.reporting.render.drawing import Drawing, Line, Rectangle, Text, outline, width_of
 
 # Number of places from which room for a name is sought.
 MAX_STARTS = 30
-# A longer name is cut to no fewer letters than this, with an ellipsis.
-MIN_LETTERS = 12
 
 
 class Layer(Struct, frozen=True):
@@ -157,9 +155,10 @@ def name_layers(
     walls: Collection[float] = (),
     marks: Collection[float] = (),
 ) -> Iterator[Text]:
-    """Yield the names of layers that have room for a line, each as near to the end as possible.
+    """Yield the names of layers that have room for them in one line, each as near to the end as possible.
 
     `names`: one for each layer, or nothing. No name is on a vertical line, `walls`, or a horizontal one, `marks`.
+    None is cut: the composition beside the past names the layers without room.
     """
     below, axis = [0.0] * len(past.times), past.axis
     places = [axis.x(unix, frame) for unix in past.times]
@@ -186,21 +185,17 @@ def _name_layer(
 ) -> Iterator[Text]:
     place = find_place(edges, walls, marks, font, width_of(name, font, strong=True) + 1.2 * font)
     y = None if place is None else find_line(place.y, place.ground, marks, font)
-    if place is None or y is None:
-        return
-    text = shorten(name, place.width - 1.2 * font, font, strong=True)
-    if len(text) >= min(len(name), MIN_LETTERS):
-        yield Text(place.right - 0.6 * font, y + 0.36 * font, strong=text, anchor="end", kind=kind)
+    if place is not None and y is not None:
+        yield Text(place.right - 0.6 * font, y + 0.36 * font, strong=name, anchor="end", kind=kind)
 
 
 def find_place(
     edges: Edges, walls: Collection[float], marks: Collection[float], font: float, width: float
 ) -> Rectangle | None:
-    """Return the last rectangle inside an area that is so wide and has a line of words, else the widest one.
+    """Return the last rectangle inside an area that is so wide and has a line of words, None without one.
 
     `edges`: x, upper and lower end of the area; the upper one is None in a gap. No wall crosses the rectangle.
     """
-    best: Rectangle | None = None
     for last in range(len(edges) - 1, 0, -max(1, len(edges) // MAX_STARTS)):
         right, begin, lower = edges[last]
         if begin is None:
@@ -215,9 +210,6 @@ def find_place(
             left, upper, lower = x, top, ground
             if right - left >= width:
                 break
-        is_wider = best is None or right - left > best.width
-        if left < right and is_wider and find_line(upper, lower, marks, font) is not None:
-            best = Rectangle(left, upper, right - left, lower - upper)
-            if best.width >= width:
-                break
-    return best
+        if right - left >= width and find_line(upper, lower, marks, font) is not None:
+            return Rectangle(left, upper, right - left, lower - upper)
+    return None
