@@ -36,6 +36,24 @@ ENDS = """[...document.querySelectorAll("[data-chart=ram] .curve")].map((line) =
   return [x / 1200, (x + width) / 1200];
 })"""
 
+# Pairs of words in one plot that meet, and words of the page that are cut.
+MEETING = """[...document.querySelectorAll(".past-chart > svg")].flatMap((svg) => {
+  const words = [...svg.querySelectorAll("text")].filter((one) => one.checkVisibility());
+  const boxes = words.map((one) => [one.textContent, one.getBoundingClientRect()]);
+  return boxes.flatMap(([text, one], at) => boxes.slice(at + 1)
+    .filter(([, other]) => one.left < other.right && other.left < one.right
+      && one.top < other.bottom - 2 && other.top < one.bottom - 2)
+    .map(([more]) => `${text} / ${more}`));
+})"""
+CUT = """[...document.querySelectorAll(".past-legend span")].filter((one) => one.scrollWidth > one.clientWidth)
+  .map((one) => one.textContent)"""
+# Words of levels that are not outside the plots, or that the edge of the page cuts.
+IN_PLOTS = """[...document.querySelectorAll(".levels text")].filter((one) => {
+  const box = one.getBoundingClientRect(), chart = one.closest(".past-chart");
+  return box.left < chart.querySelector(".past").getBoundingClientRect().right
+    || box.right > one.closest("svg").getBoundingClientRect().right;
+}).length"""
+
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
@@ -335,3 +353,15 @@ def test_mark_appears_as_an_annotation(browser: SharedBrowser, daemon: RunningDa
         # It appears without a reload: the range is live.
         expect(page.locator(".past-mark").first).to_contain_text(text)
         expect(page.locator(f"{BOX} .flag-word.t-mark").first).to_have_text(re.compile(r"^\d+ <b>V"))
+
+
+@pytest.mark.parametrize("width", [320, 390, 1440, 1920])
+def test_no_word_of_a_chart_is_cut_or_meets_another(visited_page: Page, width: int) -> None:
+    """Times do not touch "now", labels of a legend are whole, and no line crosses the word of a level."""
+    with visiting(visited_page, Site(critical_gb10()), "/history?range=10m", width=width):
+        visited_page.wait_for_selector(f"{BOX} svg.past")
+        levels = visited_page.locator(".levels text").all_text_contents()
+        found = [visited_page.evaluate(script) for script in (MEETING, CUT, IN_PLOTS)]
+
+    assert levels == ["critical", "high", "medium"]
+    assert found == [[], [], 0]

@@ -14,9 +14,17 @@ from msgspec import Struct
 from memwatch.core.model import Pool
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch.reporting.render import words
-from memwatch.reporting.render.axes import Flag, TimeAxis, draw_forecast, list_steps, place_flag, stack_sizes
+from memwatch.reporting.render.axes import (
+    Flag,
+    TimeAxis,
+    draw_forecast,
+    list_steps,
+    measure_times,
+    place_flag,
+    stack_sizes,
+)
 from memwatch.reporting.render.composition import build_layers, find_sources, list_past_layers
-from memwatch.reporting.render.drawing import Line, Rectangle, Text, shorten, width_of
+from memwatch.reporting.render.drawing import Line, Rectangle, Text, shorten, spread, width_of
 from memwatch.reporting.render.memory_map import Mark
 from memwatch.reporting.render.past import Past, draw_span
 from memwatch_monitor.history.tiers import Bucket
@@ -32,8 +40,10 @@ AXIS = 62.0
 # The height of a strip above the plot shows its level without colour.
 STRIPS = {Level.MEDIUM: 4.0, Level.HIGH: 7.0, Level.CRITICAL: 11.0}
 LOUD = frozenset({"oom_kill", "driver"})
-# Widths in pixels that words are placed for: of a chart at least this wide, and of one on a phone.
-WIDE, NARROW = 520.0, 200.0
+# Widths in pixels that words are placed for: of a chart at least this wide, and of one on a phone of 320 pixels.
+WIDE, NARROW = 520.0, 146.0
+# Space from one time to the next on a phone, and from the word of one level to the next.
+NARROW_GAP, LEVEL_STEP = 8.0, 13.0
 LONG_WORD, SHORT_WORD = 120.0, 56.0
 # The number of an event begins as much before its line.
 LEAD = -3.0
@@ -96,6 +106,8 @@ class Tower(Struct, frozen=True):
 class ChartPicture(Struct, frozen=True):
     """A drawn chart. `start` to `end`: the edges in Unix seconds; the data end at `now`.
 
+    `times`: with True for each that has room on a phone. `thresholds`: level, height of its line and of its word.
+
     `layers` stand on each other, and `covers` lie over page cache, which is hatched. `gaps`: left edge and width,
     0 to 1. `poles`: lines of events by kind.
     """
@@ -104,14 +116,14 @@ class ChartPicture(Struct, frozen=True):
     now: float
     end: float
     axis: tuple[Text, ...]
-    times: tuple[Word, ...]
+    times: tuple[tuple[Word, bool], ...]
     gaps: tuple[tuple[float, float], ...]
     wash: tuple[Line, ...]
     strips: tuple[Line, ...]
     layers: tuple[Line, ...]
     covers: tuple[Line, ...]
     traces: tuple[Trace, ...]
-    thresholds: tuple[tuple[str, float], ...]
+    thresholds: tuple[tuple[str, float, float], ...]
     forecast: Line | None
     full_at: float | None
     flags: tuple[EventFlag, ...]
@@ -177,7 +189,7 @@ def draw_chart(
         now=edges.now,
         end=edges.end,
         axis=tuple(_list_axis(top, chart.unit)),
-        times=tuple(write_times(edges, WIDE_PAST, edges.now, "now" if found.window.live else "", FONT)),
+        times=tuple(_place_times(edges, "now" if found.window.live else "")),
         gaps=tuple((edges.at(gap.start), edges.at(gap.end) - edges.at(gap.start)) for gap in found.gaps),
         wash=tuple(_draw_runs(runs, edges, None)),
         strips=tuple(_draw_runs(runs, edges, STRIPS)),
@@ -263,12 +275,29 @@ def _draw_runs(runs: Iterable[LevelSpan], edges: Edges, strips: Mapping[Level, f
         yield draw_span(f"level-{run.level.word}", round(left), round(right), frame)
 
 
-def _place_thresholds(marks: Iterable[Mark], pool: Pool | None, top: float) -> Iterator[tuple[str, float]]:
-    """Yield heights of thresholds: parts of a pool, or ratios."""
-    for mark in marks:
-        part = mark.position * pool.size_bytes / top if pool is not None else mark.threshold / top
-        if part < 1.0:
-            yield mark.level, TOP + PLOT * (1.0 - part)
+def _place_thresholds(marks: Iterable[Mark], pool: Pool | None, top: float) -> Iterator[tuple[str, float, float]]:
+    """Yield thresholds, which are parts of a pool or ratios, from the top down. No word of one is on another."""
+    parts = ((m.level, m.position * pool.size_bytes if pool is not None else m.threshold) for m in marks)
+    shown = [(level, TOP + PLOT * (1.0 - part / top)) for level, part in parts if part < top]
+    shown.sort(key=lambda one: one[1])
+    heights = spread([y for _, y in shown], LEVEL_STEP, TOP, TOP + PLOT)
+    for (level, y), word_y in zip(shown, heights, strict=True):
+        yield level, y, word_y
+
+
+def _place_times(edges: Edges, end_word: str) -> Iterator[tuple[Word, bool]]:
+    """Yield the times with True for those that have room on a phone: now first, then the latest."""
+    found = list(write_times(edges, WIDE_PAST, edges.now, end_word, FONT))
+    widths = measure_times(FONT)
+    fitting: list[bool] = []
+    limit = NARROW
+    for word in reversed(found):
+        width = widths[word.kind] if word.unix is not None else width_of(word.text, FONT, strong=True)
+        right = word.at * NARROW + (width / 2 if word.anchor == "middle" else 0.0)
+        fits = right <= limit and right - width >= 0
+        limit = right - width - NARROW_GAP if fits else limit
+        fitting.append(fits)
+    return zip(found, reversed(fitting), strict=True)
 
 
 def _find_poles(events: Iterable[EventMark], edges: Edges) -> dict[str, Sequence[float]]:
