@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from memwatch.core.events import Event
 from memwatch.core.kernel_log import KernelLog, OomKill
-from memwatch.core.model import Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.core.model import Absent, Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.actions import list_actions
@@ -101,6 +101,33 @@ def test_odd_machines_are_drawn() -> None:
     assert len(drawn(replace(calm, pools=(*calm.pools, empty))).towers) == 1
     assert len(drawn(replace(calm, pools=(huge,), shares=(), pressure=())).towers) == 1
     assert drawn(replace(mig, shares=(*others, *slices), devices=(), pressure=())).towers
+
+
+def without_figures(snapshot: Snapshot) -> Snapshot:
+    gone = Absent.STALE
+    pools = (
+        replace(pool, used_bytes=gone, available_bytes=gone, unattributed_bytes=gone, contents=())
+        for pool in snapshot.pools
+    )
+    return replace(snapshot, pools=tuple(pools), shares=())
+
+
+@pytest.mark.parametrize("name", ["one pool", "two pools", "eight GPUs"])
+def test_pool_without_figures_is_hatched_with_the_reason(name: str) -> None:
+    """Never an empty tower, which looks like free memory."""
+    snapshot = {"one pool": critical_gb10, "two pools": discrete_gpu, "eight GPUs": lambda: with_gpus(8)}[name]()
+    found = drawn(without_figures(snapshot))
+    pictures = [one.now for one in found.towers] + [one for band in found.bands for one in band.widths]
+    narrow = [one.narrow for one in found.towers if one.narrow]
+
+    assert len(pictures) >= len(snapshot.pools)
+    for now in (*pictures, *narrow):
+        (box,) = now.drawing.boxes
+        said = {f"{text.plain}{text.strong}" for text in now.drawing.texts}
+        assert (box.kind, box.title.partition(": ")[2]) == ("unknown", "no figures, stale")
+        assert {"no figures"} <= said
+        assert "held by" not in said
+    assert "stale" in {text.plain for one in pictures for text in one.drawing.texts}
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -34,6 +34,7 @@ from memwatch.reporting.render.past import Past
 from memwatch.reporting.render.tower import (
     MAX_CELLS,
     MIN_TOWER_PIXELS,
+    NO_FIGURES,
     Block,
     Link,
     draw_band,
@@ -276,6 +277,8 @@ def _write_cell(boxes: Sequence[Box]) -> Iterator[Text]:
             lines = [f"+{words.size(box.size_bytes).removesuffix(' GiB')}"]
         elif box in slices:
             continue
+        elif figure.startswith(NO_FIGURES):
+            lines = figure.split(", ")
         elif name in ("used", "free") and slices:
             whole = next(
                 found

@@ -77,7 +77,7 @@ class Ink(Struct, frozen=True):
 
         Yellow and orange are too pale for words on white: their words are black.
         """
-        halo = {"page_cache": self.ground, "engine-kv_reserved": self.cache_reserved}.get(kind)
+        halo = {"page_cache": self.ground, "unknown": self.ground, "engine-kv_reserved": self.cache_reserved}.get(kind)
         found = Markup('fill="{}"').format(self.text if kind in ("medium", "high") else self.word(kind))
         form = Markup(' paint-order="stroke" stroke="{}" stroke-width="3" stroke-linejoin="round"')
         return found + form.format(halo) if halo else found
@@ -89,10 +89,8 @@ class Ink(Struct, frozen=True):
 
     def area(self, kind: str) -> str:
         """Return the colour of bytes of a kind, or of a level."""
-        if kind == "page_cache":
-            return "url(#cache)"
-        if kind == "engine-kv_reserved":
-            return "url(#reserved)"
+        if kind in PATTERNS:
+            return f"url(#{PATTERNS[kind]})"
         return str(getattr(self, AREAS.get(kind, "rest")))
 
     def line(self, kind: str) -> str:
@@ -107,6 +105,8 @@ class Ink(Struct, frozen=True):
         return self.on_bright if kind in BRIGHT else self.on_area
 
 
+# Patterns of the picture by the kind of bytes.
+PATTERNS = {"page_cache": "cache", "engine-kv_reserved": "reserved", "unknown": "unknown"}
 # The use of a colour, by the kind of bytes. The words are those of memory maps.
 AREAS = {
     "devices": "gpu",
@@ -121,6 +121,7 @@ AREAS = {
     "reserved": "kernel",
     "free": "ground",
     "available": "ground",
+    "unknown": "ground",
     "slice": "ground",
     "slice-family": "ground",
     "engine-weights": "weights",

@@ -38,6 +38,8 @@ COLUMN_ENDS: Mapping[int, tuple[float, ...]] = {1: (1.0,), 2: (0.42, 1.0), 3: (0
 MIN_TOWER_PIXELS = 40.0
 # More pools than these have no words beside them; a row has no more than MAX_CELLS.
 MAX_NAMED_POOLS, MAX_CELLS = 3, 16
+# Words in a pool without figures, before the reason.
+NO_FIGURES = "no figures"
 # Nor have pools in a narrower cell, in parts of the font's size.
 MIN_CELL = 22.0
 
@@ -82,11 +84,27 @@ def place_tower(
     so without a gutter. `nodes`: what it would hold, in place of what it holds.
     """
     nodes = nodes or build_nodes(one, growing)
+    if not nodes and isinstance(one.whole.used_bytes, Absent):
+        return Tower(hatch_unknown(one, one.whole.used_bytes, frame, font), ())
     some = not gutter if some is None else some
     tower = place_nodes(nodes, frame, ends[count_columns(nodes)], font, some)
     if isinstance(one.edge, Absent) or isinstance(one.whole.used_bytes, Absent) or one.slices:
         return tower
     return mark_used(tower, one.whole.used_bytes, one.whole.size_bytes, frame, gutter, font)
+
+
+def hatch_unknown(one: MemoryMap, reason: Absent, frame: Rectangle, font: float) -> Drawing:
+    """Draw a pool without figures: all of it is hatched, with the reason as far as that fits."""
+    lines = (NO_FIGURES, words.ABSENT_WORDS[reason])
+    title = f"{one.whole.label}: {', '.join(lines)}"
+    box = Box(frame.x, frame.y, frame.width, frame.height, one.whole.size_bytes, "unknown", 0, title)
+    x, y, rows = frame.x + INSET * font, frame.y + 1.2 * font, int((frame.height / font - 0.3) / LINE_HEIGHT)
+    fitting = [line for line in lines if width_of(line, font, strong=True) <= frame.width - 2 * INSET * font]
+    texts = tuple(
+        Text(x, y + LINE_HEIGHT * font * row, line if row else "", "" if row else line, kind="unknown")
+        for row, line in enumerate(fitting[:rows])
+    )
+    return Drawing((), (box,), (outline(frame),), texts)
 
 
 def place_nodes(
@@ -268,7 +286,10 @@ def draw_captions(
     nodes: Sequence[Node] = (),
 ) -> Drawing:
     """Say above the columns what is in them. `nodes` as in `place_tower`."""
-    depth = count_columns(nodes or build_nodes(one))
+    nodes = nodes or build_nodes(one)
+    if not nodes:
+        return Drawing()
+    depth = count_columns(nodes)
     own = one.pool is None or one.pool.kind in GPU_MEMORY
     captions = ("held by", "used for") if own else (f"in {one.whole.label}", "held by", "used for")
     if one.pool is not None and one.pool.kind is PoolKind.SYSTEM_RAM and frame.width * ends[depth][0] < 8 * font:
@@ -336,8 +357,9 @@ def draw_band(one: MemoryMap, place: Rectangle, scale: float, font: float, nodes
     figure = words.absent(used) if isinstance(used, Absent) else words.size_within(used, size)
     ratio = "at the GPUs' scale" if part == 1 else f"at 1/{part} of the GPUs' scale"
     frame = replace(place, width=size * factor)
+    hatch = hatch_unknown(one, used, frame, font) if isinstance(used, Absent) and not parts else Drawing()
     room = place.width - width_of(one.whole.label, font, strong=True)
     behind = (f" {figure} of {words.size(size)}, {ratio}", f" {figure}, {ratio}", f" {ratio}", "")
     fitting = next(text for text in behind if width_of(text, font) <= room or not text)
     words_above = Text(place.x, place.y - 0.6 * font, strong=one.whole.label, behind=fitting)
-    return Drawing((), tuple(boxes), (outline(frame),), (words_above, *inside))
+    return Drawing((), tuple(boxes), (outline(frame),), (words_above, *inside)) + hatch
