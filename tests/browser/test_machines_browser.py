@@ -7,12 +7,16 @@ from playwright.sync_api import Page, expect
 
 from support.axe import faults_in_both_themes
 from support.browsing import SharedBrowser, wait_for_frames
-from support.live_page import showing, wait_for_ticks
+from support.live_page import showing, visiting, wait_for_ticks
 from support.sample_fleet import Fleet
 from support.sample_site import Site
 from support.sample_snapshots import calm_workstation
 from support.type_scale import wrong_type
 
+# Words of tiles that are cut at the right or at the bottom. What only screen readers read has no room by design.
+CUT = """[...document.querySelectorAll(".machine-tile :not(.unseen, svg, svg *)")]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1 && one.clientWidth || one.scrollHeight > one.clientHeight + 4 && one.clientHeight)
+  .map((one) => one.textContent)"""
 TOWERS_END = """() => [...document.querySelectorAll(".machine-picture")].map((one) => {
   const box = one.getBoundingClientRect(), tile = one.closest(".machine-tile").getBoundingClientRect();
   return box.left >= tile.left && box.right <= tile.right && box.bottom <= tile.bottom;
@@ -40,6 +44,31 @@ def test_24_machines_are_on_one_screen_without_a_fault(browser: SharedBrowser) -
     assert bottom["y"] + bottom["height"] <= 900
     assert (height <= 900, width) == (True, 1440)
     assert wrong == set()
+
+
+@pytest.mark.parametrize("width", [1440, 1280, 390])
+def test_no_word_of_a_tile_is_cut(visited_page: Page, width: int) -> None:
+    """Names of many letters, long kinds and reasons have a second line."""
+    with visiting(visited_page, fleet(), "/machines", width=width):
+        wait_for_frames(visited_page)
+        cut = visited_page.evaluate(CUT)
+
+    assert cut == []
+
+
+def test_ticks_of_a_machine_have_all_its_pools(visited_page: Page) -> None:
+    """Eight GPUs and System RAM, on a page that does not scroll sideways."""
+    with visiting(visited_page, fleet(), "/machines/dgx-h100-03", width=1440):
+        heads = visited_page.locator(".machine-ticks thead th").all_inner_texts()
+        cells = visited_page.locator(".machine-ticks tbody tr").first.locator("td.number").all_inner_texts()
+        table = visited_page.evaluate(
+            "(({scrollWidth: a, clientWidth: b}) => [a, b])(document.querySelector('.machine-ticks'))"
+        )
+
+    pools = [head.removesuffix(" available") for head in heads if head.endswith(" available")]
+    assert pools == ["System RAM", *(f"VRAM {number}" for number in range(8))]
+    assert len(cells) == 9
+    assert table[0] == table[1]
 
 
 @pytest.mark.parametrize("width", [390, 320])
