@@ -15,8 +15,7 @@ from memwatch_monitor.history.holders import HolderHistory
 from memwatch_monitor.history.series import OOM_KILLS, RAM_RATIO, AllSeries, Interval, collect_figures
 from memwatch_monitor.history.tiers import History
 from memwatch_monitor.history.writer import FilesStatus, HistoryWriter
-from memwatch_monitor.loop import Monitor
-from memwatch_monitor.publisher import SAME_INTERVAL
+from memwatch_monitor.loop import SAME_INTERVAL, Monitor
 
 
 class HistoryRecorder(Feature):

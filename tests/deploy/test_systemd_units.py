@@ -12,8 +12,7 @@ import pytest
 from memwatch.core.budget import KINDS
 from memwatchd.settings.keys import TcpAddress, parse_address
 from memwatchd.settings.web import Web
-from memwatchd.systemd.prekill_hook import SOCKET_NAME
-from memwatchd.systemd.serve import MAX_DESCRIPTORS
+from memwatchd.systemd.serve import MAX_DESCRIPTORS, SOCKET_NAME
 from support.paths import DEPLOY, SYSTEMD
 
 NEEDED_PROGRAMS = ("systemd-analyze",)

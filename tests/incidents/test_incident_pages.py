@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from memwatch.reporting.incidents.records import Entry, Incident, Sample, Suspect
 from memwatch.reporting.incidents.words import find_cut, write_summary, write_title
-from memwatch.reporting.render.axes import Flag
-from memwatch.reporting.render.drawing import Drawing, Rectangle, width_of
+from memwatch.reporting.render.drawing import Drawing, Flag, Rectangle, width_of
 from memwatch.reporting.render.past import find_place
 from memwatch_web.pages import incident_page
 from memwatch_web.pages.incident_files import build_card, wrap

@@ -21,7 +21,7 @@ from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.core.model import Bytes
 from memwatch.planning.served import ServedModels, read_model, size_served
 from memwatch.reporting.recording import Redactor
-from memwatch.reporting.report.evidence import EvidenceReader
+from memwatch.reporting.report.contents import EvidenceReader
 from memwatch.reporting.report.redaction import TextRedactor
 from support import engine_texts
 from support.engine_host import EngineHost

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from memwatchd.systemd.prekill_hook import MAX_CONNECTIONS, MAX_GROUPS, MAX_MESSAGE_BYTES, SOCKET_NAME, read_members
+from memwatchd.systemd.serve import MAX_CONNECTIONS, MAX_GROUPS, MAX_MESSAGE_BYTES, SOCKET_NAME, read_members
 from support.daemon_process import RunningDaemon, descriptors, running_daemon
 from support.hostile_names import find_controls_in_json
 from support.incident_host import GROUPS, IncidentHost

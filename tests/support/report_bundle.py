@@ -13,8 +13,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.reporting.report.contents import DRIVERS, FILES, FOLDER, FORMAT, KEY, README, RECORDING, SUMMARY
-from memwatch.reporting.report.evidence import MAX_FILES
+from memwatch.reporting.report.contents import (
+    DRIVERS,
+    FILES,
+    FOLDER,
+    FORMAT,
+    KEY,
+    MAX_FILES,
+    README,
+    RECORDING,
+    SUMMARY,
+)
 from memwatch.reporting.report.sources import FOLDERS
 
 Json = Any

@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -205,6 +207,7 @@ def release(seconds: float, url: Address | None, as_json: bool) -> int:
     return context.show(answer.json, lambda: tables.release_lines(answer.json, now_unix), answer.is_simulated)
 
 
+GUARDIAN = "memwatchd-guardian"
 # The value of --report without a file.
 DEFAULT_FILE = ""
 
@@ -290,9 +293,19 @@ def guardian(what: str) -> int:
     It is a separate program of the package memwatchd that ends a process before the machine stops responding. It
     is off by default.
     """
-    from memwatch.cli.guardian import run_guardian
+    _run_guardian(what)
 
-    run_guardian(what)
+
+def _run_guardian(what: str) -> NoReturn:
+    """Replace this process by the program, which the package memwatchd has."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), GUARDIAN)
+    program = beside if os.access(beside, os.X_OK) else shutil.which(GUARDIAN)
+    if program is None:
+        raise CommandError(
+            f"{GUARDIAN} is not installed: it is a program of the package memwatchd; install that package"
+        )
+    sys.stdout.flush()
+    os.execv(program, [GUARDIAN, what])  # noqa: S606  the program beside this one
 
 
 @memwatch.command(short_help="Generate shell completion.")

@@ -35,16 +35,20 @@ from memwatch.reporting.recording import RecordingFile, Redactor
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.json import snapshot_json, to_bytes
 from memwatch.reporting.report.contents import (
+    ALWAYS_LISTED,
     FORMAT,
     KEY,
     RECORDING,
     VALID,
     Contents,
+    Evidence,
+    EvidenceReader,
     build_archive,
+    read_drivers,
+    read_users,
     summarize_files,
     write_archive,
 )
-from memwatch.reporting.report.evidence import ALWAYS_LISTED, Evidence, EvidenceReader, read_drivers, read_users
 from memwatch.reporting.report.redaction import MIN_PERSON, TextRedactor
 
 Json = Any

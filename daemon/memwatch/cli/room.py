@@ -31,9 +31,9 @@ from memwatch.reporting.render.room import (
     RoomTarget,
     find_room_for,
     list_room_targets,
+    room_json,
 )
 from memwatch.reporting.render.room_candidates import NO_ASKER, Asker
-from memwatch.reporting.render.room_json import room_json
 
 # Parents of a program: a shell, a terminal or a login, and their managers.
 MAX_PARENTS = 64

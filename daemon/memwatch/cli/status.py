@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from memwatch.cli.tables import columns as table
 from memwatch.cli.tables import when
 from memwatch.cli.terminal.figures import pair_words, percent
-from memwatch.cli.terminal.memory_map import draw_bar
 from memwatch.cli.terminal.moment import MARKS, STYLES, labels_of, share_label
-from memwatch.cli.terminal.stacks import look_of
+from memwatch.cli.terminal.stacks import draw_bar, look_of
 from memwatch.cli.terminal.style import Line, Span, cells, line_cells, pad
 from memwatch.core.listing import left_out_texts
 from memwatch.core.model import Absent, Device, Pool, PoolKind, Process, Share, ShareKind, find_system_ram

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from memwatch.cli.headroom import read_room
 from memwatch.cli.holders import sparkline
-from memwatch.cli.peaks import Peaks, read_tree
+from memwatch.cli.run import Peaks, read_tree
 from memwatch.core.model import Absent
 from memwatch.core.snapshot_json import build_snapshot
 from memwatch.reporting.render.json import snapshot_json, to_bytes

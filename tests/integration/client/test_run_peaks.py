@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.cli.peaks import find_home, make, peak_cgroup
+from memwatch.cli.run import find_home, make, peak_cgroup
 from support.client_process import memwatch
 from support.dead_address import dead_address
 from support.null_reasons import unexplained_nulls

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.core.accounting.system_ram import with_zram
+from memwatch.core.accounting.compose import with_zram
 from memwatch.core.model import Absent, Content, Pool
 from memwatch.core.snapshot import Zram
 from support.fakes import GIB, ram

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from memwatch.cli.terminal.figures import Trend
 from memwatch.cli.terminal.frame import Frame, View
-from memwatch.cli.terminal.memory_map import marks_of
 from memwatch.cli.terminal.moment import Moment, ProcessReading
 from memwatch.cli.terminal.pages import render
 from memwatch.cli.terminal.past import NO_PROCESSES, Recent, nearest_tick, note_of, past_snapshot
+from memwatch.cli.terminal.stacks import marks_of
 from memwatch.cli.terminal.state import Facts, Region, State, press
 from memwatch.cli.terminal.style import line_cells, plain
 from memwatch.core.events import Event

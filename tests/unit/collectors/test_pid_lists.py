@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.core.linux.process_visibility import PidLists, holds_gpu
+from memwatch.core.linux.process_owners import PidLists, holds_gpu
 from support.process_folders import add_process, stat_line
 
 NONE: frozenset[int] = frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.core.linux.process_visibility import HidePid, find_hidepid
+from memwatch.core.linux.process_owners import HidePid, find_hidepid
 
 
 def line(options: str, point: str = "/proc", kind: str = "proc") -> bytes:

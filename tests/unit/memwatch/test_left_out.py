@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 
 from memwatch.cli.holders import engine_lines
 from memwatch.cli.incidents import read_left_out
-from memwatch.cli.peaks import Peaks
+from memwatch.cli.run import Peaks
 from memwatch.cli.status import lease_lines
 from memwatch.core.accounting.compose import Composer
 from memwatch.core.budget import EVENT_STREAMS, KINDS, Account, Budgets, Kind, users_part
@@ -45,7 +45,7 @@ from memwatch_web.pages.template_environment import create_environment
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames
 from memwatchd.settings.schema import Settings
-from memwatchd.systemd.prekill_hook import MAX_MEMBERS, read_members
+from memwatchd.systemd.serve import MAX_MEMBERS, read_members
 from support.paths import ROOT as PROJECT
 from support.psi_host import Host
 from support.sample_snapshots import calm_workstation
@@ -306,7 +306,7 @@ def test_crash_records_beyond_the_maximum_are_counted(tmp_path: Path) -> None:
 
 
 def test_tree_with_too_many_processes_has_lower_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memwatch.cli.peaks.MAX_PROCESSES", 2)
+    monkeypatch.setattr("memwatch.cli.run.MAX_PROCESSES", 2)
     peaks = Peaks()
     peaks.see_tree({1: 1})
     assert not peaks.json()["partial"]

@@ -37,7 +37,7 @@ OFF = (
     "memwatchd.neighbours.mdns",
     "memwatchd.otlp",
     "memwatchd.systemd.pressure_sockets",
-    "memwatchd.systemd.prekill_hook",
+    "memwatchd.systemd.serve",
     "memwatchd.systemd.serve",
 )
 

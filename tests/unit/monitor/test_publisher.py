@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from memwatch.core.clock import Moment
 from memwatch.core.silences import Silence
 from memwatch_monitor.feature import Features
-from memwatch_monitor.publisher import Publisher
+from memwatch_monitor.loop import Publisher
 from support.sample_snapshots import critical_gb10
 
 NOW = Moment(500.0, 1000.0, 1_700_000_000.0)

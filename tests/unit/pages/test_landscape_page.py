@@ -13,19 +13,18 @@ from memwatch.core.model import Absent, Pool, PoolKind, Quality, Share, ShareKin
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.actions import list_actions
-from memwatch.reporting.render.axes import TIME_FORMS, TimeAxis
 from memwatch.reporting.render.containment import Growing
-from memwatch.reporting.render.drawing import Rectangle, width_of
+from memwatch.reporting.render.drawing import TIME_FORMS, Rectangle, TimeAxis, width_of
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.past import Layer, Past
 from memwatch.reporting.render.summary import find_worst
 from memwatch.reporting.render.tower import Block, write_gutter
-from memwatch_web.pages.landscape_markup import describe_then
 from memwatch_web.pages.landscape_page import CELL, FONT, LOW_CELL, TOWER, PageLandscape, Scene, draw_page
 from memwatch_web.pages.landscape_past import find_ghosts, find_run
 from memwatch_web.pages.overview import Ghost
 from memwatch_web.pages.past_picture import NEAR, WIDE_PAST, Word, thin_out, write_times
 from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.template_environment import describe_then
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames
 from support.html_reader import Reader

@@ -20,8 +20,7 @@ from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.past import Layer, Past, draw_past
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.history_data import HistoryInput
-from memwatch_web.pages.picture import FORMS, THEMES, Card, build_picture, parse_query
-from memwatch_web.pages.picture_landscape import draw_maps
+from memwatch_web.pages.picture import FORMS, THEMES, Card, build_picture, draw_maps, parse_query
 from memwatch_web.pages.renderer import Pages
 from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB

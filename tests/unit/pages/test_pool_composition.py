@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.reporting.render.composition import build_layers, find_sources, split, split_now
+from memwatch.reporting.render.past import build_layers, find_sources, split, split_now
 from memwatch_monitor.history.series import collect_figures
 from support.sample_parts import GIB
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu

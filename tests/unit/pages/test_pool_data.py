@@ -11,7 +11,7 @@ from starlette.datastructures import QueryParams
 
 from memwatch.core.units import MIB
 from memwatch.reporting.incidents.records import Incident
-from memwatch.reporting.render.axes import list_steps
+from memwatch.reporting.render.drawing import list_steps
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.history_chart import PLOT, TOP, write_step
 from memwatch_web.pages.history_page import build_answer, parse_pool_query, try_query

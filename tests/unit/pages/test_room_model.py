@@ -9,8 +9,8 @@ from memwatch.core.model import Absent, Bytes
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.model_table import list_runnable
 from memwatch.planning.request import Use
+from memwatch_web.pages.overview import FILLED, PAUSE_SECONDS, RoomModel, find_rooms, fits
 from memwatch_web.pages.renderer import Pages
-from memwatch_web.pages.room_model import FILLED, PAUSE_SECONDS, RoomModel, find_rooms, fits
 from support.html_reader import Reader
 from support.sample_parts import GIB
 from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server, unknown_figures

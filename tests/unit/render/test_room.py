@@ -15,9 +15,8 @@ from memwatch.core.model import Absent, Architecture, Device, Process, Share, Sh
 from memwatch.core.processes.protected import is_protected
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.sizes import InvalidInputError
-from memwatch.reporting.render.room import RoomStep, RoomTarget, find_room_for
+from memwatch.reporting.render.room import RoomStep, RoomTarget, find_room_for, room_json
 from memwatch.reporting.render.room_candidates import NO_ASKER, Asker
-from memwatch.reporting.render.room_json import room_json
 from memwatch_web.api.room import find_asker
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames

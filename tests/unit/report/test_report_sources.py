@@ -11,8 +11,7 @@ import pytest
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.listeners import MAX_DESCRIPTORS
 from memwatch.reporting.recording import Redactor
-from memwatch.reporting.report.contents import summarize_files
-from memwatch.reporting.report.evidence import EvidenceReader
+from memwatch.reporting.report.contents import EvidenceReader, summarize_files
 from memwatch.reporting.report.redaction import TextRedactor
 from scripts.machine_from_report import results_of, write_files
 from support.paths import MACHINES

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memwatch.reporting.report.contents import VALID, Contents
-from memwatch.reporting.report.evidence import Evidence
+from memwatch.reporting.report.contents import VALID, Contents, Evidence
 from memwatch.reporting.report.sources import Walk
 
 

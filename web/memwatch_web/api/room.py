@@ -12,9 +12,8 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.planning.need import parse_need
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.reporting.render.json import JSON_TYPE
-from memwatch.reporting.render.room import default_targets, find_room_for, find_spot
+from memwatch.reporting.render.room import default_targets, find_room_for, find_spot, room_json
 from memwatch.reporting.render.room_candidates import NO_ASKER, Asker
-from memwatch.reporting.render.room_json import room_json
 from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.asgi.caller import PEER
 from memwatch_web.asgi.problems import ProblemError

@@ -45,9 +45,8 @@ from memwatch.planning.transformer import Transformer
 from memwatch.reporting.render import words
 from memwatch.reporting.render.memory_map import build_maps
 from memwatch_web.asgi.problems import describe_error, refuse_repeated
-from memwatch_web.pages.fit_map import describe_places, plan_pools, spare_of
 from memwatch_web.pages.landscape_page import PageLandscape, Scene, draw_page
-from memwatch_web.pages.planned import Planned
+from memwatch_web.pages.planned import Planned, describe_places, plan_pools, spare_of
 from memwatch_web.pages.renderer import PageServices
 
 MAX_FIELDS = 40

@@ -14,19 +14,23 @@ from msgspec import Struct
 from memwatch.core.model import Pool
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch.reporting.render import words
-from memwatch.reporting.render.axes import (
+from memwatch.reporting.render.drawing import (
     Flag,
+    Line,
+    Rectangle,
+    Text,
     TimeAxis,
     draw_forecast,
     list_steps,
     measure_times,
     place_flag,
+    shorten,
+    spread,
     stack_sizes,
+    width_of,
 )
-from memwatch.reporting.render.composition import build_layers, find_sources, list_past_layers
-from memwatch.reporting.render.drawing import Line, Rectangle, Text, shorten, spread, width_of
 from memwatch.reporting.render.memory_map import Mark
-from memwatch.reporting.render.past import Past, draw_span
+from memwatch.reporting.render.past import Past, build_layers, draw_span, find_sources, list_past_layers
 from memwatch_monitor.history.tiers import Bucket
 from memwatch_web.pages.charts import Annotation, Chart, Curve, LevelSpan
 from memwatch_web.pages.history_data import TimeWindow, WindowData, list_columns

@@ -15,7 +15,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import MIB
 from memwatch.reporting.history.tier import TierSpec
 from memwatch.reporting.incidents.records import Incident
-from memwatch.reporting.render.composition import build_layers, find_sources, split
+from memwatch.reporting.render.past import build_layers, find_sources, split
 from memwatch.reporting.render.words import duration, timestamp
 from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history.tiers import Bucket

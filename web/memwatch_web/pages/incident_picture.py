@@ -22,13 +22,18 @@ from memwatch.reporting.incidents.words import (
     list_fired,
 )
 from memwatch.reporting.render import words
-from memwatch.reporting.render.axes import TIME_GAP, Flag, list_bytes, list_times, measure_times, place_flag
 from memwatch.reporting.render.containment import Node
 from memwatch.reporting.render.drawing import (
+    TIME_GAP,
     Drawing,
+    Flag,
     Line,
     Rectangle,
     Text,
+    list_bytes,
+    list_times,
+    measure_times,
+    place_flag,
     width_of,
 )
 from memwatch.reporting.render.past import Past, break_at_gaps, draw_past, list_layers, name_layers
@@ -256,9 +261,7 @@ def _draw_marks(one: Incident, past: Past, frame: Rectangle, font: float, kills:
     return Drawing((), (), tuple(lines), tuple(texts))
 
 
-def _list_marks(
-    one: Incident, past: Past, kills: Sequence[float], font: float
-) -> Iterator[tuple[float, str, str]]:
+def _list_marks(one: Incident, past: Past, kills: Sequence[float], font: float) -> Iterator[tuple[float, str, str]]:
     """Yield time, words and colour of what happened, the most important first."""
     failed = one.killer is not None and one.killer.kind == "program"
     for unix in kills[:1]:

@@ -16,7 +16,6 @@ from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent, PoolKind
 from memwatch.reporting.render import words
 from memwatch.reporting.render.actions import Action
-from memwatch.reporting.render.axes import Threshold, list_bytes, list_thresholds
 from memwatch.reporting.render.containment import Growing
 from memwatch.reporting.render.drawing import (
     LINE_HEIGHT,
@@ -25,6 +24,9 @@ from memwatch.reporting.render.drawing import (
     Line,
     Rectangle,
     Text,
+    Threshold,
+    list_bytes,
+    list_thresholds,
     shorten,
     width_of,
 )

@@ -17,10 +17,9 @@ from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render import words
-from memwatch.reporting.render.composition import find_sources, list_past_layers, split_now
 from memwatch.reporting.render.containment import Growing
 from memwatch.reporting.render.memory_map import GPU_MEMORY
-from memwatch.reporting.render.past import Layer, Past
+from memwatch.reporting.render.past import Layer, Past, find_sources, list_past_layers, split_now
 from memwatch_monitor.history.holders import FOOTPRINTS, parse_name
 from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history.tiers import Bucket

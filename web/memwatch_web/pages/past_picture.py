@@ -13,19 +13,24 @@ from msgspec.structs import replace
 
 from memwatch.core.model import PoolKind
 from memwatch.reporting.render import words
-from memwatch.reporting.render.axes import (
+from memwatch.reporting.render.drawing import (
     BESIDE_LINE,
     TIME_GAP,
+    Drawing,
     Flag,
+    Line,
+    Rectangle,
+    Text,
     TimeAxis,
     draw_forecast,
     list_thresholds,
     list_times,
     measure_times,
+    outline,
     place_flag,
     stack_sizes,
+    width_of,
 )
-from memwatch.reporting.render.drawing import Drawing, Line, Rectangle, Text, outline, width_of
 from memwatch.reporting.render.memory_map import MemoryMap
 from memwatch.reporting.render.past import Past, draw_layers, draw_levels, draw_span, name_layers
 

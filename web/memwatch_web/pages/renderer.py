@@ -69,6 +69,7 @@ from memwatch_web.pages.overview import (
     MAX_FIRING,
     MAX_GHOSTS,
     MAX_HOLDERS,
+    RoomModel,
     advise_engines,
     build_firing,
     find_top_holders,
@@ -85,7 +86,6 @@ from memwatch_web.pages.processes import (
 )
 from memwatch_web.pages.processes import GROWTH_SECONDS as LIST_SECONDS
 from memwatch_web.pages.processes import ListView as ListView
-from memwatch_web.pages.room_model import RoomModel
 from memwatch_web.pages.server_charts import LastRunChart, build_chart
 from memwatch_web.pages.template_environment import PATHS, shared_environment
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from memwatch.reporting.history.last_run import Sample, UncleanShutdown
 from memwatch.reporting.history.notable_ticks import Tick
-from memwatch.reporting.render.axes import TimeAxis
+from memwatch.reporting.render.drawing import TimeAxis
 from memwatch.reporting.render.past import split_at_gaps
 from memwatch_monitor.neighbours.tick import Tick as NeighbourTick
 

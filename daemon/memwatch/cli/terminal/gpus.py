@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from memwatch.cli.terminal.figures import pair, percent, short, spark
 from memwatch.cli.terminal.frame import View
-from memwatch.cli.terminal.memory_map import (
+from memwatch.cli.terminal.moment import LEVELS, MARKS, STYLES, level_word, share_label
+from memwatch.cli.terminal.past import RECENT_SECONDS
+from memwatch.cli.terminal.stacks import (
     Place,
     draw_bar,
     draw_slices,
     marks_of,
+    merge,
     put_share_names,
     whole_of,
 )
-from memwatch.cli.terminal.moment import LEVELS, MARKS, STYLES, level_word, share_label
-from memwatch.cli.terminal.past import RECENT_SECONDS
-from memwatch.cli.terminal.stacks import merge
 from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells, pad
 from memwatch.cli.terminal.towers import AXIS, MIN_NARROW
 from memwatch.core.model import Absent, Device, Pool, PoolKind, Share, ShareKind

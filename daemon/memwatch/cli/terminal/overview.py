@@ -16,11 +16,10 @@ from memwatch.cli.terminal.gpus import (
     worst_level,
 )
 from memwatch.cli.terminal.history import event_lines
-from memwatch.cli.terminal.memory_map import draw_bar, marks_of
 from memwatch.cli.terminal.moment import STYLES, Json, living_of
 from memwatch.cli.terminal.past import RECENT_SECONDS, build_past
 from memwatch.cli.terminal.processes import add_table
-from memwatch.cli.terminal.stacks import Ink
+from memwatch.cli.terminal.stacks import Ink, draw_bar, marks_of
 from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells
 from memwatch.cli.terminal.towers import Scene, draw_scene
 from memwatch.core.model import Absent, Bytes, Thresholds, known_or

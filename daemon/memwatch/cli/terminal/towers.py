@@ -20,9 +20,8 @@ from memwatch.cli.terminal.moment import LEVELS, MARKS, STYLES
 from memwatch.cli.terminal.stacks import UNKNOWN, Bytes, Ink, Look, draw_column, eighths_of, look_of, merge, shade
 from memwatch.cli.terminal.style import Line, Span, cells, clip, pad
 from memwatch.reporting.render import words as wording
-from memwatch.reporting.render.axes import TIME_FORMS, TimeAxis, list_steps, list_times
 from memwatch.reporting.render.containment import Growing, Node, build_nodes, count_columns
-from memwatch.reporting.render.drawing import spread
+from memwatch.reporting.render.drawing import TIME_FORMS, TimeAxis, list_steps, list_times, spread
 from memwatch.reporting.render.memory_map import Mark, MemoryMap
 from memwatch.reporting.render.past import Past
 from memwatch.reporting.render.tower import MAX_CELLS, MAX_NAMED_POOLS, choose_scale

@@ -34,14 +34,16 @@ from memwatch.core.linux.process_owners import (
     ENVIRONMENT_BYTES,
     SHOWN_TURNS,
     OwnerReader,
+    PidLists,
+    describe_hidden,
     find_rank,
     find_script,
+    holds_gpu,
     is_generic,
     split_arguments,
     sum_owners,
 )
 from memwatch.core.linux.process_table import ProcessEntry, ProcessTable
-from memwatch.core.linux.process_visibility import PidLists, describe_hidden, holds_gpu
 from memwatch.core.model import Absent, Process, Words
 from memwatch.core.owners import FoundProcesses, plain_name, search_text
 from memwatch.core.printable import decode

@@ -31,6 +31,7 @@ from memwatch.core.model import (
     sum_figures,
 )
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.wire import Json, Shape, Wire
 from memwatch.planning.answer import answer_beside_leases, answer_size
 from memwatch.planning.fit import CPU, Fit, FitVerdict, compute_fit, shares_memory
 from memwatch.planning.sizes import InvalidInputError
@@ -397,3 +398,10 @@ def _sentence(found: RoomTarget) -> str:
         f"Not enough: with all of these gone {words.size(left)} are available of {words.size(now.need_bytes)}, "
         f"{words.size(missing)} are missing."
     )
+
+
+ROOM = Wire((Shape(RoomAnswer, "Room"), Shape(RoomTarget), Shape(RoomStep)))
+
+
+def room_json(found: RoomAnswer) -> Json:
+    return ROOM.encode(found)

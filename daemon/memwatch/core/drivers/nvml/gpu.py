@@ -19,8 +19,7 @@ from memwatch.core.drivers.nvml.errors import (
     Query,
     absent_reason,
 )
-from memwatch.core.drivers.nvml.fields import SlowFields, VitalFields
-from memwatch.core.drivers.nvml.memory_limits import LimitReader
+from memwatch.core.drivers.nvml.fields import LimitReader, SlowFields, VitalFields
 from memwatch.core.drivers.nvml.records import (
     AddressingMode,
     CgroupLimit,
