@@ -9,7 +9,7 @@ from memwatch.reporting.incidents.cause import Finding, Rise
 from memwatch.reporting.incidents.killer import Death, explains
 from memwatch.reporting.incidents.readings import Holding, Reading
 from memwatch.reporting.incidents.records import Killer, Suspect, Victim
-from memwatch.reporting.incidents.sentence import capitalized, describe_death, list_evidence, write_sentence
+from memwatch_monitor.incidents.sentence import capitalized, describe_death, list_evidence, write_sentence
 from support.fakes import GIB
 
 UNIX = 1_700_000_000.0

@@ -18,8 +18,8 @@ from memwatch.reporting.incidents.cause import Finding, Members, Observed, find_
 from memwatch.reporting.incidents.killer import Death, choose_killer, is_member, mark_victims
 from memwatch.reporting.incidents.readings import FrameReader, Holding, Reading, read_ticks
 from memwatch.reporting.incidents.records import Entry, Incident, Killer, Sample, Suspect, Victim
-from memwatch.reporting.incidents.sentence import describe_cause, list_evidence, write_sentence
 from memwatch_monitor.incidents.open_incident import MAX_DEATHS, MAX_ENDS, OpenIncident
+from memwatch_monitor.incidents.sentence import describe_cause, list_evidence, write_sentence
 
 MAX_ENTRIES, MAX_SAMPLES, MAX_HOLDERS, MAX_EVIDENCE, MAX_NAMED = 200, 120, 6, 30, 3
 # Ends and starts of smaller processes are not worth an entry.

@@ -18,7 +18,7 @@ from memwatch.core.units import size
 from memwatch.reporting.incidents.killer import WORDS, Death
 from memwatch.reporting.incidents.readings import Frame
 from memwatch.reporting.incidents.records import IncidentKind
-from memwatch.reporting.incidents.sentence import describe_device_memory, describe_owner
+from memwatch_monitor.incidents.sentence import describe_device_memory, describe_owner
 
 # States of a device that the driver or the bus has lost.
 LOST = frozenset({"lost", "needs_reset", "missing"})

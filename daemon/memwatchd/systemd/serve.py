@@ -27,9 +27,9 @@ from memwatch.core.linux.files import Roots
 from memwatch.core.printable import printable
 from memwatch.core.runtime.worker import FailureLog
 from memwatch.core.snapshot import Snapshot
-from memwatch.reporting.incidents.sentence import describe_holders
 from memwatch_monitor.feature import Feature
 from memwatch_monitor.incident_observer import IncidentObserver
+from memwatch_monitor.incidents.sentence import describe_holders
 from memwatch_monitor.loop import Monitor
 from memwatchd.sd_notify import Notifier
 from memwatchd.sockets import Listener, read_peer
