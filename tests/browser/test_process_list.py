@@ -16,6 +16,7 @@ from memwatch.core.processes.growth import GrowthTracker, LeakRules
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.pages.processes import (
     MAX_FOUND,
+    MAX_LISTED,
     ListQueryError,
     ListView,
     OwnerGroup,
@@ -110,6 +111,44 @@ def test_page_counts_all_processes_and_escapes_what_it_found(tmp_path: Path) -> 
     assert view is not None
     assert (view.process.title, view.ended) == ("worker1003", False)
     assert pages.view_process(snapshot, 4, 0.0, Absent.NOT_AVAILABLE) is None
+
+
+def with_processes(count: int) -> Snapshot:
+    """Return a machine that lists this many processes, each larger than the one before."""
+    base = calm_workstation()
+    one = base.processes[0]
+    listed = [
+        replace(one, pid=10_000 + n, name=f"worker{n:04}", script="", footprint_bytes=n * MIB, footprint_range=None)
+        for n in range(count)
+    ]
+    return replace(base, processes=tuple(listed), process_scan=Absent.NOT_AVAILABLE)
+
+
+def test_a_long_list_has_its_first_rows_and_says_how_many_are_left() -> None:
+    """The largest by default, the first of all in another order; a search looks at all."""
+    snapshot, pages = with_processes(5_000), Pages()
+    largest, by_name, found = (
+        pages.page("processes", snapshot, view=parse_view("process", order, words))
+        for order, words in (("-footprint", ""), ("name", ""), ("-footprint", "worker0003"))
+    )
+
+    assert names(snapshot, ListView())[:2] == ["worker4999", "worker4998"]
+    assert names(snapshot, ListView(sort="name", descending=False))[0] == "worker0000"
+    assert largest.count(b'<tr id="process-') == MAX_LISTED
+    assert "200 of 5,000 processes, the largest" in Reader(largest).text
+    assert "4,800 more listed processes" in Reader(largest).text
+    assert "200 of 5,000 processes, the first in this order" in Reader(by_name).text
+    assert "1 of 5,000 processes matches" in Reader(found).text
+    assert "more listed processes" not in Reader(found).text
+    assert len(largest) < 400_000
+
+
+def test_a_short_list_has_all_rows() -> None:
+    page = Pages().page("processes", with_processes(MAX_LISTED))
+
+    assert page.count(b'<tr id="process-') == MAX_LISTED
+    assert "200 processes" in Reader(page).text
+    assert "more listed" not in Reader(page).text
 
 
 def test_stream_of_a_search_has_its_order_and_words() -> None:

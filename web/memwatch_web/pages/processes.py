@@ -11,6 +11,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar, get_args
 from urllib.parse import urlencode
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from memwatch.core.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
 from memwatch.core.model import Absent, AllocatorReport, Bytes, Process, Words, known_or, sum_figures
@@ -29,6 +30,8 @@ GROWTH_SECONDS = 600.0
 MAX_OWNERS, MAX_MEMBERS, MAX_GROWN_PROCESSES = 200, 5, 10
 # Rows of a search. A row takes 0.4 ms of the server for each update.
 MAX_FOUND = 100
+# Rows of processes without a search: 5,000 of them were 3.7 MB of HTML.
+MAX_LISTED = 200
 # Text columns sort ascending first, numeric columns descending.
 WORD_COLUMNS = frozenset({"name", "user", "home"})
 PROCESS_COLUMNS = ("pid", "name", "user", "home", "footprint", "rss", "gpu", "growth")
@@ -130,7 +133,8 @@ class OwnerGroup(Struct, frozen=True):
 class Listing(Struct, frozen=True):
     """The sorted rows. `groups`: the available groupings. `has_devices`: a process holds GPU memory.
 
-    `total`: processes or owners of the machine. `count`: those that match.
+    `total`: processes or owners of the machine. `count`: those that match. Of more of them than rows, the first in
+    the order of the view are shown.
     """
 
     view: ListView
@@ -171,11 +175,12 @@ def build_listing(snapshot: Snapshot, growth: GrowthTracker, view: ListView) -> 
         start = growth.boottime - GROWTH_SECONDS
         grown = {key_of(one.process): one for one in growth.lately(GROWTH_SECONDS, snapshot.unix)}
         matches = find_processes(snapshot, view.words)
-        listed = [
-            ProcessRow(process, grown.get(key_of(process)), build_path(growth.past(process), start, GROWTH_SECONDS))
-            for process in matches.processes
-        ]
-        rows = sort_rows([Row(one, process_keys(one)) for one in listed], view)
+        listed = [ProcessRow(process, grown.get(key_of(process)), "") for process in matches.processes]
+        ordered = sort_rows([Row(one, process_keys(one)) for one in listed], view)[:MAX_LISTED]
+        rows = tuple(
+            replace(one, of=replace(one.of, spark=build_path(growth.past(one.of.process), start, GROWTH_SECONDS)))
+            for one in ordered
+        )
         return Listing(view, rows, groups, count_processes(snapshot), matches.count, has_devices=devices)
     totals, words = list_totals(snapshot, view.by), view.words.lower()
     figures = any(total.cgroup_bytes is not None for total in totals)
