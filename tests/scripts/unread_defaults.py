@@ -1,6 +1,7 @@
-"""Find defaults that may stand for "not read" in parsers and collectors: `.get(key, 0)`, `or 0`, `return []`.
+"""Find defaults that may stand for "not read" in parsers and collectors.
 
-Unknown is not zero: a line that is missing, or a file that cannot be read, is `Absent` or None.
+They are `.get(key, 0)`, `map(x.get, keys, ZEROS)`, `or 0` and `return []`. Unknown is not zero: a line that is
+missing, or a file that cannot be read, is `Absent` or None.
 
     python -m scripts.unread_defaults
 """
@@ -46,8 +47,9 @@ def _visit(node: ast.AST, path: str, function: str, found: Counter[str]) -> None
 
 def is_default(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
-        is_get = isinstance(node.func, ast.Attribute) and node.func.attr == "get"
-        return is_get and len(node.args) == 2 and is_empty(node.args[1])
+        if isinstance(node.func, ast.Name) and node.func.id == "map":
+            return len(node.args) == 3 and is_get(node.args[0])
+        return is_get(node.func) and len(node.args) == 2 and is_empty(node.args[1])
     if isinstance(node, ast.BoolOp):
         return isinstance(node.op, ast.Or) and is_number(node.values[-1])
     if isinstance(node, ast.ExceptHandler):
@@ -55,6 +57,10 @@ def is_default(node: ast.AST) -> bool:
             isinstance(line, ast.Return) and line.value is not None and is_empty(line.value) for line in node.body
         )
     return False
+
+
+def is_get(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "get"
 
 
 def is_empty(value: ast.expr) -> bool:
