@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from memwatch.core.accounting.large_holders import GONE, ORPHAN, build_ghost, with_partial_lists
+from memwatch.core.accounting.device_memory import GONE, ORPHAN, build_ghost, with_partial_lists
 from memwatch.core.model import Absent, Architecture, Device, Pool, PoolKind, Process, Share, ShareKind, Thresholds
 from memwatch.core.owners import Owner
 from memwatch.core.printable import printable

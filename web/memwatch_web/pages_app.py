@@ -31,10 +31,10 @@ from memwatch_web.asgi.problems import ErrorAnswer, ProblemError, refuse_repeate
 from memwatch_web.asgi.routes import FIT_PAGE, LIVE, Route
 from memwatch_web.asgi.sse import FORMS, Gzip, Identity, SharedDeflate, keep_form, sse
 from memwatch_web.asgi.static_files import VARY, Compression, accepts_gzip
-from memwatch_web.pages import fit_page, history_page, incident_files, neighbour_picture, picture, process_page
+from memwatch_web.pages import fit_page, history_page, incident_files, neighbour_picture, picture
 from memwatch_web.pages.history_data import available_ranges, find_range
+from memwatch_web.pages.history_page import parse_pid, stream_process
 from memwatch_web.pages.machine_wall import build_tile
-from memwatch_web.pages.process_page import parse_pid, stream_process
 from memwatch_web.pages.processes import ListQueryError, ListView, parse_view
 from memwatch_web.pages.renderer import PROCESS, MachinePage, PageServices
 from memwatch_web.pages.server_charts import draw_ticks
@@ -256,7 +256,7 @@ PAGES = (
     Route("GET",    "/history/picture",             history_page.history_picture, "image/svg+xml"),
     Route("GET",    "/picture.svg",                 neighbour_picture.picture,    "image/svg+xml"),
     Route("GET",    "/processes",                   processes,                    "text/html"),
-    Route("GET",    "/processes/{pid}",             process_page.process,         "text/html"),
+    Route("GET",    "/processes/{pid}",             history_page.process,         "text/html"),
     Route("GET",    "/machines",                    page("machines"),             "text/html"),
     Route("GET",    "/machines/{name}",             machine,                      "text/html"),
     Route("GET",    "/devices",                     page("devices"),              "text/html"),

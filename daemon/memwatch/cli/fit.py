@@ -32,15 +32,16 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import RECORDS
 from memwatch.planning.answer import (
     NOT_KNOWN,
+    DecodeRate,
     EngineReport,
     FitAnswer,
     Greatest,
     answer_model,
     answer_size,
+    describe_rate,
     greatest_sentence,
     report_sentence,
 )
-from memwatch.planning.decode_rate import DecodeRate, describe_rate
 from memwatch.planning.diffusion import ImageUse
 from memwatch.planning.fit import CPU, FitVerdict, exceeds_totals
 from memwatch.planning.launch import ALL, ENGINES, select_engines

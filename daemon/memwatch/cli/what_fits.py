@@ -15,8 +15,7 @@ from memwatch.core.accounting.leased import with_leases_used
 from memwatch.core.leases import OWN_LEASE, without_lease
 from memwatch.core.model import Absent, Architecture, PoolKind
 from memwatch.core.snapshot import Snapshot
-from memwatch.planning.answer import FitAnswer
-from memwatch.planning.decode_rate import figure
+from memwatch.planning.answer import FitAnswer, figure
 from memwatch.planning.fit import CPU, compute_fit
 from memwatch.planning.model_table import Runnable, list_runnable, list_shorter
 from memwatch.planning.named_machines import (

@@ -9,9 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.snapshot import Snapshot
-from memwatch.planning.answer import check_model
+from memwatch.planning.answer import DecodeRate, check_model, estimate_decode_rate
 from memwatch.planning.checkpoint import Checkpoint, describe_config
-from memwatch.planning.decode_rate import DecodeRate, estimate_decode_rate
 from memwatch.planning.fit import CPU
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.need import compute_need_here

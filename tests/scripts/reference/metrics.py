@@ -12,7 +12,7 @@ from memwatch.reporting.render.words import CONTENT_WORDS
 from memwatch_monitor.alerts.rules import RULES
 from memwatch_monitor.notify.queue import Outcome
 from memwatch_web.metrics.families import MAX_SERIES
-from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, KEEP_SECONDS
+from memwatch_web.metrics.machine_families import DEFAULT_OWNERS, KEEP_SECONDS
 from memwatch_web.metrics.samples import PREFIX
 from scripts.reference.markdown import code, codes, page, prose, table
 from support.exported_metrics import exported_families, name_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.cli.terminal.screen import decode
+from memwatch.cli.terminal.app import decode
 from memwatch.cli.terminal.state import Facts, Region, State, press
 
 FACTS = Facts(now=1000.0, oldest=400.0, rows=10, total=100, regions=(Region(5, 10, 16, "sort rss"),))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from memwatch.cli.terminal.app import changed_lines
 from memwatch.cli.terminal.figures import Trend, pair, short, signed, spark
-from memwatch.cli.terminal.screen import changed_lines
 from memwatch.cli.terminal.style import Depth, Span, cells, clip, find_depth, paint, plain, spread
 from memwatch.core.model import Absent
 

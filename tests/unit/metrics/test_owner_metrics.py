@@ -14,7 +14,7 @@ from memwatch.core.model import Absent, Process
 from memwatch.core.owners import Owner
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.metrics.families import Exporter
-from memwatch_web.metrics.owner_families import DEFAULT_OWNERS, KEEP_SECONDS, process_families
+from memwatch_web.metrics.machine_families import DEFAULT_OWNERS, KEEP_SECONDS, process_families
 from support.sample_snapshots import critical_gb10, left_behind
 
 MIB = 1 << 20

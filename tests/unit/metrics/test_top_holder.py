@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.metrics.families import Exporter
-from memwatch_web.metrics.owner_families import holder_families
+from memwatch_web.metrics.machine_families import holder_families
 from support.sample_snapshots import calm_workstation, critical_gb10
 
 LARGE = 100 << 30

@@ -10,7 +10,7 @@ from memwatch_monitor.history.holders import HolderHistory
 from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history.tiers import History
 from memwatch_web.pages.charts import build_charts
-from memwatch_web.pages.process_page import find_owner_series, find_series
+from memwatch_web.pages.history_page import find_owner_series, find_series
 from support.sample_snapshots import critical_gb10
 
 GIB = 1 << 30

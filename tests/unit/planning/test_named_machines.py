@@ -13,9 +13,16 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent, ShareKind, find_system_ram
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning import model_table
-from memwatch.planning.answer import answer_model, answer_request, answer_size
+from memwatch.planning.answer import (
+    HIGHEST,
+    LOWEST,
+    answer_model,
+    answer_request,
+    answer_size,
+    describe_rate,
+    estimate_decode_rate,
+)
 from memwatch.planning.checkpoint import Checkpoint
-from memwatch.planning.decode_rate import HIGHEST, LOWEST, describe_rate, estimate_decode_rate
 from memwatch.planning.fit import compute_fit
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.model_table import MAX_OF_FORMAT, list_models, list_runnable, list_shorter, read_models

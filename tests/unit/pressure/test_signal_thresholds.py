@@ -9,10 +9,16 @@ from msgspec.structs import replace
 
 from memwatch.core.kernel_log import FAILED_ALLOCATIONS
 from memwatch.core.model import Absent, Bytes
-from memwatch.core.pressure.activity import Activity, ActivityPoint, with_activity_point
 from memwatch.core.pressure.inputs import DriverErrors, PressureInputs
 from memwatch.core.pressure.judge import PsiPoint, compute_stall_ratios, with_psi_point
-from memwatch.core.pressure.signals import StallRatios, TickChanges, find_signals
+from memwatch.core.pressure.signals import (
+    Activity,
+    ActivityPoint,
+    StallRatios,
+    TickChanges,
+    find_signals,
+    with_activity_point,
+)
 from memwatch.core.snapshot import Kernel, Level, MemoryPsi, PsiLine, Swap
 from support.pressure_verdicts import GIB, MIB, psi, ram
 

@@ -22,21 +22,19 @@ from memwatch.reporting.doctor.model import ConfigState
 from memwatch_monitor.between_scrapes import BetweenScrapes, RecentExtremes
 from memwatch_monitor.feature import Features
 from memwatch_web.metrics.machine_families import (
+    DEFAULT_OWNERS,
+    OwnerSelection,
     device_families,
+    ghost_families,
+    holder_families,
     kernel_families,
+    owner_families,
     pinned_families,
     pool_families,
     pressure_families,
+    process_families,
     share_families,
     swap_families,
-)
-from memwatch_web.metrics.owner_families import (
-    DEFAULT_OWNERS,
-    OwnerSelection,
-    ghost_families,
-    holder_families,
-    owner_families,
-    process_families,
 )
 from memwatch_web.metrics.samples import (
     PREFIX,

@@ -1,14 +1,20 @@
-"""Metrics of the machine: pools, shares, other memory, devices, pressure, and the kernel's own signs of it."""
+"""Metrics of the machine: pools, shares, other memory, devices, pressure, and the kernel's own signs of it.
+
+Processes follow, and their owners: the largest units, containers, pods, jobs and users.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client.core import Metric
+from msgspec import Struct
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from memwatch.core.accounting.driver_errors import unassigned_errors
 from memwatch.core.accounting.leased import held_by_pool
-from memwatch.core.model import STALLED, Absent, Device, Pool, Share, ShareKind
+from memwatch.core.model import STALLED, Absent, Bytes, Device, Pool, Process, Share, ShareKind, sum_figures
+from memwatch.core.owners import OWNER_KINDS, OwnerKind, OwnerTotal, build_totals, find_caps, find_home
 from memwatch.core.pressure.oom_kills import SCOPES
 from memwatch.core.snapshot import (
     Kernel,
@@ -22,8 +28,21 @@ from memwatch.core.snapshot import (
     ZfsCache,
     Zram,
 )
+from memwatch.reporting.incidents.readings import build_frame, find_places, size_in
+from memwatch.reporting.render.summary import by_footprint
 from memwatch_monitor.between_scrapes import KillCounts, LevelTimes, TargetTimes
-from memwatch_web.metrics.samples import Row, Value, counter, find_devices, gauge, gauges, info, read_docs
+from memwatch_web.metrics.samples import (
+    PREFIX,
+    Row,
+    Value,
+    counter,
+    find_devices,
+    gauge,
+    gauges,
+    info,
+    read_docs,
+    words,
+)
 
 POOL, DEVICE, NODE = ("pool", "kind", "device"), ("device",), ("node",)
 SHARE = ("share", "kind", "within", "device")
@@ -205,3 +224,205 @@ def psi_families(snapshot: Snapshot) -> Iterator[Metric]:
     totals = [((kind,), line.total_seconds) for kind, line in kinds.items()]
     text = "Total time tasks stalled on memory since boot (PSI), in seconds."
     yield counter("psi_stalled_seconds", text, totals, ("kind",))
+
+
+OWNER = ("kind", "name")
+DEFAULT_OWNERS = 8
+# An owner that was among the largest keeps its series for this long, so that series do not come and go.
+KEEP_SECONDS = 600.0
+# Names of the samples that are not one owner. No unit, container, pod, job or user has a name in parentheses.
+OTHERS, NO_OWNER, NOT_VISIBLE, NOT_KNOWN = "(others)", "(none)", "(not visible)", "(not known)"
+# Of the process in the name of a holder; its user chooses it.
+MAX_NAME_LENGTH = 64
+
+
+class OwnerSample(Struct, frozen=True):
+    """Figures of one owner, or of several together."""
+
+    labels: Mapping[str, str]
+    resident_bytes: Bytes
+    device_bytes: Mapping[str, Bytes]
+    footprint_bytes: Bytes
+
+
+class OwnerSelection:
+    """Selects the largest owners of each kind, and those that were among them in the last ten minutes.
+
+    Totals of unchanged processes are kept: with 500 containers they take 12 ms.
+    """
+
+    def __init__(self) -> None:
+        self._among_largest: dict[tuple[str, str], float] = {}
+        self._totals: dict[OwnerKind, list[OwnerTotal]] = {}
+        self._of: tuple[object, object, object] = (None, None, None)
+
+    def totals(self, snapshot: Snapshot) -> Mapping[OwnerKind, Sequence[OwnerTotal]]:
+        """Return the owners of each kind, the largest first."""
+        owners, processes = snapshot.owners, snapshot.processes
+        caps = find_caps(processes, snapshot.pools, snapshot.shares)
+        if self._of[0] is not owners or self._of[1] is not processes or self._of[2] != caps:
+            self._of = owners, processes, caps
+            self._totals = {kind: build_totals(owners, processes, kind, caps=caps) for kind in OWNER_KINDS}
+        return self._totals
+
+    def select(
+        self, kind: OwnerKind, totals: Sequence[OwnerTotal], now: float, most: int
+    ) -> tuple[list[OwnerTotal], list[OwnerTotal]]:
+        """Return the owners to export one by one, and the others. At most 2 × `most` are exported.
+
+        `totals`: the largest first. `now`: monotonic seconds.
+        """
+        named = [total for total in totals if isinstance(total.name, str)]
+        for total in named[:most]:
+            self._among_largest[kind, str(total.name)] = now
+        kept = [total for total in named[most:] if self._is_recent(kind, total, now)][:most]
+        exported = {str(total.name) for total in (*named[:most], *kept)}
+        shown = [total for total in totals if not isinstance(total.name, str) or total.name in exported]
+        return shown, [total for total in named if total.name not in exported]
+
+    def forget(self, now: float) -> None:
+        """Drop the owners that were among the largest too long ago."""
+        self._among_largest = {key: at for key, at in self._among_largest.items() if 0 <= now - at <= KEEP_SECONDS}
+
+    def _is_recent(self, kind: OwnerKind, total: OwnerTotal, now: float) -> bool:
+        return now - self._among_largest.get((kind, str(total.name)), -math.inf) <= KEEP_SECONDS
+
+
+def owner_families(snapshot: Snapshot, selection: OwnerSelection, most: int) -> Iterator[Metric]:
+    """Yield the memory of owners, of each kind the `most` largest one by one."""
+    selection.forget(snapshot.monotonic)
+    samples = [
+        sample
+        for kind, totals in selection.totals(snapshot).items()
+        for sample in owner_samples(snapshot, kind, totals, selection, most)
+    ]
+    text = "Resident memory (RSS) of the processes of an owner, in bytes. Sum over one kind only."
+    yield _family("resident", text, [(one.labels, one.resident_bytes) for one in samples])
+    devices = find_devices(snapshot)
+    held = [
+        ({**one.labels, "within": place, "device": devices.get(place, "")}, figure)
+        for one in samples
+        for place, figure in one.device_bytes.items()
+    ]
+    text = "Device memory of an owner by pool or share, in bytes. It may also be resident."
+    yield _family("device", text, held, (*OWNER, "within", "device"))
+    # Equal to the resident memory on a machine without devices.
+    footprints = samples if snapshot.devices else ()
+    text = "Memory of an owner in bytes: resident and device memory, no byte counted twice. Only with devices."
+    yield _family("footprint", text, [(one.labels, one.footprint_bytes) for one in footprints])
+
+
+def owner_samples(
+    snapshot: Snapshot, kind: OwnerKind, totals: Sequence[OwnerTotal], selection: OwnerSelection, most: int
+) -> list[OwnerSample]:
+    if not any(total.visible for total in totals):  # the processes have no owners of this kind
+        return []
+    shown, others = selection.select(kind, totals, snapshot.monotonic, most)
+    samples, taken = [], {OTHERS}
+    for total in shown:
+        labels = _labels(snapshot, kind, total)
+        if labels["name"] in taken:  # two containers with one name
+            labels = {"kind": kind, "name": str(total.name)}
+        taken.add(labels["name"])
+        samples.append(OwnerSample(labels, total.rss_bytes, total.device_bytes, total.footprint_bytes))
+    return samples + ([_sum_others(kind, others)] if others else [])
+
+
+def _labels(snapshot: Snapshot, kind: OwnerKind, total: OwnerTotal) -> dict[str, str]:
+    """Return the labels of an owner; for a pod or a container of Kubernetes also those of kube-state-metrics."""
+    if total.name is None:
+        return {"kind": kind, "name": NO_OWNER}
+    if isinstance(total.name, Absent):
+        return {"kind": kind, "name": NOT_KNOWN if total.visible else NOT_VISIBLE}
+    names = {"pod": snapshot.pod_names, "container": snapshot.container_names}.get(kind, {})
+    name = names.get(total.name, total.name)
+    # Nested containers of LXC, whose names no runtime reports, have a "/" as well.
+    is_of_pod = total.name in names and "/" in name
+    parts = dict(zip(("namespace", "pod", "container"), name.split("/"), strict=False)) if is_of_pod else {}
+    return {"kind": kind, "name": name, **parts}
+
+
+def _sum_others(kind: OwnerKind, others: Iterable[OwnerTotal]) -> OwnerSample:
+    others = list(others)
+    places = dict.fromkeys(place for other in others for place in other.device_bytes)
+    return OwnerSample(
+        {"kind": kind, "name": OTHERS},
+        sum_figures([other.rss_bytes for other in others]),
+        {
+            place: sum_figures([other.device_bytes[place] for other in others if place in other.device_bytes])
+            for place in places
+        },
+        sum_figures([other.footprint_bytes for other in others]),
+    )
+
+
+def _family(
+    what: str, text: str, rows: Iterable[tuple[Mapping[str, str], Bytes]], labels: Sequence[str] = OWNER
+) -> Metric:
+    """Return a gauge with these labels. Samples of Kubernetes have more."""
+    name = f"{PREFIX}owner_{what}_bytes"
+    family = GaugeMetricFamily(name, text, labels=labels, unit="bytes")
+    for values, figure in rows:
+        if not isinstance(figure, Absent):
+            family.add_sample(name, dict(values), figure)
+    return family
+
+
+def holder_families(snapshot: Snapshot, shows_processes: bool) -> Iterator[Metric]:
+    """Yield the largest holder of each pool above OK, for the texts of alerts: at most one sample for a pool.
+
+    It has no name that other metrics do not have: of a process only with `shows_processes`, else of a container.
+    """
+    frame = build_frame(0.0, snapshot)
+    raised = {one.target for one in snapshot.pressure if one.level > Level.LOW}
+    visible = [process for process in snapshot.processes if process.visible]
+    rows = []
+    for pool in snapshot.pools:
+        places = find_places(frame, pool.id)
+        sizes = [(size, process) for process in visible if (size := size_in(process, places))]
+        if pool.id in raised and sizes:
+            _, process = max(sizes, key=lambda found: found[0])
+            rows.append((pool.id, *name_holder(process, snapshot, shows_processes)))
+    text = "Largest holder of a pool whose level is above OK; the name of a process only if processes are exported."
+    yield info("pool_top_holder", text, [row for row in rows if any(row[1:])], ("pool", "name", "unit"))
+
+
+def name_holder(process: Process, snapshot: Snapshot, shows_process: bool) -> tuple[str, str]:
+    """Return name and unit. Without the name of the process, a container needs no unit: its scope has its id."""
+    unit, home = words(process.unit), words(find_home(process.unit, process.container, snapshot.container_names))
+    if shows_process:
+        return words(process.name)[:MAX_NAME_LENGTH], unit
+    return ("", unit) if home == unit else (home, "")
+
+
+def ghost_families(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield the memory of processes that only a driver lists. At most one sample for each pool and share."""
+    ghosts = [process for process in snapshot.processes if not process.visible]
+    places = dict.fromkeys(place for ghost in ghosts for place in ghost.device_bytes)
+    kept = [((one.pool,), one.held_bytes) for one in snapshot.not_returned]
+    text = "Memory in bytes that is still used 30 s after the processes ended that held it."
+    yield gauge("memory_not_returned_bytes", text, kept, ("pool",))
+    rows = [
+        ((place,), sum_figures([ghost.device_bytes[place] for ghost in ghosts if place in ghost.device_bytes]))
+        for place in places
+    ]
+    text = "Device memory in bytes of processes that a driver lists and /proc does not have, by pool or share."
+    yield gauge("processes_not_visible_bytes", text, rows, ("where",))
+
+
+PROCESS = ("pid", "name", "unit", "container")
+
+
+def process_families(snapshot: Snapshot, max_processes: int) -> Iterator[Metric]:
+    """Yield the largest processes. A snapshot has more: it includes every process that holds GPU memory."""
+    largest = by_footprint(snapshot.processes)[:max_processes]
+    keys = [(str(one.pid), words(one.name), words(one.unit), words(one.container)) for one in largest]
+    found = list(zip(keys, largest, strict=True))
+    resident = [(key, process.rss_bytes) for key, process in found]
+    text = "Resident memory (RSS) of each of the largest processes in bytes."
+    yield gauge("process_resident_bytes", text, resident, PROCESS)
+    held = [((*key, place), figure) for key, process in found for place, figure in process.device_bytes.items()]
+    text = "Device memory of each of the largest processes in bytes, by pool or share. It may also be resident."
+    yield gauge("process_device_bytes", text, held, (*PROCESS, "within"))
+    swapped = [(key, process.swap_bytes) for key, process in found]
+    yield gauge("process_swap_bytes", "Swap of each of the largest processes in bytes.", swapped, PROCESS)

@@ -18,8 +18,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from memwatch.core.model import Absent, Thresholds
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
-from memwatch.planning.answer import FitAnswer, answer_request, greatest_sentence, report_sentence
-from memwatch.planning.decode_rate import describe_rate
+from memwatch.planning.answer import FitAnswer, answer_request, describe_rate, greatest_sentence, report_sentence
 from memwatch.planning.diffusion import Pipeline
 from memwatch.planning.fit import CPU, Fit, FitVerdict, exceeds_totals
 from memwatch.planning.huggingface import parse_config

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from memwatch.core.accounting.device_memory import DeviceMemory, NpuMemory
+from memwatch.core.accounting.device_memory import DeviceMemory, NpuMemory, has_orphans, with_large_holders
 from memwatch.core.accounting.driver_errors import with_logged
-from memwatch.core.accounting.large_holders import has_orphans, with_large_holders
 from memwatch.core.accounting.relations import (
     bound_held,
     find_sizes,

@@ -15,27 +15,25 @@ from msgspec.structs import replace
 
 from memwatch.core import units
 from memwatch.core.model import Absent, Bytes, Thresholds
-from memwatch.core.pressure.activity import (
-    AT_REST,
-    SPACING_SECONDS,
-    Activity,
-    ActivityPoint,
-    ErrorKey,
-    compute_activity,
-    count_new_errors,
-    count_rise,
-    with_activity_point,
-)
 from memwatch.core.pressure.forecast import LASTS_RATIO, Forecast, Trend
 from memwatch.core.pressure.inputs import DriverErrors, PressureInputs, Target
 from memwatch.core.pressure.rules import FILLED_ON_PURPOSE, PressureRules
 from memwatch.core.pressure.signals import (
+    AT_REST,
     PSI_WINDOW_SECONDS,
+    SPACING_SECONDS,
+    Activity,
+    ActivityPoint,
+    ErrorKey,
     Signal,
     StallRatios,
     TickChanges,
+    compute_activity,
+    count_new_errors,
+    count_rise,
     find_signals,
     full_in,
+    with_activity_point,
 )
 from memwatch.core.snapshot import Level, MemoryPsi, Pressure, Reason
 from memwatch.core.units import MIB

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from memwatch.core.doc import Doc
 from memwatch.core.wire import Json, Shape, Wire
-from memwatch.planning.answer import EngineReport, FitAnswer, Greatest
-from memwatch.planning.decode_rate import DecodeRate
+from memwatch.planning.answer import DecodeRate, EngineReport, FitAnswer, Greatest
 from memwatch.planning.engines.placement import Flag, Launch
 from memwatch.planning.fit import Split
 from memwatch.planning.need import Reduction
