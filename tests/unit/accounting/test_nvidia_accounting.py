@@ -6,8 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.accounting.compose import Composer
-from memwatch.core.drivers.nvml.errors import Code
-from memwatch.core.drivers.nvml.records import Asleep, GpuInstance, GpuMemory, GpuProcess, MissingGpu, NvmlReading
+from memwatch.core.drivers.nvml.records import (
+    Asleep,
+    Code,
+    GpuInstance,
+    GpuMemory,
+    GpuProcess,
+    MissingGpu,
+    NvmlReading,
+)
 from memwatch.core.findings import Findings
 from memwatch.core.model import Absent, Architecture, Content, PoolKind, ShareKind
 from memwatch.core.snapshot import Machine, Node

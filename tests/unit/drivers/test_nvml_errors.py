@@ -5,7 +5,7 @@ from __future__ import annotations
 import pynvml  # type: ignore[import-untyped]
 import pytest
 
-from memwatch.core.drivers.nvml.errors import Code, NvmlError, build_failure, name_of
+from memwatch.core.drivers.nvml.records import Code, NvmlError, build_failure, name_of
 
 OFFICIAL = {getattr(pynvml, name): name for name in dir(pynvml) if name.startswith("NVML_ERROR_")}
 

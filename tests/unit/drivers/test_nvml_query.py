@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memwatch.core.drivers.nvml.errors import HANDLE_GONE, Code, NvmlError, Query, absent_reason, build_failure
+from memwatch.core.drivers.nvml.records import HANDLE_GONE, Code, NvmlError, Query, absent_reason, build_failure
 from memwatch.core.model import Absent
 from memwatch.core.runtime.backoff import Backoff
 

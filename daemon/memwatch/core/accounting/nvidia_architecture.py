@@ -6,8 +6,7 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from memwatch.core.drivers.nvml.errors import Code, name_of
-from memwatch.core.drivers.nvml.records import GpuMemory, GpuReading
+from memwatch.core.drivers.nvml.records import Code, GpuMemory, GpuReading, name_of
 from memwatch.core.model import Absent, Architecture
 from memwatch.core.snapshot import Node
 from memwatch.core.units import size

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
 
-from memwatch.core.drivers.nvml.errors import Code, NvmlError
-from memwatch.core.drivers.nvml.records import AddressingMode, GpuMemory, VirtualizationMode
+from memwatch.core.drivers.nvml.records import AddressingMode, Code, GpuMemory, NvmlError, VirtualizationMode
 from memwatch.core.drivers.nvml.validation import NO_INSTANCE, Row
 from memwatch.core.model import Absent, Words
 

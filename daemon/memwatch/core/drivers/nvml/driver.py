@@ -13,9 +13,20 @@ import pynvml  # type: ignore[import-untyped]
 from msgspec.structs import replace
 
 from memwatch.core.drivers.nvml import binding
-from memwatch.core.drivers.nvml.errors import LIBRARY_WIDE, Code, NvmlError, Query, absent_reason, build_failure
 from memwatch.core.drivers.nvml.gpu import Gpu, StaticInfo, UnreachableGpu
-from memwatch.core.drivers.nvml.records import GpuReading, MissingGpu, NvmlFailure, NvmlReading, Xid
+from memwatch.core.drivers.nvml.records import (
+    LIBRARY_WIDE,
+    Code,
+    GpuReading,
+    MissingGpu,
+    NvmlError,
+    NvmlFailure,
+    NvmlReading,
+    Query,
+    Xid,
+    absent_reason,
+    build_failure,
+)
 from memwatch.core.drivers.nvml.runtime_suspend import Address, RuntimeSuspend, SleepingGpu, pci_text
 from memwatch.core.drivers.nvml.validation import AnswerValidator, Limits
 from memwatch.core.linux.files import Roots

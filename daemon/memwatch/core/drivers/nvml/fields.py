@@ -16,8 +16,16 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from memwatch.core.drivers.nvml import binding
-from memwatch.core.drivers.nvml.errors import GPU_WIDE, OTHER_FORM, Code, NvmlError, Query, absent_reason
-from memwatch.core.drivers.nvml.records import CgroupLimit, Ecc
+from memwatch.core.drivers.nvml.records import (
+    GPU_WIDE,
+    OTHER_FORM,
+    CgroupLimit,
+    Code,
+    Ecc,
+    NvmlError,
+    Query,
+    absent_reason,
+)
 from memwatch.core.drivers.nvml.validation import AnswerValidator, Row
 from memwatch.core.linux.cgroup_mounts import UnifiedTree, find_unified_tree
 from memwatch.core.linux.dmem import UNLIMITED_BYTES, parse_regions, region_address

@@ -10,26 +10,24 @@ from typing import TypeVar
 from msgspec import Struct
 
 from memwatch.core.drivers.nvml import binding
-from memwatch.core.drivers.nvml.errors import (
+from memwatch.core.drivers.nvml.fields import LimitReader, SlowFields, VitalFields
+from memwatch.core.drivers.nvml.records import (
     GPU_WIDE,
     HANDLE_GONE,
     NO_HANDLE,
-    Code,
-    NvmlError,
-    Query,
-    absent_reason,
-)
-from memwatch.core.drivers.nvml.fields import LimitReader, SlowFields, VitalFields
-from memwatch.core.drivers.nvml.records import (
     AddressingMode,
     CgroupLimit,
+    Code,
     Ecc,
     GpuInstance,
     GpuMemory,
     GpuProcess,
     GpuReading,
     GpuState,
+    NvmlError,
+    Query,
     VirtualizationMode,
+    absent_reason,
 )
 from memwatch.core.drivers.nvml.validation import (
     NO_INSTANCE,
