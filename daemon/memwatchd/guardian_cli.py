@@ -28,18 +28,16 @@ from memwatch.core.snapshot import Level
 from memwatchd.guardian.config import Config, send
 from memwatchd.guardian.journal import Record, read_journal
 from memwatchd.guardian.loop import STATUS_NAME, Status, read_boot_id
-from memwatchd.guardian.machine import AskError, DaemonAnswer, Machine, adjust, ask_daemon
+from memwatchd.guardian.machine import AskError, Machine, adjust, ask_daemon
 from memwatchd.guardian.own_reading import RAM, Adjustment, OwnReading
 from memwatchd.guardian.records import Candidate, Decision, State
-from memwatchd.guardian.rules import choose, find_short_pool
+from memwatchd.guardian.rules import choose, describe_pool, find_short_pool, order
 
 EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78
 # Sections that the guardian reads. Others may have secrets that it must not need.
 SECTIONS = ("guardian", "pressure", "sampling")
 # The status is written every 5 s.
 MAX_STATUS_SECONDS = 15.0
-# Growth is known from the second answer on.
-TEST_SECONDS = 1.2
 TEST_ASK_SECONDS = 5.0
 
 
@@ -194,7 +192,11 @@ def test(file: str | None) -> None:
         reading, machine = OwnReading(config.proc), Machine(config.proc)
     except (OSError, ParseError) as error:
         fail(f"this machine is not read: {error}")
-    answer, why = ask_twice(config, machine)
+    answer, why = None, ""
+    try:
+        answer = ask_daemon(config.daemon, read_boot_id(config.proc), TEST_ASK_SECONDS)
+    except AskError as error:
+        why = f"{config.daemon} gives no figures: {error}"
     try:
         at = time.monotonic()
         pool = reading.read(at, adjust(config.adjustment, answer.snapshot) if answer else config.adjustment)
@@ -207,9 +209,10 @@ def test(file: str | None) -> None:
     click.echo(f"Mode: {mode}.")
     click.echo(printable(f"Daemon: {why or 'in time'}."))
     _, reason = find_short_pool((pool,))
-    click.echo(
-        printable(f"Now: {f'nothing is done: {reason}' if reason else choose(state, pool, config.limits).reason}.")
-    )
+    if reason:
+        click.echo(printable(f"Now: nothing is done: {reason}."))
+    else:
+        click.echo(f"Now: {describe_pool(pool)}; only the guardian that runs knows which process has grown.")
     scarce = replace(
         pool,
         level=Level.CRITICAL,
@@ -217,22 +220,15 @@ def test(file: str | None) -> None:
         evidence=("util", "floor"),
         seconds_to_full=None,
     )
-    click.echo("If half of the critical threshold were left:")
+    if not found:
+        click.echo("No process is known that could end.")
+        return
     # While memory is short, the daemon reads processes once a second, and once in ten seconds otherwise.
     fresh = tuple(replace(one, device_age_seconds=1.0) if one.device_age_seconds <= 15 else one for one in found)
-    for line in describe_choice(choose(replace(state, candidates=fresh), scarce, config.limits), fresh):
+    cause = min(fresh, key=order)
+    click.echo(printable(f"If {cause.title} had grown until half of the critical threshold were left:"))
+    for line in describe_choice(choose(replace(state, candidates=fresh), scarce, config.limits, cause), fresh):
         click.echo(printable(f"  {line}"))
-
-
-def ask_twice(config: Config, machine: Machine) -> tuple[DaemonAnswer | None, str]:
-    """Ask the daemon twice, so that the growth of processes is known. Return also why there is no answer."""
-    boot = read_boot_id(config.proc)
-    try:
-        machine.candidates(ask_daemon(config.daemon, boot, TEST_ASK_SECONDS), time.monotonic())
-        time.sleep(TEST_SECONDS)
-        return ask_daemon(config.daemon, boot, TEST_ASK_SECONDS), ""
-    except AskError as error:
-        return None, f"{config.daemon} gives no figures: {error}"
 
 
 def describe_choice(decision: Decision, found: tuple[Candidate, ...]) -> Iterator[str]:

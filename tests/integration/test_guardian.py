@@ -20,7 +20,7 @@ from memwatchd.guardian.acting import Means, Victim, VictimGoneError, act, recla
 from memwatchd.guardian.engine_requests import ask_engine
 from memwatchd.guardian.journal import NAME, Journal, Record, read_journal
 from memwatchd.guardian.records import Match, Step
-from support.guardian_machine import IGNORES_SIGTERM, QUICK, ROOMY, SHORT, GuardianMachine, guardian_machine
+from support.guardian_machine import BEFORE, IGNORES_SIGTERM, QUICK, ROOMY, SHORT, GuardianMachine, guardian_machine
 from support.guardian_states import GIB, candidate
 from support.http_site import http, site
 from support.waiting import wait_until
@@ -38,8 +38,7 @@ def box(tmp_path: Path) -> Iterator[GuardianMachine]:
 def test_victim_that_ends_on_sigterm_is_not_killed(box: GuardianMachine) -> None:
     victim = box.start_victim()
     box.free_on_end(victim)
-    box.start()
-    box.set_available(SHORT)
+    box.start_and_fall()
 
     record = box.wait_for_record()
 
@@ -55,8 +54,7 @@ def test_victim_that_ends_on_sigterm_is_not_killed(box: GuardianMachine) -> None
 def test_victim_that_ignores_sigterm_is_killed(box: GuardianMachine) -> None:
     victim = box.start_victim(IGNORES_SIGTERM)
     box.free_on_end(victim)
-    box.start()
-    box.set_available(SHORT)
+    box.start_and_fall()
 
     record = box.wait_for_record()
 
@@ -68,8 +66,7 @@ def test_victim_that_ignores_sigterm_is_killed(box: GuardianMachine) -> None:
 
 def test_dry_run_ends_nothing_and_records_a_shortage_once(box: GuardianMachine) -> None:
     victim = box.start_victim()
-    box.start(replace(box.config, dry_run=True))
-    box.set_available(SHORT)
+    box.start_and_fall(replace(box.config, dry_run=True))
 
     record = box.wait_for_record()
     box.wait_for_requests(DECIDED)
@@ -94,8 +91,7 @@ def test_nothing_is_done_while_memory_is_not_critical(box: GuardianMachine) -> N
 
 def test_everything_in_never_ends_nothing_and_says_so(box: GuardianMachine) -> None:
     victim = box.start_victim()
-    box.start(replace(box.config, limits=replace(QUICK, never=(Match("command", "*"),))))
-    box.set_available(SHORT)
+    box.start_and_fall(replace(box.config, limits=replace(QUICK, never=(Match("command", "*"),))))
 
     record = box.wait_for_record()
     box.wait_for_requests(DECIDED)
@@ -108,10 +104,9 @@ def test_everything_in_never_ends_nothing_and_says_so(box: GuardianMachine) -> N
 
 
 def test_victim_that_would_not_free_enough_is_left_alone(box: GuardianMachine) -> None:
-    box.footprint = GIB + GIB // 2
+    box.footprint = 2 * GIB + GIB // 2
     victim = box.start_victim()
-    box.start()
-    box.set_available(SHORT)
+    box.start_and_fall()
 
     assert "no process may end that would free enough" in box.wait_for_record().reason
     assert victim.poll() is None
@@ -171,7 +166,7 @@ def test_daemon_that_is_late_is_reported_and_its_age_counts(box: GuardianMachine
     box.start()
     box.set_available(SHORT)
 
-    assert "its device memory was read" in box.wait_for_record().reason
+    assert "the device memory of victim" in box.wait_for_record().reason
     assert victim.poll() is None
     assert "the daemon is late" in box.log()
 
@@ -179,6 +174,7 @@ def test_daemon_that_is_late_is_reported_and_its_age_counts(box: GuardianMachine
 def test_guardian_that_was_stopped_does_not_act_on_what_it_saw_before(box: GuardianMachine) -> None:
     """It is stopped while it waits for the figures of a shortage that is over when it goes on."""
     victim = box.start_victim()
+    box.set_available(BEFORE)
     guardian = box.start()
     stopped: list[float] = []
 
@@ -187,6 +183,7 @@ def test_guardian_that_was_stopped_does_not_act_on_what_it_saw_before(box: Guard
             os.kill(guardian.pid, signal.SIGSTOP)
             stopped.append(time.monotonic())
 
+    box.wait_for_requests(2)
     box.before_answer = stop
     box.set_available(SHORT)
     wait_until(lambda: stopped)
@@ -254,8 +251,7 @@ def test_hook_is_run_without_a_shell_and_gets_the_victim_in_its_environment(box:
     found = box.state / "found"
     script = f"import os; open({str(found)!r}, 'w').write(os.environ['MEMWATCH_PID'] + os.environ['MEMWATCH_UNIT'])"
     limits = replace(QUICK, has_hook=True, hook_seconds=20.0, sigterm_seconds=10.0)
-    box.start(replace(box.config, hook=(sys.executable, "-c", script, "$(false)"), limits=limits))
-    box.set_available(SHORT)
+    box.start_and_fall(replace(box.config, hook=(sys.executable, "-c", script, "$(false)"), limits=limits))
     wait_until(lambda: found.exists() and found.read_text())
     box.set_available(ROOMY)
 
@@ -296,8 +292,7 @@ def start_ticks(box: GuardianMachine, pid: int) -> int:
 
 def test_guardian_takes_less_than_20_mib(box: GuardianMachine) -> None:
     box.start_victim()
-    guardian = box.start(replace(box.config, dry_run=True))
-    box.set_available(SHORT)
+    guardian = box.start_and_fall(replace(box.config, dry_run=True))
     box.wait_for_record()
     box.wait_for_requests(DECIDED)
 

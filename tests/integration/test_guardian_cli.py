@@ -15,7 +15,7 @@ from memwatchd.guardian.config import receive, send
 from memwatchd.guardian.own_reading import Adjustment
 from memwatchd.guardian.records import Match
 from memwatchd.guardian_cli import load_config
-from support.guardian_machine import SHORT, GuardianMachine, guardian_machine
+from support.guardian_machine import GuardianMachine, guardian_machine
 from support.guardian_states import GIB
 from support.hostile_folder import HostileFolder
 
@@ -98,12 +98,12 @@ def test_test_names_the_victim_and_why_others_stay(box: GuardianMachine) -> None
     assert "Mode: dry run: no process ends." in done.stdout
     assert "Daemon: in time." in done.stdout
     assert "Now: nothing is done: ram is OK: 20.0 GiB are available." in done.stdout
-    assert f"victim ({victim.pid}) holds 40.0 GiB, 39.0 GiB of devices among them" in done.stdout
+    assert f"victim ({victim.pid}) holds 20.1 GiB, 19.1 GiB of devices among them" in done.stdout
     assert "Steps: engine" not in done.stdout
     assert "Steps: reclaim (2 s), sigterm (5 s), sigkill (5 s)." in done.stdout
 
     done = run(box, "test", settings='never = ["unit:serve*"]')
-    assert f"Not victim ({victim.pid}), 40.0 GiB: never has unit:serve*." in done.stdout
+    assert f"Not victim ({victim.pid}), 20.1 GiB: never has unit:serve*." in done.stdout
     assert victim.poll() is None
 
 
@@ -112,7 +112,7 @@ def test_test_without_a_daemon_says_so(box: GuardianMachine) -> None:
     done = run(box, "test")
 
     assert f"Daemon: {box.config.daemon} gives no figures: connection refused." in done.stdout
-    assert "no process is known that could end" in done.stdout
+    assert "No process is known that could end." in done.stdout
 
 
 def test_history_and_status_have_the_words_of_a_decision(box: GuardianMachine) -> None:
@@ -120,8 +120,7 @@ def test_history_and_status_have_the_words_of_a_decision(box: GuardianMachine) -
     assert "the guardian does not run; start it with: systemctl start" in run(box, "status").stderr
 
     victim = box.start_victim()
-    guardian = box.start(replace(box.config, dry_run=True))
-    box.set_available(SHORT)
+    guardian = box.start_and_fall(replace(box.config, dry_run=True))
     box.wait_for_record()
 
     shown = run(box, "history").stdout

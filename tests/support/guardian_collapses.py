@@ -7,29 +7,32 @@ daemon for the processes, which the daemon scans once a second: growth is seen a
 from __future__ import annotations
 
 import random
-from collections import deque
+from functools import partial
 from math import inf
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.model import Absent, PoolKind
+from memwatch.core.model import PoolKind
 from memwatch.core.pressure.forecast import Trend
-from memwatch.core.snapshot import Level, Pressure
-from memwatchd.guardian.records import Candidate, Decision, Limits, Match, Past, PoolState, ProcessKey, State
+from memwatch.core.snapshot import Level
+from memwatchd.guardian.growth import Growth
+from memwatchd.guardian.own_reading import Adjustment, judge_ram, next_pause
+from memwatchd.guardian.records import Candidate, Decision, Limits, Match, Past, PoolState, State
 from memwatchd.guardian.rules import decide
 from support.guardian_states import GIB, candidate
-from support.trace_file import Trace
-from support.trace_replay import replay
+from support.trace_file import Trace, read_size
 
 Story = Literal["culprit", "other slices", "device bytes", "never", "protected", "stale", "stops short", "sawtooth"]
 # Nothing may happen in these.
 NOTHING: tuple[Story, ...] = ("never", "protected", "stale", "stops short", "sawtooth")
 STORIES: tuple[Story, ...] = (*("culprit",) * 3, *("other slices",) * 2, *("device bytes",) * 2, *NOTHING)
 SCAN_SECONDS = ASK_SECONDS = 1.0
-ASK_SOON_SECONDS, MIN_GROWTH_SECONDS, MAX_GROWTH_SECONDS = 0.25, 0.8, 4.0
+ASK_SOON_SECONDS = 0.25
 CULPRIT = 777
+# Of a recorded trace.
+MAX_SECONDS, MAX_READINGS = 7200.0, 20_000
 
 
 class Collapse(Struct, frozen=True):
@@ -122,34 +125,27 @@ class Guardian:
 
     def __init__(self, collapse: Collapse) -> None:
         self._collapse = collapse
-        self._past: deque[tuple[float, dict[ProcessKey, int]]] = deque()
+        self._growth = Growth()
         self._asked = self._scan = -inf
         self._found: tuple[Candidate, ...] = ()
 
-    def candidates(self, at: float, every: float) -> tuple[Candidate, ...]:
-        """Return the processes of the last answer, with their growth between answers."""
-        if at - self._asked >= every:
+    def state(self, at: float, pool: PoolState) -> State:
+        """Return the machine as the guardian sees it, with the processes of the last answer."""
+        self._growth.add_pool(at, pool.available_bytes)
+        is_short = pool.level is Level.CRITICAL
+        if pool.level >= Level.HIGH and at - self._asked >= (ASK_SOON_SECONDS if is_short else ASK_SECONDS):
             self._ask(at)
+        if not is_short:
+            return State(at, at, (pool,))
         age = inf if self._collapse.story == "stale" else at - self._scan
-        since = next((one for one in self._past if self._asked - one[0] >= MIN_GROWTH_SECONDS), None)
-        return tuple(
-            replace(
-                one,
-                device_age_seconds=age,
-                growth_bytes_per_second=None
-                if since is None
-                else (one.footprint_bytes - since[1][one.key]) / (self._asked - since[0]),
-            )
-            for one in self._found
-        )
+        found, fall = self._growth.measure(replace(one, device_age_seconds=age) for one in self._found)
+        return State(at, at, (pool,), found, frozenset(), fall)
 
     def _ask(self, at: float) -> None:
         phase = self._collapse.phase
-        self._asked, self._scan = at, max(0.0, (at - phase) // SCAN_SECONDS * SCAN_SECONDS + phase)
+        self._asked, self._scan = at, (at - phase) // SCAN_SECONDS * SCAN_SECONDS + phase
         self._found = self._collapse.processes(self._scan)
-        self._past.append((at, {one.key: one.footprint_bytes for one in self._found}))
-        while at - self._past[0][0] > MAX_GROWTH_SECONDS:
-            self._past.popleft()
+        self._growth.add(self._scan, self._found)
 
 
 def run_collapse(collapse: Collapse) -> Decision | None:
@@ -160,9 +156,7 @@ def run_collapse(collapse: Collapse) -> Decision | None:
         available = collapse.size - collapse.used(at)
         trend = trend.with_point(at, available, collapse.size, is_fast=True)
         pool = read_pool(collapse, at, trend)
-        is_short = pool.level is Level.CRITICAL
-        seen = guardian.candidates(at, ASK_SOON_SECONDS if is_short else ASK_SECONDS) if pool.level >= 2 else ()
-        decision, past = decide(State(at, at, (pool,), seen if is_short else ()), collapse.limits, past)
+        decision, past = decide(guardian.state(at, pool), collapse.limits, past)
         if decision.kind == "act":
             return decision
         above = (available - pool.critical_bytes) / (0.12 * collapse.size) / 2
@@ -170,31 +164,35 @@ def run_collapse(collapse: Collapse) -> Decision | None:
     return None
 
 
-def pool_of(verdict: Pressure) -> PoolState:
-    """Return System RAM as the daemon judges it in the replay of a recorded trace."""
-    size = verdict.size_bytes if isinstance(verdict.size_bytes, int) else 0
-    available = verdict.available_bytes if isinstance(verdict.available_bytes, int) else size
-    seconds = None if isinstance(verdict.seconds_to_full, Absent) else verdict.seconds_to_full
-    evidence = tuple(reason.signal for reason in verdict.reasons)
-    return PoolState("ram", PoolKind.SYSTEM_RAM, size, available, size // 20, verdict.level, evidence, seconds)
-
-
-def act_on_trace(trace: Trace) -> Decision | None:
-    """Return the first decision to act on a recorded trace. One process takes what the machine loses.
+def act_on_trace(trace: Trace) -> tuple[int | None, float | None]:
+    """Return the first victim on a recorded trace, and when it is chosen. One process takes what the machine loses.
 
     Beside it, an innocent of the same slice holds half of the size and does not grow.
     """
-    past, first, before = Past(), -1, (0.0, 0)
-    growth = None
-    for at, verdict in replay(trace):
-        pool = pool_of(verdict)
-        used = pool.size_bytes - pool.available_bytes
-        first = used if first < 0 else first
-        held = max(1 << 20, used - first)
-        if at - before[0] >= MIN_GROWTH_SECONDS:
-            growth, before = (held - before[1]) / (at - before[0]), (at, held)
-        seen = (candidate(100, pool.size_bytes // 2, 0.0), candidate(CULPRIT, held, growth))
-        decision, past = decide(State(at, at, (pool,), seen), Limits(), past)
-        if decision.kind == "act" and at < (trace.header.ends or inf):
-            return decision
-    return None
+    size = trace.size - read_size(trace.header.huge_pages_bytes)
+    resident = trace.header.resident
+    # "auto" is learned by the daemon over ten minutes: here the guardian runs without it.
+    adjustment = Adjustment(resident_bytes=read_size(resident) if resident and resident != "auto" else 0)
+    end, trend, past, growth, at = min(trace.header.seconds, MAX_SECONDS), Trend(), Past(), Growth(), 0.0
+    scanned, found = -inf, ()
+
+    def read_available(at: float) -> int:
+        return min(size, max(0, int(trace.value("available_bytes", at) + trace.value("arc_bytes", at))))
+
+    while at < end:
+        available = read_available(at)
+        trend = trend.with_point(at, available, size, is_fast=True)
+        forecast = trend.forecast(size)
+        stalled = trace.value("psi_full_seconds", at) - trace.value("psi_full_seconds", max(0.0, at - 10.0))
+        pool = judge_ram(size, available, forecast and forecast.seconds, partial(bool, stalled >= 2), adjustment)
+        growth.add_pool(at, available)
+        if pool.level >= Level.HIGH and at - scanned >= SCAN_SECONDS:
+            scanned = at // SCAN_SECONDS * SCAN_SECONDS
+            found = candidate(100, size // 2), candidate(CULPRIT, size - read_available(scanned))
+            growth.add(scanned, found)
+        seen, fall = growth.measure(found) if pool.level is Level.CRITICAL else ((), None)
+        decision, past = decide(State(at, at, (pool,), seen, frozenset(), fall), Limits(), past)
+        if decision.victim:
+            return decision.victim.pid, at
+        at += max(next_pause(pool), end / MAX_READINGS)
+    return None, None

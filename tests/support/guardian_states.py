@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from math import inf
 
+from msgspec.structs import replace
+
 from memwatch.core.model import Absent, PoolKind
 from memwatch.core.snapshot import Level
 from memwatchd.guardian.records import Candidate, Decision, Limits, Match, MatchKind, Past, PoolState, State
-from memwatchd.guardian.rules import decide
+from memwatchd.guardian.rules import SCANS_SECONDS, decide
 
 GIB = 1 << 30
+GROWING = 300e6
 SLICES = ("system.slice", "user.slice/user-1000.slice", "machine.slice", "memwatchd.slice")
 UNITS = (
     "ollama.service",
@@ -49,8 +52,8 @@ def short_ram(available: int = 2 * GIB, seconds_to_full: float | None = 8.0, **g
     return PoolState(available_bytes=available, seconds_to_full=seconds_to_full, **whole)  # type: ignore[arg-type]
 
 
-def candidate(pid: int, footprint: int = 40 * GIB, growth: float | None = None, **given: object) -> Candidate:
-    """Return a model server of a unit, which may end."""
+def candidate(pid: int, footprint: int = 40 * GIB, growth: float | None = GROWING, **given: object) -> Candidate:
+    """Return a model server of a unit, which may end and grows."""
     whole = {
         "start_time": 1000.0 + pid,
         "name": "python3",
@@ -62,14 +65,21 @@ def candidate(pid: int, footprint: int = 40 * GIB, growth: float | None = None, 
         "container": None,
         "cgroup": "/system.slice/vllm.service",
         "slice": "system.slice",
+        "max_growth_bytes_per_second": max(0.0, growth or 0.0),
         **given,
     }
     return Candidate(pid, footprint_bytes=footprint, growth_bytes_per_second=growth, **whole)  # type: ignore[arg-type]
 
 
 def confirmed(state: State, limits: Limits = Limits()) -> Decision:  # noqa: B008  frozen
-    """Return the decision when the state was seen a second before as well."""
-    return decide(state, limits, Past(state.read_at - 1.0, state.read_at - 1.0))[0]
+    """Return the decision when the state was seen two seconds and one second before as well."""
+    return decide(state, limits, Past(state.read_at - SCANS_SECONDS, state.read_at - 1.0))[0]
+
+
+def falling(state: State) -> State:
+    """Return the state with System RAM falling as fast as its processes grow."""
+    grown = sum(max(0.0, one.growth_bytes_per_second or 0.0) for one in state.candidates)
+    return replace(state, fall_bytes_per_second=grown or 1e8)
 
 
 def generate_state(chance: random.Random) -> State:
@@ -90,7 +100,7 @@ def generate_state(chance: random.Random) -> State:
     candidates = tuple(_generate_candidate(chance, pid, size) for pid in pids)
     now = 1e6 + chance.random()
     own = frozenset(chance.sample(pids, min(len(pids), 1)))
-    return State(now, now - chance.choice((0.0, 0.2, 0.4, 0.9, 1.1, 10.0)), (pool,), candidates, own)
+    return falling(State(now, now - chance.choice((0.0, 0.2, 0.4, 0.9, 1.1, 10.0)), (pool,), candidates, own))
 
 
 def _generate_candidate(chance: random.Random, pid: int, size: int) -> Candidate:

@@ -32,6 +32,8 @@ SYS_PROCESS_MRELEASE = 448
 # A decision whose first step begins later than this is not carried out.
 MAX_LATE_SECONDS = 1.0
 LOOK_SECONDS = 0.05
+# Drivers give memory back a moment after the end of a process.
+SETTLE_SECONDS = 0.5
 MAX_RECLAIM_BYTES = 4 << 30
 
 
@@ -157,7 +159,10 @@ def wait(step: Step, began: float, victim: Victim, look: Callable[[], tuple[int,
         if found[1] or left <= 0:
             return found
         if victim.has_ended(min(left, LOOK_SECONDS)):
-            return look()
+            ended = time.monotonic()
+            while not (found := look())[1] and time.monotonic() - ended < SETTLE_SECONDS:
+                time.sleep(LOOK_SECONDS)
+            return found
 
 
 def take(step: Step, victim: Victim, candidate: Candidate, means: Means) -> str:

@@ -18,14 +18,15 @@ from memwatch.core.linux.files import ParseError
 from memwatch.core.printable import printable
 from memwatch.core.reading.self_usage import SelfUsageReader
 from memwatch.core.snapshot import UNKNOWN_BOOT, Level
-from memwatchd.guardian.acting import Means, StepResult, Victim, VictimGoneError, act, would_take
+from memwatchd.guardian.acting import SETTLE_SECONDS, Means, StepResult, Victim, VictimGoneError, act, would_take
 from memwatchd.guardian.config import Config, receive
 from memwatchd.guardian.engine_requests import describe_error
+from memwatchd.guardian.growth import Growth
 from memwatchd.guardian.journal import MAX_REFUSED, Journal, Record, describe_refused, describe_victim, now
 from memwatchd.guardian.machine import AskError, DaemonAnswer, Machine, adjust, ask_daemon, by_pid
 from memwatchd.guardian.own_reading import OwnReading, next_pause
 from memwatchd.guardian.records import Candidate, Decision, Past, PoolState, State
-from memwatchd.guardian.rules import decide, find_short_pool
+from memwatchd.guardian.rules import MAX_DEVICE_SECONDS, decide, find_short_pool
 from memwatchd.sd_notify import Notifier
 
 # While memory is short, and while it is critical, the daemon is asked this often.
@@ -34,8 +35,6 @@ ASK_EVERY_SECONDS, ASK_SOON_SECONDS = 1.0, 0.25
 ASK_AGAIN_SECONDS = 1.0
 # A daemon whose figures are older than this is late: its figures of System RAM are not used.
 MAX_DAEMON_SECONDS = 1.0
-# Drivers give memory back a moment after the end of a process.
-SETTLE_SECONDS = 0.5
 # One shortage is over after this time without evidence. In each there is one record of the same kind.
 QUIET_SECONDS = 60.0
 STATUS_SECONDS = 5.0
@@ -88,6 +87,7 @@ class Guardian:
         self._notifier = notifier
         self._reading = OwnReading(config.proc)
         self._machine = Machine(config.proc)
+        self._growth = Growth()
         self._journal = Journal(Path(config.state_dir))
         self._boot_id = read_boot_id(config.proc)
         self._adjustment = config.adjustment
@@ -113,13 +113,14 @@ class Guardian:
         """Read once, decide, act. Return the seconds until the next turn. Raises OSError and ParseError."""
         read_at = time.monotonic()
         pool = self._reading.read(read_at, self._adjustment)
+        self._growth.add_pool(read_at, pool.available_bytes)
         short, _ = find_short_pool((pool,))
         if pool.level >= Level.HIGH:
             self._ask(read_at, ASK_SOON_SECONDS if short else ASK_EVERY_SECONDS)
         # The growth of processes is known only if they were read before it is needed.
-        candidates = self._candidates() if short else ()
+        candidates, fall = self._growth.measure(self._candidates()) if short else ((), None)
         own = self._own_pids | ({self._answer.pid} if self._answer and self._answer.pid else set())
-        state = State(time.monotonic(), read_at, (pool,), candidates, own)
+        state = State(time.monotonic(), read_at, (pool,), candidates, own, fall)
         decision, self._past = decide(state, self._config.limits, self._past)
         if short:
             self._short_at = read_at
@@ -148,7 +149,8 @@ class Guardian:
             self._daemon_words = "in time"
             self._adjustment = adjust(self._adjustment, answer.snapshot)
         self._answer = answer
-        self._machine.candidates(answer, time.monotonic())
+        if answer.device_age <= MAX_DEVICE_SECONDS:
+            self._growth.add(answer.at - answer.device_age, self._machine.candidates(answer, answer.at))
 
     def _candidates(self) -> tuple[Candidate, ...]:
         return self._machine.candidates(self._answer, time.monotonic()) if self._answer else ()

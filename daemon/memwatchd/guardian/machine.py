@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping
 from math import inf
 from pathlib import Path
@@ -33,8 +32,6 @@ ASK_SECONDS = 0.2
 MAX_ANSWER_BYTES = 8 << 20
 # The clock of the daemon's figures is the wall clock: one that is ahead by more than this was set.
 MAX_AHEAD_SECONDS = 0.5
-# Growth is measured over at least and at most this time. Processes are read once a second while memory is short.
-MIN_GROWTH_SECONDS, MAX_GROWTH_SECONDS = 0.8, 4.0
 # Collectors of which the memory of processes is made.
 COLLECTORS = frozenset({"processes", "nvml", "tegra", "nvmap", "amdgpu", "amdsmi", "amd_cli", "drm", "dmem"})
 # btime of /proc/stat is in whole seconds and varies by one.
@@ -130,14 +127,13 @@ class Known(NamedTuple):
 
 
 class Machine:
-    """The candidates, and how much each grew. Opening raises OSError and ParseError."""
+    """The candidates. Opening raises OSError and ParseError."""
 
     def __init__(self, procfs: Path) -> None:
         self._folder = os.open(procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._boot_time = parse_boot_time((procfs / "stat").read_bytes())
         self._ticks = os.sysconf("SC_CLK_TCK")
         self._page = os.sysconf("SC_PAGE_SIZE")
-        self._past: deque[tuple[float, dict[ProcessKey, int]]] = deque()
         self.start_ticks: Mapping[ProcessKey, int] = {}
 
     def close(self) -> None:
@@ -159,7 +155,7 @@ class Machine:
             found.append(one)
             ticks[one.key] = known.start_ticks
         self.start_ticks = ticks
-        return self._with_growth(found, answer.at)
+        return tuple(found)
 
     def read(self, process: Process) -> Known | None:
         """Read a process. None if it has ended, or if its number belongs to another one now."""
@@ -210,23 +206,6 @@ class Machine:
             visible=process.visible,
             engine=is_engine,
         )
-
-    def _with_growth(self, found: list[Candidate], at: float) -> tuple[Candidate, ...]:
-        """Add how fast each grows: over the longest kept time, as readings come once a second."""
-        sizes = {one.key: one.footprint_bytes for one in found}
-        if not self._past or at > self._past[-1][0]:
-            self._past.append((at, sizes))
-        while at - self._past[0][0] > MAX_GROWTH_SECONDS:
-            self._past.popleft()
-        grown = []
-        for one in found:
-            since = next((past for past in self._past if one.key in past[1]), None)
-            if since is None or at - since[0] < MIN_GROWTH_SECONDS:
-                grown.append(one)
-                continue
-            rate = (sizes[one.key] - since[1][one.key]) / (at - since[0])
-            grown.append(replace(one, growth_bytes_per_second=rate))
-        return tuple(grown)
 
 
 def with_container_name(one: Candidate, snapshot: Snapshot) -> Candidate:

@@ -46,7 +46,8 @@ class Candidate(Struct, frozen=True):
 
     `start_time`: seconds since the Unix epoch. `footprint_bytes`: bytes of System RAM that it holds, at least, with
     `device_bytes`, which no kernel counter of processes contains. `device_age_seconds`: age of these; infinite if
-    they were never read. `growth_bytes_per_second`: of the footprint; None if it was read only once.
+    they were never read. `growth_bytes_per_second`: of the footprint since System RAM began to fall, at least; None
+    if it is not known. `max_growth_bytes_per_second`: at most.
     `commands`: its name, and its script if it is an interpreter. `slice`: the slices of its cgroup.
     """
 
@@ -57,6 +58,7 @@ class Candidate(Struct, frozen=True):
     device_bytes: int
     device_age_seconds: float
     growth_bytes_per_second: float | None = None
+    max_growth_bytes_per_second: float = 0.0
     commands: tuple[str, ...] = ()
     user: Words = Absent.NOT_AVAILABLE
     unit: Words | None = Absent.NOT_AVAILABLE
@@ -87,7 +89,8 @@ class ProcessKey(NamedTuple):
 class State(Struct, frozen=True):
     """The machine now. `now` and `read_at`, the time when the pools were read, are monotonic seconds.
 
-    `own_pids`: processes of the guardian and of the daemon.
+    `own_pids`: processes of the guardian and of the daemon. `fall_bytes_per_second`: fall of available System RAM
+    in the time in which the growth of the candidates was measured; None if it is not known or did not fall.
     """
 
     now: float
@@ -95,6 +98,7 @@ class State(Struct, frozen=True):
     pools: tuple[PoolState, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     own_pids: frozenset[int] = frozenset()
+    fall_bytes_per_second: float | None = None
 
 
 class Limits(Struct, frozen=True):

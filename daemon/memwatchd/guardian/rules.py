@@ -4,9 +4,12 @@
    than the critical threshold leaves, and it fills up within 10 s, is at its floor, or its tasks stall. A kill, an
    error of a driver, full swap or a forecast alone is no reason.
 2. Two readings must agree, at most 3 s apart. A reading older than 1 s is no evidence.
-3. The cause is the process that grows fastest, and if none grows, the largest. Memory of devices counts.
-4. The victim is the first of the same slice that may end: `prefer` first, `avoid` last, then as in rule 3. It must
-   free enough to leave the level. Device bytes older than 5 s are no evidence: then there is no victim.
+3. The cause is the process that grew most since System RAM began to fall, net of what it allocates and frees.
+   Memory of devices counts. What grew must explain at least half of the fall and at most one and a half times as
+   much, and no other process may have grown as much. Otherwise the cause is not known, and nothing ends: size alone
+   is no evidence, also on a full machine that stalls.
+4. The victim is the first of the same slice that may end: `prefer` first, `avoid` last, then by growth and size. It
+   must free enough to leave the level. Device bytes older than 5 s are no evidence: then there is no victim.
 5. Never: pid 1, kernel threads, the guardian, the daemon, logins and session managers, container runtimes, and
    what the operator lists in `never`, also where it is not known whether a process is in that list.
 6. Each step takes at most a quarter of the time to full. Below 2 s only SIGKILL is left.
@@ -21,6 +24,7 @@ from math import inf
 
 from memwatch.core import units
 from memwatch.core.model import Absent, PoolKind
+from memwatch.core.processes.protected import INIT, is_protected_name, is_protected_unit
 from memwatch.core.snapshot import Level
 from memwatchd.guardian.records import (
     Candidate,
@@ -43,49 +47,16 @@ URGENT_SECONDS = 10.0
 # forecast, within these limits.
 MIN_CONFIRM_SECONDS, MAX_CONFIRM_SECONDS, MAX_GAP_SECONDS = 0.05, 0.5, 3.0
 MAX_READING_SECONDS = 1.0
+# Two scans of the daemon: the next one may show the cause.
+SCANS_SECONDS = 2.0
 MAX_DEVICE_SECONDS = 5.0
-# Slower growth decides nothing: other processes allocate and free as much while they work.
+# Slower growth decides nothing.
 MIN_GROWTH = 1 << 20
+# Fraction of the fall that the growth of its causes explains, at least and at most. A cause of several processes
+# has grown by this fraction of the largest growth in each.
+MIN_EXPLAINED, MAX_EXPLAINED, MIN_SHARE = 0.5, 1.5, 0.5
 FORECAST_SHARE, SIGKILL_ONLY_SECONDS = 4.0, 2.0
 
-# Their end would lock out the operator, end the sessions of all users, or stop all containers.
-PROTECTED_NAMES = (
-    *("systemd", "systemd-*", "(sd-pam)", "(sd-*", "init", "dumb-init", "tini", "runit", "s6-*", "openrc*"),
-    *("sshd", "sshd-*", "sshd:*", "dropbear", "tailscaled"),
-    *("dbus-daemon", "dbus-broker", "dbus-broker-*", "polkitd", "elogind*"),
-    *("login", "getty", "agetty", "mingetty", "su", "sudo"),
-    *("gdm*", "sddm*", "lightdm*", "lxdm*", "xdm", "ly", "greetd", "display-manager"),
-    *(
-        "Xorg",
-        "X",
-        "Xwayland",
-        "gnome-shell",
-        "gnome-session*",
-        "kwin_*",
-        "plasmashell",
-        "ksmserver",
-        "sway",
-        "weston",
-    ),
-    *(
-        "containerd",
-        "containerd-shim*",
-        "dockerd",
-        "docker-init",
-        "docker-proxy",
-        "conmon",
-        "runc",
-        "crun",
-        "kubelet",
-    ),
-    *("memwatchd", "memwatchd:*", "memwatch-guard*", "memwatchd-guard*"),
-)
-PROTECTED_UNITS = (
-    *("init.scope", "ssh.service", "sshd.service", "ssh@*.service", "sshd@*.service", "systemd-*.service"),
-    *("dbus.service", "dbus-broker.service", "getty@*.service", "serial-getty@*.service", "console-getty.service"),
-    *("display-manager.service", "gdm*.service", "sddm.service", "lightdm.service", "elogind.service"),
-    *("docker.service", "containerd.service", "kubelet.service", "memwatchd*.service"),
-)
 PROTECTED_SLICES = ("memwatchd.slice", "memwatchd.slice/*")
 
 
@@ -108,8 +79,12 @@ def decide(state: State, limits: Limits, past: Past) -> tuple[Decision, Past]:
     seen = Past(since, state.read_at, past.acted_at, past.tried)
     needed = confirm_seconds(pool.seconds_to_full)
     if state.read_at - since < needed:
-        return Decision("wait", f"{describe(pool)}; a second reading must confirm it"), seen
-    return choose(state, pool, limits, past), seen
+        return Decision("wait", f"{describe_pool(pool)}; a second reading must confirm it"), seen
+    cause, unknown = find_cause(state)
+    if cause is None:
+        is_over = state.read_at - since >= SCANS_SECONDS
+        return Decision("nothing" if is_over else "wait", f"{describe_pool(pool)}; {unknown}"), seen
+    return choose(state, pool, limits, cause, past), seen
 
 
 def forget(past: Past) -> Past:
@@ -131,11 +106,14 @@ def find_short_pool(pools: Iterable[PoolState]) -> tuple[PoolState | None, str]:
         )
     soon = pool.seconds_to_full is not None and pool.seconds_to_full <= URGENT_SECONDS
     if not soon and not URGENT.intersection(pool.evidence):
-        return None, f"{describe(pool)}, but it neither fills up within {URGENT_SECONDS:.0f} s nor stalls tasks"
+        return (
+            None,
+            f"{describe_pool(pool)}, but it neither fills up within {URGENT_SECONDS:.0f} s nor stalls tasks",
+        )
     return pool, ""
 
 
-def describe(pool: PoolState) -> str:
+def describe_pool(pool: PoolState) -> str:
     """Return a clause: "ram is critical: 1.2 GiB of 119.7 GiB are available, full in about 4 s"."""
     sizes = f"{units.size(max(0, pool.available_bytes))} of {units.size(pool.size_bytes)}"
     soon = "" if pool.seconds_to_full is None else f", full in about {units.forecast(pool.seconds_to_full)}"
@@ -147,12 +125,47 @@ def confirm_seconds(forecast: float | None) -> float:
     return min(MAX_CONFIRM_SECONDS, max(MIN_CONFIRM_SECONDS, (inf if forecast is None else forecast) / 10))
 
 
-def choose(state: State, pool: PoolState, limits: Limits, past: Past = Past()) -> Decision:  # noqa: B008  frozen
-    """Return the decision for a pool whose shortage is confirmed."""
-    ranked = sorted((one for one in state.candidates if not one.kernel_thread), key=order)
-    if not ranked:
-        return Decision("nothing", f"{describe(pool)}; no process is known that could end")
-    cause = ranked[0]
+def find_cause(state: State) -> tuple[Candidate | None, str]:
+    """Return the process whose growth explains the fall of System RAM, or None and why it is not known."""
+    known = [one for one in state.candidates if not one.kernel_thread]
+    if not known:
+        return None, "no process is known that could end"
+    cause, fall = min(known, key=order), state.fall_bytes_per_second
+    if cause.device_age_seconds > MAX_DEVICE_SECONDS:
+        return None, f"the cause is not known: {describe_age(cause)}"
+    if fall is None:
+        return None, "the cause is not known: no growth was measured since it began to fall"
+    least = cause.growth_bytes_per_second or 0.0
+    if least < MIN_GROWTH:
+        return None, "the cause is not known: no process has grown more than it allocates and frees"
+    able = [one for one in known if one is cause or one.max_growth_bytes_per_second >= least]
+    unclear = [one for one in able if (one.growth_bytes_per_second or 0.0) < least * MIN_SHARE]
+    if unclear:
+        return (
+            None,
+            f"the cause is not known: {cause.title} has grown, but {unclear[0].title} may have grown as much",
+        )
+    # Where others grew as well, processes give back and take what the fall does not show.
+    explained = sum(one.growth_bytes_per_second or 0.0 for one in able)
+    grown = sum(max(0.0, one.growth_bytes_per_second or 0.0) for one in known)
+    if explained < fall * MIN_EXPLAINED or grown > fall * MAX_EXPLAINED:
+        return None, (
+            f"the cause is not known: {cause.title} has grown most, but it fell by {units.size(round(fall))} a "
+            f"second, all that grew by {units.size(round(grown))} a second, and that which grew most by "
+            f"{units.size(round(explained))}"
+        )
+    return cause, ""
+
+
+def choose(
+    state: State,
+    pool: PoolState,
+    limits: Limits,
+    cause: Candidate,
+    past: Past = Past(),  # noqa: B008  frozen
+) -> Decision:
+    """Return the decision for a pool whose shortage is confirmed, and whose cause is known."""
+    ranked = [one for one in state.candidates if not one.kernel_thread]
     refused = []
     for one in sorted(ranked, key=lambda one: (preference(one, limits), *order(one))):
         why = why_refused(one, cause, state, pool, limits, past)
@@ -160,10 +173,10 @@ def choose(state: State, pool: PoolState, limits: Limits, past: Past = Past()) -
             refused.append(Refusal(one, why))
             continue
         if one.device_age_seconds > MAX_DEVICE_SECONDS:
-            return Decision("nothing", f"{describe(pool)}; {describe_age(one)}", refused=tuple(refused))
-        reason = f"{describe(pool)}; {one.title} {describe_share(one)}"
+            return Decision("nothing", f"{describe_pool(pool)}; {describe_age(one)}", refused=tuple(refused))
+        reason = f"{describe_pool(pool)}; {one.title} {describe_share(one)}"
         return Decision("act", reason, one, plan_steps(pool.seconds_to_full, one, limits), tuple(refused))
-    why = f"{describe(pool)}; no process may end that would free enough: the cause is probably {cause.title}"
+    why = f"{describe_pool(pool)}; no process may end that would free enough: the cause is probably {cause.title}"
     return Decision("nothing", why, refused=tuple(refused))
 
 
@@ -199,7 +212,7 @@ def why_refused(one: Candidate, cause: Candidate, state: State, pool: PoolState,
 
 def why_protected(one: Candidate, state: State) -> str:
     """Return why a process never ends, whatever the settings say; empty if it may."""
-    if one.pid <= 1:
+    if one.pid <= INIT:
         return "it is the first process"
     if one.kernel_thread:
         return "it is a thread of the kernel"
@@ -207,12 +220,12 @@ def why_protected(one: Candidate, state: State) -> str:
         return "it is the guardian or the daemon"
     if not one.visible:
         return "it is not visible from here"
-    if any(fnmatchcase(name, pattern) for name in (one.name, *one.commands) for pattern in PROTECTED_NAMES):
+    if any(map(is_protected_name, (one.name, *one.commands))):
         return "it is needed to log in, for a session, or to run containers"
     # Where the unit is not known, the cgroup may still be; where neither is, neither is what depends on it.
     if isinstance(one.unit, Absent):
         return "its unit is not known"
-    if one.unit is not None and any(fnmatchcase(one.unit, pattern) for pattern in PROTECTED_UNITS):
+    if one.unit is not None and is_protected_unit(one.unit):
         return f"{one.unit} is needed to log in, for a session, or to run containers"
     if not isinstance(one.slice, Absent) and any(fnmatchcase(one.slice, pattern) for pattern in PROTECTED_SLICES):
         return "it belongs to the daemon"
@@ -262,9 +275,9 @@ def plan_steps(forecast: float | None, victim: Candidate, limits: Limits) -> tup
 
 def describe_age(one: Candidate) -> str:
     if one.device_age_seconds == inf:
-        return f"{one.title} would end, but its device memory is not known, because the daemon did not report it"
+        return f"the device memory of {one.title} is not known, because the daemon did not report it"
     return (
-        f"{one.title} would end, but its device memory was read {units.duration(one.device_age_seconds)} ago, and "
+        f"the device memory of {one.title} was read {units.duration(one.device_age_seconds)} ago, and "
         f"more than {MAX_DEVICE_SECONDS:.0f} s are too old to decide on"
     )
 

@@ -11,26 +11,33 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.model import Absent, PoolKind
+from memwatch.core.processes.protected import NAMES, UNITS
 from memwatch.core.snapshot import Level
 from memwatchd.guardian.records import Candidate, Limits, Match, Past, PoolState, State
 from memwatchd.guardian.rules import (
     MAX_DEVICE_SECONDS,
-    PROTECTED_NAMES,
     PROTECTED_SLICES,
-    PROTECTED_UNITS,
     URGENT_SECONDS,
     decide,
     why_protected,
 )
-from support.guardian_states import GIB, candidate, confirmed, generate_limits, generate_state, short_ram
+from support.guardian_states import (
+    GIB,
+    GROWING,
+    candidate,
+    confirmed,
+    falling,
+    generate_limits,
+    generate_state,
+    short_ram,
+)
 
 NOW = 5000.0
-GROWING = 300e6
 UNKNOWN = Absent.NOT_PERMITTED
 
 
 def state(*candidates: Candidate, pool: PoolState | None = None, **given: object) -> State:
-    return State(NOW, NOW, (pool or short_ram(),), candidates, **given)  # type: ignore[arg-type]
+    return falling(State(NOW, NOW, (pool or short_ram(),), candidates, **given))  # type: ignore[arg-type]
 
 
 class Case(NamedTuple):
@@ -44,24 +51,77 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("one server", state(candidate(10)), 10, "python3 (10) holds 40.0 GiB, 20.0 GiB of devices among them"),
+    Case(
+        "one server",
+        state(candidate(10)),
+        10,
+        "python3 (10) holds 40.0 GiB, 20.0 GiB of devices among them and grows by 286.1 MiB a second",
+    ),
     Case(
         "the fastest growing, although it is smaller",
-        state(candidate(10, 80 * GIB), candidate(11, 20 * GIB, GROWING)),
+        state(candidate(10, 80 * GIB, 0.0), candidate(11, 20 * GIB)),
         11,
         "grows by 286.1 MiB a second",
     ),
     Case(
         "growth that is noise",
-        state(candidate(10, 80 * GIB), candidate(11, 20 * GIB, 1e5)),
-        10,
-        "python3 (10)",
+        state(candidate(10, 80 * GIB, None), candidate(11, 20 * GIB, 1e5)),
+        None,
+        "no process has grown more than it allocates and frees",
     ),
     Case(
         "the bytes of devices decide",
         state(candidate(10, 30 * GIB, device_bytes=0), candidate(11, 50 * GIB, device_bytes=49 * GIB)),
         11,
         "python3 (11)",
+    ),
+    Case(
+        "the growth is not seen yet: the largest is innocent",
+        replace(state(candidate(10, 80 * GIB, None), candidate(11, 20 * GIB, None)), fall_bytes_per_second=None),
+        None,
+        "no growth was measured since it began to fall",
+    ),
+    Case(
+        "growth that is no half of the fall: what takes it is not known",
+        replace(state(candidate(10, 80 * GIB)), fall_bytes_per_second=2.1 * GROWING),
+        None,
+        "python3 (10) has grown most, but it fell by 600.8 MiB a second",
+    ),
+    Case(
+        "growth that is half of the fall",
+        replace(state(candidate(10, 80 * GIB)), fall_bytes_per_second=2 * GROWING),
+        10,
+        "python3 (10)",
+    ),
+    Case(
+        "others grew more than it fell: they allocate and free",
+        replace(
+            state(candidate(10), candidate(11, growth=0.8 * GROWING), candidate(12, growth=0.4 * GROWING)),
+            fall_bytes_per_second=GROWING,
+        ),
+        None,
+        "all that grew by 629.4 MiB a second",
+    ),
+    Case(
+        "another may have grown as much",
+        state(candidate(10), candidate(11, 80 * GIB, -GROWING, max_growth_bytes_per_second=GROWING)),
+        None,
+        "python3 (10) has grown, but python3 (11) may have grown as much",
+    ),
+    Case(
+        "four workers grow alike: the largest",
+        state(*(candidate(pid, pid * GIB, max_growth_bytes_per_second=1.2 * GROWING) for pid in (10, 11, 12, 13))),
+        13,
+        "python3 (13)",
+    ),
+    Case(
+        "a full machine that stalls, and nothing grows: the largest is not known to be the cause",
+        replace(
+            state(candidate(10, growth=None), pool=short_ram(seconds_to_full=None, evidence=("util", "psi_full"))),
+            fall_bytes_per_second=None,
+        ),
+        None,
+        "the cause is not known",
     ),
     Case("level high", state(candidate(10), pool=short_ram(level=Level.HIGH)), None, "ram is high"),
     Case(
@@ -121,26 +181,26 @@ CASES = (
     ),
     Case(
         "the cause is in another slice than the largest",
-        state(candidate(10, 80 * GIB), candidate(11, 3 * GIB, GROWING, slice="user.slice/user-1000.slice")),
+        state(candidate(10, 80 * GIB, 0.0), candidate(11, 3 * GIB, slice="user.slice/user-1000.slice")),
         None,
         "and the cause, python3 (11), is in user.slice/user-1000.slice",
     ),
     Case(
         "other slices are allowed",
-        state(candidate(10, 80 * GIB), candidate(11, 3 * GIB, GROWING, slice="user.slice/user-1000.slice")),
+        state(candidate(10, 80 * GIB, 0.0), candidate(11, 3 * GIB, slice="user.slice/user-1000.slice")),
         10,
         "python3 (10)",
         Limits(other_slices=True),
     ),
     Case(
         "the slice of the cause is not known: only the cause itself",
-        state(candidate(10, 80 * GIB), candidate(11, 3 * GIB, GROWING, slice=UNKNOWN)),
+        state(candidate(10, 80 * GIB, 0.0), candidate(11, 3 * GIB, slice=UNKNOWN)),
         None,
         "not known whether it is in the slice of the cause",
     ),
     Case(
         "the cause, whose slice is not known",
-        state(candidate(10, 80 * GIB), candidate(11, 30 * GIB, GROWING, slice=UNKNOWN)),
+        state(candidate(10, 80 * GIB, None), candidate(11, 30 * GIB, slice=UNKNOWN)),
         11,
         "python3 (11)",
     ),
@@ -154,13 +214,13 @@ CASES = (
         "device bytes of 5.1 s",
         state(candidate(10, device_age_seconds=5.1), candidate(11, 30 * GIB)),
         None,
-        "its device memory was read 5.1 s ago",
+        "the device memory of python3 (10) was read 5.1 s ago",
     ),
     Case(
         "device bytes were never read",
         state(candidate(10, device_bytes=0, device_age_seconds=inf)),
         None,
-        "its device memory is not known",
+        "the device memory of python3 (10) is not known",
     ),
     Case(
         "never by unit",
@@ -192,7 +252,7 @@ CASES = (
     ),
     Case(
         "avoid: the next of the slice",
-        state(candidate(10, 80 * GIB, GROWING, user="postgres"), candidate(11, 20 * GIB)),
+        state(candidate(10, 80 * GIB, GROWING, user="postgres"), candidate(11, 20 * GIB, 0.0)),
         11,
         "python3 (11)",
         Limits(avoid=(Match("user", "postgres"),)),
@@ -206,14 +266,14 @@ CASES = (
     ),
     Case(
         "prefer",
-        state(candidate(10, 80 * GIB, GROWING), candidate(11, 20 * GIB, unit="batch@7.service")),
+        state(candidate(10, 80 * GIB, GROWING), candidate(11, 20 * GIB, 0.0, unit="batch@7.service")),
         11,
         "python3 (11)",
         Limits(prefer=(Match("unit", "batch@*"),)),
     ),
     Case(
         "prefer that does not help",
-        state(candidate(10, 80 * GIB, GROWING), candidate(11, GIB, unit="batch@7.service")),
+        state(candidate(10, 80 * GIB, GROWING), candidate(11, GIB, 0.0, unit="batch@7.service")),
         10,
         "python3 (10)",
         Limits(prefer=(Match("unit", "batch@*"),)),
@@ -388,8 +448,8 @@ def _assert_allowed(victim: Candidate | None, seen: State, limits: Limits) -> No
     assert victim.device_age_seconds <= MAX_DEVICE_SECONDS
     assert isinstance(victim.unit, str | None)
     for texts, patterns in (
-        ((victim.name, *victim.commands), PROTECTED_NAMES),
-        ((victim.unit or "",), PROTECTED_UNITS),
+        ((victim.name, *victim.commands), NAMES),
+        ((victim.unit or "",), UNITS),
         ((victim.slice,), PROTECTED_SLICES),
     ):
         assert not [one for one in texts for glob in patterns if isinstance(one, str) and fnmatchcase(one, glob)]
@@ -401,7 +461,7 @@ def _assert_allowed(victim: Candidate | None, seen: State, limits: Limits) -> No
     if not limits.other_slices:
         processes = [one for one in seen.candidates if not one.kernel_thread]
         fastest = max(one.growth_bytes_per_second or 0 for one in processes)
-        if fastest >= 1 << 20:
-            processes = [one for one in processes if one.growth_bytes_per_second == fastest]
+        assert fastest >= 1 << 20
+        processes = [one for one in processes if one.growth_bytes_per_second == fastest]
         cause = max(processes, key=lambda one: (one.footprint_bytes, -one.pid))
         assert victim == cause or victim.slice == cause.slice

@@ -29,13 +29,16 @@ NAMES = (
         "dinit",
         "launchd",
     ),
+    # The first process of a container: the others of the container end with it.
+    *("dumb-init", "tini", "docker-init"),
     *("dbus-daemon", "dbus-broker", "dbus-broker-*", "polkitd", "elogind*", "*udevd"),
     *("login", "loginwindow", "getty", "agetty", "mingetty", "su", "sudo", "sudo-rs"),
     # Ways in from elsewhere. `sshd` names the process of a session `sshd-session` since 9.8.
     *("sshd", "sshd-*", "sshd:*", "dropbear", "mosh-server", "tailscaled", "NetworkManager", "wpa_supplicant"),
     *("sssd", "tmux: server", "screen", "xrdp*", "Xvnc"),
     # Desktops and display managers: a session ends with them.
-    *("gdm*", "sddm*", "lightdm*", "lxdm*", "xdm", "ly", "greetd", "Xorg", "X", "Xwayland", "WindowServer"),
+    *("gdm*", "sddm*", "lightdm*", "lxdm*", "xdm", "ly", "greetd", "display-manager"),
+    *("Xorg", "X", "Xwayland", "WindowServer"),
     *("gnome-shell", "gnome-session*", "kwin_*", "plasmashell", "ksmserver", "startplasma-*", "mutter", "sway"),
     *("Hyprland", "weston", "labwc", "gamescope*", "cosmic-comp", "cosmic-session", "xfce4-session", "cinnamon"),
     *("mate-session", "lxsession"),
