@@ -98,17 +98,18 @@ def proxying(ports: Mapping[str, int], needs_login: bool = False, port: int = 0)
 
 
 def relay(here: socket.socket, there: socket.socket) -> None:
-    """Copy bytes in both directions until one side closes."""
-    other = {here: there, there: here}
-    while True:
-        ready, _, _ = select.select([here, there], [], [], MAX_WAIT_SECONDS)
-        for one in ready:
-            data = one.recv(65_536)
+    """Copy bytes in both directions until one side closes. `select` would refuse descriptors from 1,024 on."""
+    other = {here.fileno(): (here, there), there.fileno(): (there, here)}
+    poll = select.poll()
+    for number in other:
+        poll.register(number, select.POLLIN)
+    while ready := poll.poll(MAX_WAIT_SECONDS * 1000):
+        for number, _ in ready:
+            source, target = other[number]
+            data = source.recv(65_536)
             if not data:
                 return
-            other[one].sendall(data)
-        if not ready:
-            return
+            target.sendall(data)
 
 
 def post_to(url: str, proxy: Proxy, tls: ssl.SSLContext | None = None, seconds: float = 5.0) -> PostResult:
