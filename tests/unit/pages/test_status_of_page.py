@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from msgspec.structs import replace
 
@@ -141,3 +143,29 @@ def test_level_that_is_held_is_recovering_with_the_use_and_when_it_clears() -> N
     assert "clears in 59 s · OOM kill" not in timed
     assert "OOM kill 2 s ago: train.py" in timed
     assert f"Recovering System RAM {use} used " in plain.replace("\xa0", " ")
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [calm_workstation(), at(Level.MEDIUM, 0.66), at(Level.HIGH, 0.85, TRAIN), critical_gb10()],
+    ids=("ok", "medium", "high", "critical"),
+)
+def test_every_step_has_an_id_of_its_own(snapshot: Snapshot) -> None:
+    """Without one, an update makes the reasons out of a step, which is a move across the line."""
+    page = Pages(alerting=AlertView).page("overview", snapshot).decode()
+    steps = page.partition('class="do-steps">')[2].partition('<div class="do-told">')[0]
+    own = re.sub(r'<ul class="why-text">.*?</ul>', "", steps, flags=re.DOTALL)
+    ids = re.findall(r'<li id="(do-[\w-]+)"', own)
+
+    assert len(ids) == own.count("<li")
+    assert len(set(ids)) == len(ids) >= 1
+
+
+def test_holders_have_the_column_of_gpu_memory_on_every_machine_with_a_gpu() -> None:
+    """It does not come and go with the processes that hold some: the other columns would move."""
+    base = critical_gb10()
+    none = replace(base, processes=tuple(replace(one, device_bytes={}) for one in base.processes))
+
+    assert "of it GPU" in read(base).text
+    assert "of it GPU" in read(none).text
+    assert "of it GPU" not in read(calm_workstation()).text
