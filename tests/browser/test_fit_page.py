@@ -197,6 +197,19 @@ def test_answer_form_and_map_are_on_one_screen(browser: SharedBrowser, daemon: R
     assert [one for one in drawn if abs(one[1] - one[0] * scale) > 1.5] == []
 
 
+def test_tower_of_one_pool_is_in_the_middle_of_its_card(browser: SharedBrowser, daemon: RunningDaemon) -> None:
+    with opened(browser, f"{daemon.url}/fit", viewport={"width": 1440, "height": 900}) as page:
+        left, right = page.evaluate(
+            """(() => {
+              const place = document.querySelector(".fit-landscape").getBoundingClientRect();
+              const tower = document.querySelector(".fit-landscape .tower").getBoundingClientRect();
+              return [tower.left - place.left, place.right - tower.right];
+            })()"""
+        )
+
+    assert left == pytest.approx(right, abs=2)
+
+
 def test_config_file_is_opened_and_answered_in_a_browser(
     browser: SharedBrowser, daemon: RunningDaemon, tmp_path: Path
 ) -> None:

@@ -15,7 +15,8 @@ from support.type_scale import wrong_type
 
 # Words of tiles that are cut at the right or at the bottom. What only screen readers read has no room by design.
 CUT = """[...document.querySelectorAll(".machine-tile :not(.unseen, svg, svg *)")]
-  .filter((one) => one.scrollWidth > one.clientWidth + 1 && one.clientWidth || one.scrollHeight > one.clientHeight + 4 && one.clientHeight)
+  .filter(({ clientWidth: width, clientHeight: height, scrollWidth: wide, scrollHeight: high }) =>
+    width && (wide > width + 1 || high > height + 4))
   .map((one) => one.textContent)"""
 TOWERS_END = """() => [...document.querySelectorAll(".machine-picture")].map((one) => {
   const box = one.getBoundingClientRect(), tile = one.closest(".machine-tile").getBoundingClientRect();
