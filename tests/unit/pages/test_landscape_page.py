@@ -111,10 +111,11 @@ def without_figures(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, pools=tuple(pools), shares=())
 
 
-@pytest.mark.parametrize("name", ["one pool", "two pools", "eight GPUs"])
-def test_pool_without_figures_is_hatched_with_the_reason(name: str) -> None:
+@pytest.mark.parametrize(
+    "snapshot", [critical_gb10(), discrete_gpu(), with_gpus(8)], ids=("one pool", "several pools", "eight GPUs")
+)
+def test_pool_without_figures_is_hatched_with_the_reason(snapshot: Snapshot) -> None:
     """Never an empty tower, which looks like free memory."""
-    snapshot = {"one pool": critical_gb10, "two pools": discrete_gpu, "eight GPUs": lambda: with_gpus(8)}[name]()
     found = drawn(without_figures(snapshot))
     pictures = [one.now for one in found.towers] + [one for band in found.bands for one in band.widths]
     narrow = [one.narrow for one in found.towers if one.narrow]
