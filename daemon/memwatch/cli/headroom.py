@@ -10,7 +10,7 @@ import click
 from memwatch.core.backends.devices import Room, build_room, read_system_ram
 from memwatch.core.leases import OWN_LEASE, without_lease
 from memwatch.core.linux.files import Roots
-from memwatch.core.model import RAM, find_system_ram
+from memwatch.core.model import RAM, RAM_LABEL, find_system_ram
 from memwatch.core.reading.identity import read_identity
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
@@ -82,7 +82,7 @@ def find_headroom(snapshot: Snapshot, device: str | None) -> PlaceHeadroom:
     here = as_used_here(snapshot) if is_this_machine(snapshot) else snapshot
     limit = read_system_ram(here).limit if place is None else None
     whole, certain, left = read_room(here, place)
-    found = PlaceHeadroom(place or "System RAM", left, whole, limit.label.lower() if limit else "", certain)
+    found = PlaceHeadroom(place or RAM_LABEL, left, whole, limit.label.lower() if limit else "", certain)
     return found.beside(here, place)
 
 

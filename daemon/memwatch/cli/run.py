@@ -34,14 +34,13 @@ from memwatch.cli.http import Address, CommandError, ask
 from memwatch.cli.tables import clock, columns
 from memwatch.core.linux.daemon_connection import ANSWER_SECONDS
 from memwatch.core.linux.user_files import folder_to_write
-from memwatch.core.model import Absent
+from memwatch.core.model import RAM_LABEL, Absent
 from memwatch.core.printable import printable
 from memwatch.core.runtime.own_files import open_own
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.host import KEEP_PEAK, MAXRSS_UNIT, Ram, host
 from memwatch.reporting.render import words as wording
 
-RAM_LABEL = "System RAM"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MAX_PROCESSES = 10_000
 MAX_PIDS = 100_000

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memwatch.core.model import Absent, Device, known_or
+from memwatch.core.model import RAM_LABEL, Absent, Device, known_or
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render import words as wording
 
@@ -114,7 +114,7 @@ def _backend_device(device: BackendDevice, backend: str) -> str:
 def _capacity(device: BackendDevice, backend: str) -> str:
     most, own = device.headroom_after_reclaim_bytes, device.own_headroom_bytes
     can = wording.can_allocate(device.headroom_bytes, most)
-    memory = "System RAM" if device.kind == "cpu" else UNIFIED[known_or(device.unified, None)]
+    memory = RAM_LABEL if device.kind == "cpu" else UNIFIED[known_or(device.unified, None)]
     rule = "" if own is Absent.NOT_SUPPORTED or own == most else f", with {backend}: {wording.size(own)}"
     return f"{wording.size(device.size_bytes)} of {memory}, {can}{rule}"
 

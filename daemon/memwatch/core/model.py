@@ -29,8 +29,8 @@ class Absent(Enum):
 
 
 Bytes = int | Absent
-# Id of the pool of System RAM.
-RAM = "ram"
+# Id and label of the pool of System RAM.
+RAM, RAM_LABEL = "ram", "System RAM"
 # No machine has an exbibyte of memory: a larger figure is an error of its source.
 MAX_BYTES = 1 << 60
 Words = str | Absent

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from memwatch.core.linux.cgroups import in_container
 from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, read_once, without_padding
 from memwatch.core.linux.meminfo import GPU_POOL, Meminfo, check, compute_available, gpu_pool_kib
-from memwatch.core.model import OWN_LIMIT, RAM, Absent, Bytes, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.core.model import OWN_LIMIT, RAM, RAM_LABEL, Absent, Bytes, Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.library.daemon_client import daemon, read_roots
 from memwatch.library.program_safety import importing
 
@@ -111,7 +111,7 @@ def without_nodes(ram: Ram, nodes: Sequence[Node], is_decided: bool) -> Ram | Ab
     pool = Pool(
         RAM,
         PoolKind.SYSTEM_RAM,
-        "System RAM",
+        RAM_LABEL,
         size,
         size - available,
         available,

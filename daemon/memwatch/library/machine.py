@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from memwatch.core.backends.devices import UNIFIED, certain_part, compute_capacity, find_widest_place
 from memwatch.core.findings import stale_pool, stale_share
-from memwatch.core.model import RAM, Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share
+from memwatch.core.model import RAM, RAM_LABEL, Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share
 from memwatch.library.daemon_client import Daemon, NoDaemonError, daemon
 from memwatch.library.frameworks import TorchPool, pools
 from memwatch.library.host import Ram, host
@@ -247,7 +247,7 @@ def _read_capacity(device: object) -> int:
     found = _find_place(here, target) if target is None or target.instance else None
     whole = _size_of(found) if found else 0 if target is None else compute_capacity(target.device, here)
     if isinstance(whole, Absent) or not whole:
-        name = "System RAM" if target is None else f"{target.id} ({target.device.name})"
+        name = RAM_LABEL if target is None else f"{target.id} ({target.device.name})"
         raise DeviceError(f"the memory of {name} is not known; `memwatch doctor` shows what its driver reports")
     return whole
 

@@ -12,6 +12,7 @@ from memwatch.core.backends.devices import compute_capacity, describe_state, rea
 from memwatch.core.doc import Doc
 from memwatch.core.model import (
     PERHAPS_IN_RSS,
+    RAM_LABEL,
     Absent,
     Architecture,
     Bytes,
@@ -301,7 +302,7 @@ def _in_system_ram(need: int, snapshot: Snapshot, reserve: int) -> FitVerdict:
     whole, certain, room = read_system_ram(snapshot).room
     blank = FitVerdict(CPU, ram.label if ram else "CPU", False, whole, room, 0, "", certain, need_bytes=need)
     if ram is None or not ram.size_bytes:
-        return _without_size(blank, "System RAM")
+        return _without_size(blank, RAM_LABEL)
     return _judge(need, blank, _holders(snapshot, {ram.id}), reserve)
 
 

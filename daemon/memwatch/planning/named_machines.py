@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from memwatch.core.backends.devices import compute_capacity
 from memwatch.core.model import (
     RAM,
+    RAM_LABEL,
     Absent,
     Architecture,
     Device,
@@ -131,7 +132,7 @@ def _build(text: str, row: Product, count: int, ram: int) -> Snapshot:
     """Return a machine. Several unified ones are nodes, each with its memory, of which its system takes part."""
     alone = row.unified and count == 1
     room = min(row.size_bytes - IDLE_BYTES * row.unified, row.limit_bytes or row.size_bytes)
-    pools = [_pool(RAM, PoolKind.SYSTEM_RAM, "System RAM", row.size_bytes if alone else ram)]
+    pools = [_pool(RAM, PoolKind.SYSTEM_RAM, RAM_LABEL, row.size_bytes if alone else ram)]
     devices: list[Device] = []
     shares: list[Share] = []
     for at in range(count):

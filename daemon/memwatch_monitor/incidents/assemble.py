@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from memwatch.core import units
 from memwatch.core.events import MARK
 from memwatch.core.listing import first_of, some_of
-from memwatch.core.model import RAM, Absent, PoolKind
+from memwatch.core.model import RAM, RAM_LABEL, Absent, PoolKind
 from memwatch.core.snapshot import Level
 from memwatch.core.units import duration, size
 from memwatch.reporting.history.last_run import UncleanShutdown
@@ -375,7 +375,7 @@ def build_unclean(words: UncleanShutdown, crash: Sequence[str], boot_id: str = "
     if readings and size_bytes is not None and worst is not None and worst.level >= Level.HIGH:
         finding = find_cause(readings, readings[-1].boottime, size_bytes)
     killer, text = explain_end(words, crash)
-    label = worst.label if worst is not None else "System RAM"
+    label = worst.label if worst is not None else RAM_LABEL
     began = finding.rise.begin.unix if finding.rise is not None and finding.rise.taken else words.unix
     lowest = min((one.available for one in readings), default=None)
     parts = [describe_cause(label, finding)] if finding.rise is not None else []

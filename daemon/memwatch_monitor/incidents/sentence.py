@@ -8,7 +8,7 @@ from memwatch.core import units
 from memwatch.core.kernel_log import shorten_cgroup
 from memwatch.core.linux.cgroup_kills import NOT_RAM
 from memwatch.core.listing import some_of
-from memwatch.core.model import Absent, Process
+from memwatch.core.model import RAM_LABEL, Absent, Process
 from memwatch.core.owners import describe_home
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
@@ -242,7 +242,7 @@ def _describe_held(snapshot: Snapshot, processes: list[Process]) -> Iterator[str
 def _sizes(process: Process) -> Iterator[tuple[str, int]]:
     """Yield the memory of a process by pool or share: resident in System RAM, and of devices."""
     if not isinstance(process.rss_bytes, Absent):
-        yield "System RAM", process.rss_bytes
+        yield RAM_LABEL, process.rss_bytes
     for name, held in process.device_bytes.items():
         if not isinstance(held, Absent) and held:
             yield name, held

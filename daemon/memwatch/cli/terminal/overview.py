@@ -22,7 +22,7 @@ from memwatch.cli.terminal.processes import add_table
 from memwatch.cli.terminal.stacks import Ink, draw_bar, marks_of
 from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells
 from memwatch.cli.terminal.towers import Scene, draw_scene
-from memwatch.core.model import Absent, Bytes, Thresholds, known_or
+from memwatch.core.model import RAM_LABEL, Absent, Bytes, Thresholds, known_or
 from memwatch.core.processes.growth import MIN_FALL_BYTES
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.containment import Growing
@@ -139,7 +139,7 @@ def _build_past(one: MemoryMap, view: View, columns: int) -> Past | None:
 def _bar_line(one: MemoryMap, view: View) -> Line:
     """Return a pool in one line: its figures and its bar."""
     whole, place = one.whole, one.pool or one.share
-    label = "RAM" if whole.label == "System RAM" else clip(whole.label, 16)
+    label = "RAM" if whole.label == RAM_LABEL else clip(whole.label, 16)
     lead = f" {label} {pair(whole.used_bytes, whole.size_bytes)} "
     level = view.moment.levels.get(whole.id, "low")
     width = max(4, view.width - cells(lead) - 8)

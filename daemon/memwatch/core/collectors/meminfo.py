@@ -26,7 +26,7 @@ from memwatch.core.linux.meminfo import (
     gpu_pool_kib,
     parse_low_watermark,
 )
-from memwatch.core.model import RAM, Absent, Bytes, Content, Pool, PoolKind, Quality
+from memwatch.core.model import RAM, RAM_LABEL, Absent, Bytes, Content, Pool, PoolKind, Quality
 from memwatch.core.snapshot import Swap, ZfsCache
 
 # Huge pages of every size, from /sys/kernel/mm/hugepages: /proc/meminfo counts pages of the default size only.
@@ -120,7 +120,7 @@ def build_pool(
     return Pool(
         id=RAM,
         kind=PoolKind.SYSTEM_RAM,
-        label="System RAM",
+        label=RAM_LABEL,
         size_bytes=size,
         used_bytes=size - available,
         available_bytes=available,

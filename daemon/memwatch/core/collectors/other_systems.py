@@ -10,7 +10,7 @@ from typing import Any
 from memwatch.core.collectors.base import BaseCollector, Collector, Host, ScanOptions
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import ParseError, SourceUnavailable
-from memwatch.core.model import RAM, Absent, Pool, PoolKind, Process, Quality, Words
+from memwatch.core.model import RAM, RAM_LABEL, Absent, Pool, PoolKind, Process, Quality, Words
 from memwatch.core.owners import Owner
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Kernel, ProcessScan, Swap
@@ -19,7 +19,7 @@ from memwatch.core.snapshot import Kernel, ProcessScan, Swap
 NO_COUNTERS = Kernel(*[Absent.NOT_SUPPORTED] * len(Kernel.__struct_fields__))
 
 
-def build_pool(size: int, available: int, free: int, label: str = "System RAM") -> Pool:
+def build_pool(size: int, available: int, free: int, label: str = RAM_LABEL) -> Pool:
     if not 0 <= available <= size or not 0 <= free <= size:
         raise ParseError(f"psutil: available {available} and free {free} do not fit in {size}")
     return Pool(
@@ -42,7 +42,7 @@ class HostCollector(BaseCollector):
     period_seconds: float = 0.0
     may_block = False
 
-    def __init__(self, label: str = "System RAM") -> None:
+    def __init__(self, label: str = RAM_LABEL) -> None:
         try:
             import psutil
         except ImportError as error:
@@ -54,7 +54,7 @@ class HostCollector(BaseCollector):
     def create(cls, host: Host) -> Collector:
         # Apple's chips have one memory for CPU and GPU; this is Apple's name for it.
         unified = (host.platform, machine()) == ("darwin", "arm64")
-        return cls("Unified memory" if unified else "System RAM")
+        return cls("Unified memory" if unified else RAM_LABEL)
 
     def collect(self) -> Findings:
         ram, swap = self._psutil.virtual_memory(), self._psutil.swap_memory()
