@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-import shutil
 import signal
 import sys
 import time
@@ -298,6 +297,8 @@ def guardian(what: str) -> int:
 
 def _run_guardian(what: str) -> NoReturn:
     """Replace this process by the program, which the package memwatchd has."""
+    import shutil
+
     beside = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), GUARDIAN)
     program = beside if os.access(beside, os.X_OK) else shutil.which(GUARDIAN)
     if program is None:
