@@ -174,7 +174,8 @@ def act_on_trace(trace: Trace) -> tuple[int | None, float | None]:
     # "auto" is learned by the daemon over ten minutes: here the guardian runs without it.
     adjustment = Adjustment(resident_bytes=read_size(resident) if resident and resident != "auto" else 0)
     end, trend, past, growth, at = min(trace.header.seconds, MAX_SECONDS), Trend(), Past(), Growth(), 0.0
-    scanned, found = -inf, ()
+    scanned = -inf
+    found: tuple[Candidate, ...] = ()
 
     def read_available(at: float) -> int:
         return min(size, max(0, int(trace.value("available_bytes", at) + trace.value("arc_bytes", at))))
