@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from memwatch.core.engines.records import Engine
+from memwatch.core.engines.unload import MODEL, UNLOADS
 from memwatch.core.http import GetError, authority, connect
 from memwatch.core.model import Absent
 from memwatchd.guardian.exchange import NoAnswerError, exchange
@@ -28,18 +29,17 @@ class EngineRequest(Struct, frozen=True):
 def find_request(engine: Engine) -> EngineRequest | None:
     """Return the request of this kind of server, None if it has none.
 
-    vLLM sleeps at level 2: level 1 would copy the weights to System RAM, which is the same memory. llama.cpp's
-    `/slots` empties a cache whose memory it keeps. Sources: docs.ollama.com/faq (keep_alive), docs.vllm.ai "Sleep
-    Mode", docs.sglang.ai "release_memory_occupation".
+    llama.cpp's `/slots` has no place here: it empties a cache whose memory it keeps.
     """
-    if engine.kind == "ollama" and isinstance(engine.model, str):
-        body = msgspec.json.encode({"model": engine.model, "keep_alive": 0})
-        return EngineRequest("POST", "/api/generate", body)
-    if engine.kind == "vllm":
-        return EngineRequest("POST", "/sleep?level=2")
-    if engine.kind == "sglang":
-        return EngineRequest("POST", "/release_memory_occupation", b"{}")
-    return None
+    unload = UNLOADS.get(engine.kind)
+    if unload is None or not unload.path:
+        return None
+    if unload.body is None:
+        return EngineRequest("POST", unload.path)
+    if MODEL in unload.body.values() and not isinstance(engine.model, str):
+        return None
+    body = {name: engine.model if value == MODEL else value for name, value in unload.body.items()}
+    return EngineRequest("POST", unload.path, msgspec.json.encode(body))
 
 
 def ask_engine(engine: Engine, seconds: float) -> str:
