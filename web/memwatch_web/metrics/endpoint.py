@@ -142,7 +142,7 @@ class MetricsEndpoint:
         if cache is None:
             if len(self._caches) >= MAX_FORMATS:  # clients choose the version: bound the cache
                 self._caches.clear()
-            cache = RenderCache(lambda snapshot: exporter.render(snapshot, encode))
+            cache = RenderCache(exporter.renderer(encode))
             self._caches[content_type] = cache
         return cache
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import InfoMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -21,6 +21,7 @@ from memwatch.core.snapshot import CollectorStatus, Snapshot
 from memwatch.reporting.doctor.model import ConfigState
 from memwatch_monitor.between_scrapes import BetweenScrapes, RecentExtremes
 from memwatch_monitor.feature import Features
+from memwatch_web.metrics.encoder import FamilyEncoder
 from memwatch_web.metrics.machine_families import (
     DEFAULT_OWNERS,
     OwnerSelection,
@@ -37,8 +38,8 @@ from memwatch_web.metrics.machine_families import (
     swap_families,
 )
 from memwatch_web.metrics.samples import (
-    PREFIX,
     Row,
+    RowFamily,
     Value,
     build_family,
     counter,
@@ -264,6 +265,11 @@ class Exporter(Collector):
         self.snapshot = snapshot
         return encode(self._registry)
 
+    def renderer(self, encode: Callable[[CollectorRegistry], bytes]) -> Callable[[Snapshot], bytes]:
+        """Return `render` with this encoder, for a client that asks again: only what changed is rendered."""
+        again = FamilyEncoder(encode)  # type: ignore[arg-type]  # encoders only call `collect`
+        return lambda snapshot: self.render(snapshot, again)
+
     @staticmethod
     def negotiate_format(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
         """Return the encoder for `render` and the content type, by an Accept header."""
@@ -275,7 +281,7 @@ class Exporter(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the families that have samples, within MAX_SERIES."""
         if self.snapshot is not None:
-            yield from limit_series(family for family in self.families(self.snapshot) if family.samples)
+            yield from limit_series(self.families(self.snapshot))
 
     def families(self, snapshot: Snapshot) -> Iterator[Metric]:
         """Yield all families, including those without samples. The last ones are dropped first."""
@@ -311,21 +317,22 @@ class Exporter(Collector):
     def _build_families(self, snapshot: Snapshot) -> Iterator[Metric]:
         labels = {**self._build, "simulated": "true" if snapshot.simulated else "false"}
         text = "Version and commit of memwatchd, and whether its data is simulated."
-        yield InfoMetricFamily(PREFIX + "build", text, labels)
+        yield info("build", text, [tuple(labels.values())], tuple(labels))
 
 
 def limit_series(families: Iterable[Metric]) -> Iterator[Metric]:
-    """Yield families while they have at most MAX_SERIES samples together, and the number of samples left out.
+    """Yield families with samples, at most MAX_SERIES together, and the number of samples left out.
 
     A family that does not fit is left out as a whole: a part of it would give wrong sums.
     """
     left, dropped = MAX_SERIES, 0
     for family in families:
-        if len(family.samples) <= left:
-            left -= len(family.samples)
+        size = len(family.rows if isinstance(family, RowFamily) else family.samples)
+        if size > left:
+            dropped += size
+        elif size:
+            left -= size
             yield family
-        else:
-            dropped += len(family.samples)
     text = f"Number of series left out of this scrape because it is limited to {MAX_SERIES}."
     yield gauge("series_dropped", text, [((), dropped)])
 

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from msgspec import Struct
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from memwatch.core.doc import Doc
@@ -25,19 +20,49 @@ PREFIX = "memwatch_"
 # OpenMetrics requires that the name of a family with a unit ends with it.
 UNITS = ("bytes", "seconds", "ratio", "celsius", "watts", "hertz")
 
+SUFFIXES = {"counter": "_total", "info": "_info"}
+
 Value = float | int | Absent
-Row = tuple[Sequence[str], Value]
+Row = tuple[tuple[str, ...], Value]
+
+
+class RowFamily(Metric):
+    """Family whose samples have one name and the same labels. `rows`: their label values and figures.
+
+    A scrape needs no `Sample`: they are built when `samples` is read.
+    """
+
+    def __init__(self, head: Metric, rows: list[tuple[tuple[str, ...], float]], labels: Sequence[str]) -> None:
+        """`head`: name, type and text."""
+        self.name, self.documentation, self.unit, self.type = head.name, head.documentation, head.unit, head.type
+        self.head: Metric = head
+        self.rows: list[tuple[tuple[str, ...], float]] = rows
+        self.labels: Sequence[str] = labels
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  as of any attribute
+        if name != "samples":
+            raise AttributeError(name)
+        own = self.name + SUFFIXES.get(self.type, "")
+        self.samples = [Sample(own, dict(zip(self.labels, key, strict=False)), figure) for key, figure in self.rows]
+        return self.samples
+
+
+@cache
+def head_of(kind: str, name: str, text: str) -> Metric:
+    """Return a family of this kind without samples."""
+    return Metric(PREFIX + name, text, kind, "" if kind == "info" else unit_of(name))
 
 
 def gauge(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
-    return _fill(GaugeMetricFamily(PREFIX + name, text, labels=labels, unit=unit_of(name)), rows)
+    known = [(values, figure) for values, figure in rows if not isinstance(figure, Absent)]
+    return RowFamily(head_of("gauge", name, text), known, labels)
 
 
 def gauges(
     prefix: str,
     kind: type[Struct],
     fields: Iterable[str],
-    rows: Sequence[tuple[Sequence[str], object]],
+    rows: Sequence[tuple[tuple[str, ...], object]],
     labels: Sequence[str] = (),
 ) -> Iterator[Metric]:
     """Yield a gauge for each of these fields of a record. `rows`: label values, and the record.
@@ -57,15 +82,14 @@ def read_docs(kind: type[Struct]) -> Mapping[str, str]:
 
 
 def counter(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
-    return _fill(CounterMetricFamily(PREFIX + name, text, labels=labels, unit=unit_of(name)), rows)
+    known = [(values, figure) for values, figure in rows if not isinstance(figure, Absent)]
+    return RowFamily(head_of("counter", name, text), known, labels)
 
 
 def info(name: str, text: str, rows: Iterable[Sequence[str | Absent]], labels: Sequence[str]) -> Metric:
     """Return a family whose samples are 1. An unknown label is empty."""
-    family = InfoMetricFamily(PREFIX + name, text, labels=labels)
-    for values in rows:
-        family.add_metric(["" if isinstance(value, Absent) else value for value in values], {})
-    return family
+    known = [(tuple(["" if isinstance(value, Absent) else value for value in values]), 1.0) for values in rows]
+    return RowFamily(head_of("info", name, text), known, labels)
 
 
 def histogram(
@@ -93,13 +117,6 @@ def unit_of(name: str) -> str:
     """Return the unit at the end of a name, empty without one."""
     last = name.rpartition("_")[2]
     return last if last in UNITS else ""
-
-
-def _fill(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> Metric:
-    for values, figure in rows:
-        if not isinstance(figure, Absent):
-            family.add_metric(values, figure)
-    return family
 
 
 def words(value: str | Absent | None) -> str:

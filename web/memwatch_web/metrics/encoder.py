@@ -1,0 +1,96 @@
+"""Encoding of metric families that renders only what changed since the last scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from copy import copy
+from typing import NamedTuple
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
+
+from memwatch_web.metrics.samples import RowFamily
+
+Encode = Callable[[Collector], bytes]
+figure_text: Callable[[float], str] = floatToGoString
+# As every encoder writes the figure 0.
+ZERO = "0.0"
+
+
+Row = tuple[Hashable, float]
+
+
+class Rendered(NamedTuple):
+    """Text of a family, and what it was rendered from. `starts`: the line of each series up to its figure."""
+
+    kind: object
+    rows: Sequence[Row]
+    head: str
+    starts: Mapping[Hashable, str]
+    text: bytes
+
+
+class Families(Collector):
+    """Families for an encoder of prometheus-client."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+class FamilyEncoder:
+    """Encoder with the same output as one of prometheus-client. Not thread-safe.
+
+    prometheus-client renders the head of each family, and each series once, with the figure 0. After that only
+    figures are rendered, and none in a family whose figures are equal to the last ones.
+    """
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode = encode
+        self._end = encode(Families(()))
+        self._last: Mapping[str, Rendered] = {}
+
+    def __call__(self, registry: Collector) -> bytes:
+        families = [(family.name, self._render(family)) for family in registry.collect()]
+        self._last = dict(families)
+        return b"".join([one.text for _, one in families]) + self._end
+
+    def _render(self, family: Metric) -> Rendered:
+        kind: object
+        rows: Sequence[Row]
+        if isinstance(family, RowFamily):
+            kind, rows = (family.head, family.labels), family.rows
+        else:
+            kind = family.type, family.unit, family.documentation
+            rows = [((one.name, *one.labels.items()), one.value) for one in family.samples]
+        last = self._last.get(family.name)
+        if last is None or last.kind != kind:
+            head = self._render_samples(family, []).removesuffix("\n")
+            last = Rendered(kind, (), head, {}, b"")
+        if last.rows == rows:
+            return last
+        starts = self._find_starts(family, rows, last)
+        lines = [f"{starts[key]}{figure_text(figure)}" for key, figure in rows]
+        return Rendered(kind, rows, last.head, starts, "\n".join([last.head, *lines, ""]).encode())
+
+    def _find_starts(self, family: Metric, rows: Sequence[Row], last: Rendered) -> Mapping[Hashable, str]:
+        """Return the lines of all series up to their figures. Those of new series are rendered."""
+        new = {row[0]: place for place, row in enumerate(rows) if row[0] not in last.starts}
+        if not new and len(last.starts) == len(rows):
+            return last.starts
+        found: Mapping[Hashable, str] = {}
+        if new:
+            samples = [family.samples[place]._replace(value=0.0) for place in new.values()]
+            lines = self._render_samples(family, samples)[len(last.head) :].split("\n")[1:-1]
+            found = {key: line.removesuffix(ZERO) for key, line in zip(new, lines, strict=True)}
+        return {key: found.get(key) or last.starts[key] for key, _ in rows}
+
+    def _render_samples(self, family: Metric, samples: list[Sample]) -> str:
+        """Return the text of this family with other samples."""
+        other = copy(family)
+        other.samples = samples
+        return self._encode(Families((other,))).removesuffix(self._end).decode()
