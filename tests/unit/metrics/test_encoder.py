@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 
 import pytest
+from msgspec.structs import force_setattr, replace
 from prometheus_client import Metric
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.metrics.encoder import Families, FamilyEncoder
 from memwatch_web.metrics.families import Exporter, negotiate_format
 from memwatch_web.metrics.samples import Row, counter, gauge, info
+from memwatch_web.metrics.steady import SteadyFamilies
 from support.exported_metrics import exported_families
 from support.sample_snapshots import SAMPLES
 
@@ -45,6 +50,43 @@ def test_families_of_features_have_the_bytes_of_the_library(encode: Callable[[Co
     encoder = FamilyEncoder(encode)
 
     assert [encoder(Families(families)) for _ in range(2)] == [encode(Families(families))] * 2
+
+
+def families_of(exporter: Exporter, snapshot: Snapshot) -> list[Metric]:
+    """Return families that do not depend on earlier snapshots."""
+    return [one for one in exporter.families(snapshot) if not one.name.startswith("memwatch_owner_")]
+
+
+def test_any_part_of_the_snapshot_that_changes_alone_is_exported() -> None:
+    """Steady families notice a change of each part that they read, whatever the other parts are."""
+    exporter, changes = Exporter("1", max_processes=lambda: 20), 0
+    last = SAMPLES["critical_gb10"]()
+    for make in SAMPLES.values():
+        for part in Snapshot.__struct_fields__:
+            other = copy(last)
+            force_setattr(other, part, getattr(make(), part))
+            before, found = families_of(exporter, last), families_of(exporter, other)
+            assert found == families_of(Exporter("1", max_processes=lambda: 20), other), part
+            changes += before != found
+            last = other
+
+    assert changes > len(SAMPLES)
+
+
+def test_steady_part_is_not_built_again() -> None:
+    built: list[object] = []
+
+    def families(snapshot: Snapshot, given: int) -> list[Metric]:
+        built.append(snapshot.swap)
+        return [gauge("swap_size_bytes", "Swap.", [((), given)])]
+
+    steady, shot = SteadyFamilies(), SAMPLES["critical_gb10"]()
+    first = steady.build(families, shot, 1)
+
+    assert steady.build(families, replace(shot, seq=shot.seq + 1), 1) is first
+    assert steady.build(families, shot, 2) != first
+    assert steady.build(families, replace(shot, swap=Absent.NOT_SUPPORTED), 2) is not first
+    assert built == [shot.swap, shot.swap, Absent.NOT_SUPPORTED]
 
 
 def histogram(count: float) -> Metric:

@@ -25,6 +25,7 @@ Row = tuple[Hashable, float]
 class Rendered(NamedTuple):
     """Text of a family, and what it was rendered from. `starts`: the line of each series up to its figure."""
 
+    family: Metric
     kind: object
     rows: Sequence[Row]
     head: str
@@ -60,6 +61,9 @@ class FamilyEncoder:
         return b"".join([one.text for _, one in families]) + self._end
 
     def _render(self, family: Metric) -> Rendered:
+        last = self._last.get(family.name)
+        if last is not None and last.family is family:
+            return last
         kind: object
         rows: Sequence[Row]
         if isinstance(family, RowFamily):
@@ -67,15 +71,14 @@ class FamilyEncoder:
         else:
             kind = family.type, family.unit, family.documentation
             rows = [((one.name, *one.labels.items()), one.value) for one in family.samples]
-        last = self._last.get(family.name)
         if last is None or last.kind != kind:
             head = self._render_samples(family, []).removesuffix("\n")
-            last = Rendered(kind, (), head, {}, b"")
+            last = Rendered(family, kind, (), head, {}, b"")
         if last.rows == rows:
             return last
         starts = self._find_starts(family, rows, last)
         lines = [f"{starts[key]}{figure_text(figure)}" for key, figure in rows]
-        return Rendered(kind, rows, last.head, starts, "\n".join([last.head, *lines, ""]).encode())
+        return Rendered(family, kind, rows, last.head, starts, "\n".join([last.head, *lines, ""]).encode())
 
     def _find_starts(self, family: Metric, rows: Sequence[Row], last: Rendered) -> Mapping[Hashable, str]:
         """Return the lines of all series up to their figures. Those of new series are rendered."""

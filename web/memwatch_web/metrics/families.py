@@ -49,6 +49,7 @@ from memwatch_web.metrics.samples import (
     histogram,
     info,
 )
+from memwatch_web.metrics.steady import SteadyFamilies
 
 # Metrics of the daemon itself: collectors, lists, log, threads and settings.
 
@@ -257,6 +258,7 @@ class Exporter(Collector):
         self._config = config
         self._budgets = budgets
         self._owners = OwnerSelection()
+        self._steady = SteadyFamilies()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -285,34 +287,34 @@ class Exporter(Collector):
 
     def families(self, snapshot: Snapshot) -> Iterator[Metric]:
         """Yield all families, including those without samples. The last ones are dropped first."""
-        between = self._between
-        yield from machine_families(snapshot, self._identity, self._labels())
+        between, steady = self._between, self._steady.build
+        yield from steady(machine_families, snapshot, self._identity, self._labels())
         yield from pool_families(snapshot)
-        yield from swap_families(snapshot)
-        yield from pinned_families(snapshot)
+        yield from steady(swap_families, snapshot)
+        yield from steady(pinned_families, snapshot)
         yield from tick_families(snapshot, between)
-        yield from self._build_families(snapshot)
+        yield from steady(self._build_families, snapshot)
         for feature in self._features:
             yield from map(build_family, feature.families())
         yield from collector_families(snapshot)
-        yield from list_families(snapshot)
+        yield from steady(list_families, snapshot)
         yield from budget_families(self._budgets)
         yield from daemon_families(self._process())
         yield from config_families(self._config())
-        yield from kernel_families(snapshot, between.kills if between else None)
-        yield from device_families(snapshot)
-        yield from ghost_families(snapshot)
-        yield from engine_families(snapshot)
-        yield from neighbour_families(snapshot)
+        yield from steady(kernel_families, snapshot, between.kills.scopes if between else {})
+        yield from steady(device_families, snapshot)
+        yield from steady(ghost_families, snapshot)
+        yield from steady(engine_families, snapshot)
+        yield from steady(neighbour_families, snapshot)
         if between is not None:
             yield from extreme_families(snapshot, between.recent)
-        yield from share_families(snapshot)
+        yield from steady(share_families, snapshot)
         yield from pressure_families(snapshot, between.levels if between else None)
         if most := self._max_owners():
-            yield from holder_families(snapshot, self._max_processes() > 0)
+            yield from steady(holder_families, snapshot, self._max_processes() > 0)
             yield from owner_families(snapshot, self._owners, most)
         if most := self._max_processes():
-            yield from process_families(snapshot, most)
+            yield from steady(process_families, snapshot, most)
 
     def _build_families(self, snapshot: Snapshot) -> Iterator[Metric]:
         labels = {**self._build, "simulated": "true" if snapshot.simulated else "false"}

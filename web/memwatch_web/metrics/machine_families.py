@@ -30,7 +30,7 @@ from memwatch.core.snapshot import (
 )
 from memwatch.reporting.incidents.readings import build_frame, find_places, size_in
 from memwatch.reporting.render.summary import by_footprint
-from memwatch_monitor.between_scrapes import KillCounts, LevelTimes, TargetTimes
+from memwatch_monitor.between_scrapes import LevelTimes, TargetTimes
 from memwatch_web.metrics.samples import (
     PREFIX,
     Row,
@@ -184,7 +184,8 @@ def level_families(times: Mapping[str, TargetTimes], devices: Mapping[str, str])
     yield counter("pressure_changes", "Total changes of the level of a target.", changes, TARGET)
 
 
-def kernel_families(snapshot: Snapshot, counts: KillCounts | None) -> Iterator[Metric]:
+def kernel_families(snapshot: Snapshot, scopes: Mapping[str, int]) -> Iterator[Metric]:
+    """Yield the kernel's figures. `scopes`: OOM kills by scope, empty if none is known."""
     yield from psi_families(snapshot)
     yield from gauges(
         "",
@@ -197,12 +198,12 @@ def kernel_families(snapshot: Snapshot, counts: KillCounts | None) -> Iterator[M
         yield from gauges(
             "tegrastats_", Tegrastats, ("largest_free_block_bytes", "largest_free_blocks"), [((), tegrastats)]
         )
-    scopes = counts.scopes if counts and counts.scopes else {"unknown": snapshot.kernel.oom_kills_total}
+    counts: Mapping[str, Value] = scopes or {"unknown": snapshot.kernel.oom_kills_total}
     text = (
         "Total processes killed by the kernel OOM killer since boot: for lack of System RAM (machine), at the "
         "limit of a cgroup, or unknown."
     )
-    kills = [((scope,), scopes.get(scope, 0)) for scope in SCOPES]
+    kills = [((scope,), counts.get(scope, 0)) for scope in SCOPES]
     is_known = not isinstance(snapshot.kernel.oom_kills_total, Absent)
     yield counter("kernel_oom_kills", text, kills if is_known else [], ("scope",))
 
