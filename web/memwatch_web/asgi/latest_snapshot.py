@@ -81,7 +81,10 @@ class RenderCache:
         return self._plain
 
     def gzipped(self, snapshot: Snapshot) -> bytes:
-        """Return the output compressed at level 1: 14 µs for 200 series, a third of the size."""
+        """Return the output compressed at level 1: 0.12 ms for 18 kB of metrics, which become 4 kB.
+
+        Level 2 saves 60 bytes more. A smaller window or hash table takes as long.
+        """
         plain = self.plain(snapshot)
         if self._gzipped is None:
             import gzip

@@ -102,15 +102,17 @@ def histogram(
     return family
 
 
+BUILDERS: Mapping[str, Callable[..., Metric]] = {
+    "gauge": gauge,
+    "counter": counter,
+    "info": info,
+    "histogram": histogram,
+}
+
+
 def build_family(family: Family) -> Metric:
     """Return a family of a feature."""
-    builders: Mapping[str, Callable[..., Metric]] = {
-        "gauge": gauge,
-        "counter": counter,
-        "info": info,
-        "histogram": histogram,
-    }
-    return builders[family.kind](*family[1:])
+    return BUILDERS[family.kind](*family[1:])
 
 
 def unit_of(name: str) -> str:
