@@ -13,7 +13,7 @@ from memwatch_monitor.alerts.rules import RULES
 from memwatch_monitor.notify.queue import Outcome
 from memwatch_web.metrics.families import MAX_SERIES
 from memwatch_web.metrics.machine_families import DEFAULT_OWNERS, KEEP_SECONDS
-from memwatch_web.metrics.samples import PREFIX
+from memwatch_web.metrics.samples import PREFIX, RowFamily
 from scripts.reference.markdown import code, codes, page, prose, table
 from support.exported_metrics import exported_families, name_of
 from support.machine_kinds import KINDS
@@ -85,8 +85,8 @@ LOGGED = [kind for kind in (*ABOUT_MEMORY, *OTHERS) if not kind.startswith("xid_
 
 def labels_of(family: Metric) -> tuple[str, ...]:
     """Return the labels of a family, those that a sample already has included."""
-    declared = tuple(getattr(family, "_labelnames", ()))
-    return declared or tuple(dict.fromkeys(label for sample in family.samples for label in sample.labels))
+    declared = family.labels if isinstance(family, RowFamily) else getattr(family, "_labelnames", ())
+    return tuple(declared) or tuple(dict.fromkeys(label for sample in family.samples for label in sample.labels))
 
 
 def subject_of(name: str) -> str:
