@@ -54,7 +54,7 @@ MAX_DEVICE_SECONDS = 5.0
 MIN_GROWTH = 1 << 20
 # Fraction of the fall that the growth of its causes explains, at least and at most. A cause of several processes
 # has grown by this fraction of the largest growth in each.
-MIN_EXPLAINED, MAX_EXPLAINED, MIN_SHARE = 0.5, 1.5, 0.5
+MIN_EXPLAINED_RATIO, MAX_EXPLAINED_RATIO, MIN_SHARE = 0.5, 1.5, 0.5
 FORECAST_SHARE, SIGKILL_ONLY_SECONDS = 4.0, 2.0
 
 PROTECTED_SLICES = ("memwatchd.slice", "memwatchd.slice/*")
@@ -148,7 +148,7 @@ def find_cause(state: State) -> tuple[Candidate | None, str]:
     # Where others grew as well, processes give back and take what the fall does not show.
     explained = sum(one.growth_bytes_per_second or 0.0 for one in able)
     grown = sum(max(0.0, one.growth_bytes_per_second or 0.0) for one in known)
-    if explained < fall * MIN_EXPLAINED or grown > fall * MAX_EXPLAINED:
+    if explained < fall * MIN_EXPLAINED_RATIO or grown > fall * MAX_EXPLAINED_RATIO:
         return None, (
             f"the cause is not known: {cause.title} has grown most, but it fell by {units.size(round(fall))} a "
             f"second, all that grew by {units.size(round(grown))} a second, and that which grew most by "
