@@ -20,6 +20,7 @@ from memwatch_monitor.alert_states import Alerts
 from memwatch_monitor.alerts.rules import possible_targets
 from memwatch_monitor.between_scrapes import BetweenScrapes
 from memwatch_monitor.feature import Feature
+from memwatch_monitor.guardian_reports import GuardianReports
 from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.lease_book import LeaseBook
@@ -255,6 +256,7 @@ FEATURES: Sequence[Callable[[Parts], Feature | None]] = (
     HistoryRecorder.create,
     LeaseBook.create,
     IncidentObserver.create,
+    GuardianReports.create,
     NeighbourBook.create,
     Alerting.create,
     UnknownTargetCheck.create,

@@ -49,14 +49,18 @@ class GuardianMachine:
     """`answers`: what the daemon does: `in time`, `hang`, `late` by 3 s, or `gone`.
 
     `footprint`: what each victim holds at `SHORT`. It holds less by as much as more is available.
+
+    `requests` asked for figures, `reports` told what the guardian did. Those may hang alone.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, size: int = SIZE) -> None:
+        self._size = size
         self.proc, self.state = folder / "proc", folder / "state"
         self.run, self.sys = folder / "run", folder / "sys"
         self.answers = "in time"
         self.device_age = 0.0
-        self.requests = 0
+        self.requests = self.reports = 0
+        self.hangs_on_reports = False
         self.before_answer: Callable[[], None] = lambda: None
         self.footprint = 40 * GIB
         self._available = ROOMY
@@ -85,7 +89,13 @@ class GuardianMachine:
         (self.proc / "meminfo").write_bytes(self._meminfo(ROOMY))
 
     def _meminfo(self, available: int) -> bytes:
-        lines = {"MemTotal": SIZE, "MemFree": available, "MemAvailable": available, "SwapTotal": 0, "SwapFree": 0}
+        lines = {
+            "MemTotal": self._size,
+            "MemFree": available,
+            "MemAvailable": available,
+            "SwapTotal": 0,
+            "SwapFree": 0,
+        }
         return "".join(f"{name + ':':<16}{size >> 10:>8} kB\n" for name, size in lines.items()).encode()
 
     def set_available(self, available: int) -> None:
@@ -103,12 +113,12 @@ class GuardianMachine:
         (self.proc / str(victim.pid)).symlink_to(PROC / str(victim.pid))
         return victim
 
-    def free_on_end(self, victim: subprocess.Popen[str]) -> None:
+    def free_on_end(self, victim: subprocess.Popen[str], roomy: int = ROOMY) -> None:
         """Set the memory to roomy once the victim ended, as the kernel does."""
 
         def wait() -> None:
             victim.wait()
-            self.set_available(ROOMY)
+            self.set_available(roomy)
 
         self._run(wait)
 
@@ -207,13 +217,22 @@ class GuardianMachine:
                 connected, _ = self._socket.accept()
             except OSError:
                 break
-            self.requests += 1
             if self.answers == "hang":
+                self.requests += 1
                 held.append(connected)
                 continue
-            self.before_answer()
+            request = b""
+            with suppress(OSError):
+                request = connected.recv(4096)
+            if request.startswith(b"POST"):
+                self.reports += 1
+                if self.hangs_on_reports:
+                    held.append(connected)
+                    continue
+            else:
+                self.requests += 1
+                self.before_answer()
             with connected, suppress(OSError):
-                connected.recv(4096)
                 body = json.encode(snapshot_json(self.snapshot()))
                 connected.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         for one in held:
@@ -245,8 +264,8 @@ def start_of(pid: int) -> float:
 
 
 @contextmanager
-def guardian_machine(folder: Path) -> Iterator[GuardianMachine]:
-    machine = GuardianMachine(folder)
+def guardian_machine(folder: Path, size: int = SIZE) -> Iterator[GuardianMachine]:
+    machine = GuardianMachine(folder, size)
     try:
         yield machine
     finally:

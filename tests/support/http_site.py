@@ -31,11 +31,18 @@ def serving(server: BaseServer) -> Iterator[None]:
 
 
 @contextmanager
-def site(answer: Answer) -> Iterator[int]:
-    """Yield the port of a server that sends `answer` to every client and closes; None: it never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def site(answer: Answer, path: str = "") -> Iterator[int]:
+    """Yield the port of a server that sends `answer` to every client and closes; None: it never answers.
+
+    With a path it is a socket file, and the port is 0.
+    """
+    listening = socket.socket(socket.AF_UNIX) if path else socket.create_server(("127.0.0.1", 0))
+    with listening as listener:
+        if path:
+            listener.bind(path)
+            listener.listen()
         threading.Thread(target=_serve, args=(listener, answer), daemon=True).start()
-        yield listener.getsockname()[1]
+        yield 0 if path else listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
 
 

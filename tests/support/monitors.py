@@ -14,6 +14,7 @@ from memwatch_monitor.alert_states import Alerts
 from memwatch_monitor.alerts.notification import Notification
 from memwatch_monitor.between_scrapes import BetweenScrapes
 from memwatch_monitor.feature import Feature, Features, MonitorRules, Tick
+from memwatch_monitor.guardian_reports import GuardianReports
 from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.lease_book import LeaseBook
@@ -33,6 +34,7 @@ ALWAYS = (
     HistoryRecorder,
     LeaseBook,
     IncidentObserver,
+    GuardianReports,
     NeighbourBook,
 )
 

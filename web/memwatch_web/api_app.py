@@ -14,8 +14,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from memwatch.build_info import REVISION, __version__
+from memwatch.core.guardian_report import PATH as GUARDIAN
 from memwatch.reporting.render import json as as_json
-from memwatch_web.api import alerts, history, machines, owners, programs, room, snapshot
+from memwatch_web.api import alerts, guardian, history, machines, owners, programs, room, snapshot
 from memwatch_web.api.dependencies import ApiServices, find_example, refuse_unknown
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.latest_snapshot import health_response, readiness_response
@@ -105,6 +106,8 @@ PROGRAMS = (
           "program", "reserves memory for a process", NO_ROOM),
     Route("DELETE", LEASES + "/{lease_id}",         programs.end,                 "Lease[]",
           "program", "ends a lease", NO_LEASE),
+    Route("POST",   GUARDIAN,                       guardian.decisions,           "GuardianReceipt",
+          "operator", "adds an event of memwatch-guardian", SIMULATED),
     Route("GET",    LEASES,                         programs.leases,             "Lease[]"),
 )
 ALERTS = (

@@ -25,7 +25,8 @@ OF_PROGRAMS = frozenset({MARK, LEASE})
 class Event(Struct, frozen=True):
     """`kind`: started, reloaded, level, alert, oom_kill, driver, suspend, clock, late, collector, release,
     silence, test, unclean, history, replay, leak, memory.not_returned, memory.returned, process.killed,
-    process.orphaned, incident, neighbour.silent, neighbour.back, mark, lease."""
+    process.orphaned, incident, neighbour.silent, neighbour.back, guardian.acted, guardian.would_have_acted,
+    guardian.declined, mark, lease."""
 
     seq: int
     unix: float

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from math import inf
 from pathlib import Path
 from types import FrameType
@@ -27,6 +28,7 @@ from memwatchd.guardian.machine import AskError, DaemonAnswer, Machine, adjust, 
 from memwatchd.guardian.own_reading import OwnReading, next_pause
 from memwatchd.guardian.records import Candidate, Decision, Past, PoolState, State
 from memwatchd.guardian.rules import MAX_DEVICE_SECONDS, decide, find_short_pool
+from memwatchd.guardian.telling import Teller
 from memwatchd.sd_notify import Notifier
 
 # While memory is short, and while it is critical, the daemon is asked this often.
@@ -89,6 +91,7 @@ class Guardian:
         self._machine = Machine(config.proc)
         self._growth = Growth()
         self._journal = Journal(Path(config.state_dir))
+        self._teller = Teller(config.daemon, Path(config.state_dir), partial(log.write, WARNING))
         self._boot_id = read_boot_id(config.proc)
         self._adjustment = config.adjustment
         self._answer: DaemonAnswer | None = None
@@ -108,6 +111,7 @@ class Guardian:
         self._reading.close()
         self._machine.close()
         self._journal.close()
+        self._teller.close()
 
     def turn(self) -> float:
         """Read once, decide, act. Return the seconds until the next turn. Raises OSError and ParseError."""
@@ -235,6 +239,7 @@ class Guardian:
             self._log.write(
                 ERROR, f"the journal in {self._config.state_dir} is not written: {describe_error(error)}"
             )
+        self._teller.tell(record)
 
     def _tell_once(self, level: int, text: str) -> None:
         """Log a line once in a shortage."""

@@ -106,7 +106,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     ),
     "Alerts and silences": ("/api/v1/alerts", "/api/v1/receivers", "/api/v1/silences"),
     "Planning and diagnosis": ("/api/v1/fit", "/api/v1/room", "/api/v1/backends", "/api/v1/doctor"),
-    "From programs": ("/api/v1/marks", "/api/v1/reports", "/api/v1/leases", "/api/v1/release"),
+    "From programs": ("/api/v1/marks", "/api/v1/reports", "/api/v1/leases", "/api/v1/guardian", "/api/v1/release"),
     "Probes": ("/healthz", "/readyz"),
 }
 ORDER = (

@@ -62,7 +62,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "engine_",
         "engines_",
     ),
-    "Alerts": ("alert_", "alerts_", "incident_", "notification", "outbox_", "web_"),
+    "Alerts": ("alert_", "alerts_", "guardian_", "incident_", "notification", "outbox_", "web_"),
     "The daemon": (
         "config_",
         "snapshot_",

@@ -59,6 +59,7 @@ NAMES = {
     "driver_memory_error_last_seen_timestamp_seconds": {"device", "kind"},
     "driver_memory_errors_total": {"device", "kind"},
     "free_large_blocks_bytes": {"node"},
+    "guardian_decisions_total": {"decision", "dry_run"},
     "history_damaged_records": set(),
     "history_dropped_records_total": set(),
     "history_errors_total": set(),

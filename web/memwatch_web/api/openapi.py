@@ -12,6 +12,7 @@ from memwatch_monitor.incidents.incident_json import INCIDENTS
 from memwatch_monitor.notify.status import ALERTS
 from memwatch_monitor.render.owners_json import OWNERS
 from memwatch_web.api.alerts import AlertTest
+from memwatch_web.api.guardian import GuardianReceipt
 from memwatch_web.api.history import History
 from memwatch_web.api.machines import MACHINES
 from memwatch_web.api.programs import MarkReceipt, ReportReceipt
@@ -20,7 +21,9 @@ from memwatch_web.asgi.latest_snapshot import Health
 from memwatch_web.asgi.problems import ProblemDetails
 from memwatch_web.asgi.routes import Route
 
-OTHERS = Wire(map(Shape, (AlertTest, History, MarkReceipt, ReportReceipt, Release, Health, ProblemDetails)))
+OTHERS = Wire(
+    map(Shape, (AlertTest, GuardianReceipt, History, MarkReceipt, ReportReceipt, Release, Health, ProblemDetails))
+)
 # Shapes of answers by name, with the encoder of each. A shape of a former one is complete.
 WIRES = (WIRE, OWNERS, ALERTS, INCIDENTS, MACHINES, FIT, ROOM, OTHERS)
 SHAPES = {one.title: (one, wire) for wire in reversed(WIRES) for one in tuple(wire.shapes)}

@@ -1,0 +1,57 @@
+"""Reports of memwatch-guardian to the daemon: one for each decision, with the words of its event."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from memwatch.core import units
+
+PATH = "/api/v1/guardian/decisions"
+ACTED, WOULD_HAVE_ACTED, DECLINED = "guardian.acted", "guardian.would_have_acted", "guardian.declined"
+GuardianDecision = Literal["act", "nothing"]
+# An older report is about a shortage that is over: the guardian does not send it, and the daemon refuses it.
+REPORT_SECONDS = 3600.0
+REASON_LENGTH, NAME_LENGTH, STEP_COUNT, STEP_LENGTH, ID_LENGTH = 1000, 200, 8, 20, 64
+
+
+class GuardianReport(Struct, frozen=True):
+    """One decision. `id`: the same each time that it is sent. `unix`: when it was made, seconds since the epoch.
+
+    `pid`, `name` and `footprint_bytes` are those of the chosen process, None and "" if nothing was chosen. `steps`:
+    names of the steps that were taken or, in a dry run, would have been taken. `ended`: a signal ended the process.
+    `helped`: memory was no longer critical after the last step; None if none was taken.
+    """
+
+    id: str
+    unix: float
+    decision: GuardianDecision
+    dry_run: bool
+    reason: str
+    pid: int | None = None
+    name: str = ""
+    footprint_bytes: int | None = None
+    steps: tuple[str, ...] = ()
+    ended: bool = False
+    helped: bool | None = None
+
+    @property
+    def kind(self) -> str:
+        """Kind of its event."""
+        if self.decision == "nothing":
+            return DECLINED
+        return WOULD_HAVE_ACTED if self.dry_run else ACTED
+
+    @property
+    def text(self) -> str:
+        """Text of its event: a clause, such as "killed by memwatch-guardian: train.py (51210), 39.9 GiB"."""
+        if self.decision == "nothing":
+            return f"{'dry run: ' if self.dry_run else ''}memwatch-guardian found no process to end: {self.reason}"
+        held = "" if self.footprint_bytes is None else f", {units.size(self.footprint_bytes)}"
+        what = f"{self.name} ({self.pid}){held}; steps: {', '.join(self.steps) or 'none in time'}"
+        if self.dry_run:
+            return f"dry run: memwatch-guardian would have ended {what}"
+        if self.ended:
+            return f"killed by memwatch-guardian: {what}"
+        return f"memwatch-guardian acted on {what}; memory is {'no longer' if self.helped else 'still'} critical"

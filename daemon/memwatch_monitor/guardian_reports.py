@@ -1,0 +1,47 @@
+"""Reports of memwatch-guardian: an event for each of its decisions, and their number."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import product
+
+from msgspec.structs import replace
+
+from memwatch.core.guardian_report import GuardianReport
+from memwatch.core.model import RAM, find_system_ram
+from memwatch.core.printable import printable
+from memwatch_monitor.feature import Family, Feature
+from memwatch_monitor.loop import Monitor
+
+# The guardian sends a report again if it got no answer: it keeps fewer of them.
+MAX_KNOWN = 256
+
+
+class GuardianReports(Feature):
+    """The reports of memwatch-guardian. Call `take` from one thread."""
+
+    name = "guardian"
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._known: deque[str] = deque(maxlen=MAX_KNOWN)
+        self._counts = dict.fromkeys(product(("act", "nothing"), ("false", "true")), 0)
+
+    def take(self, report: GuardianReport) -> bool:
+        """Take a report. Return False for one that was taken before."""
+        if report.id in self._known:
+            return False
+        self._known.append(report.id)
+        self._counts[report.decision, str(report.dry_run).lower()] += 1
+        report = replace(report, name=printable(report.name), reason=printable(report.reason))
+        latest = self._monitor.latest
+        ram = find_system_ram(latest.pools) if latest is not None else None
+        unix = min(report.unix, self._monitor.moment().wall)
+        self._monitor.record(report.kind, report.text, RAM if ram is None else ram.id, unix)
+        return True
+
+    def families(self) -> Iterator[Family]:
+        text = "Total decisions that memwatch-guardian has reported. In a dry run it ends nothing."
+        rows = [(one, count) for one, count in self._counts.items()]
+        yield Family("counter", "guardian_decisions", text, rows, ("decision", "dry_run"))
