@@ -1,4 +1,4 @@
-"""Reports of memwatch-guardian: an event for each of its decisions, and their number."""
+"""Reports of memwatch-guardian: an event for each of its decisions, their number, and its kills."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from itertools import product
 from msgspec.structs import replace
 
 from memwatch.core.guardian_report import GuardianReport
+from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.model import RAM, find_system_ram
 from memwatch.core.printable import printable
 from memwatch_monitor.feature import Family, Feature
+from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.loop import Monitor
 
 # The guardian sends a report again if it got no answer: it keeps fewer of them.
 MAX_KNOWN = 256
+# After this time the shortage of a decision is over: an incident that begins now is another one.
+OVER_SECONDS = 120.0
 
 
 class GuardianReports(Feature):
@@ -39,6 +43,9 @@ class GuardianReports(Feature):
         ram = find_system_ram(latest.pools) if latest is not None else None
         unix = min(report.unix, self._monitor.moment().wall)
         self._monitor.record(report.kind, report.text, RAM if ram is None else ram.id, unix)
+        if report.ended and self._monitor.moment().wall - unix < OVER_SECONDS:
+            kill = ServiceKill(len(self._known), unix, "guardian", report.reason, report.pid, report.name)
+            self._monitor.features.get(IncidentObserver).announce(kill)
         return True
 
     def families(self) -> Iterator[Family]:

@@ -75,6 +75,26 @@ def test_victim_of_a_guardian_is_an_event_and_counted(tmp_path: Path) -> None:
         wait_until(lambda: (count_of(daemon, "act", "false"), count_of(daemon, "act", "true")) == (1, 0))
 
 
+def test_incident_names_the_guardian_as_the_killer(tmp_path: Path) -> None:
+    with watched(tmp_path) as (box, daemon):
+        victim = box.start_victim(HOLDS)
+        box.free_on_end(victim, ROOMY)
+        box.start()
+        box.set_available(SHORT)
+        text = wait_for_event(daemon, box, "guardian.acted")
+
+        (head,) = daemon.wait_for("/api/v1/incidents", lambda found: found and found[0]["killer"])
+        found = daemon.get(f"/api/v1/incidents/{head['id']}").json
+        page = daemon.get(f"/incidents/{head['id']}").text
+        assert (found["target"], found["killer"]["kind"]) == ("ram", "memwatch_guardian")
+        assert found["killer"]["evidence"].startswith("report of memwatch-guardian: ram is critical: ")
+        assert found["victim"]["pid"] == victim.pid
+        assert f"memwatch-guardian killed {found['victim']['who']}" in found["sentence"]
+        assert text in found["evidence"]
+        assert ("guardian.acted", text) in [(one["kind"], one["text"]) for one in found["timeline"]]
+        assert text in page
+
+
 def test_dry_run_says_what_it_would_have_done(tmp_path: Path) -> None:
     with watched(tmp_path) as (box, daemon):
         victim = box.start_victim(HOLDS)
@@ -84,6 +104,8 @@ def test_dry_run_says_what_it_would_have_done(tmp_path: Path) -> None:
         assert text.startswith("dry run: memwatch-guardian would have ended ")
         assert text.endswith("; steps: reclaim, sigterm, sigkill")
         assert victim.poll() is None
+        (head,) = daemon.wait_for("/api/v1/incidents", lambda found: found and text in found[0]["evidence"])
+        assert (head["kind"], head["killer"], head["victims"]) == ("critical", None, [])
         wait_until(lambda: (count_of(daemon, "act", "false"), count_of(daemon, "act", "true")) == (0, 1))
 
 

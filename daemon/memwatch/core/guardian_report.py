@@ -10,6 +10,7 @@ from memwatch.core import units
 
 PATH = "/api/v1/guardian/decisions"
 ACTED, WOULD_HAVE_ACTED, DECLINED = "guardian.acted", "guardian.would_have_acted", "guardian.declined"
+GUARDIAN_EVENTS = frozenset({ACTED, WOULD_HAVE_ACTED, DECLINED})
 GuardianDecision = Literal["act", "nothing"]
 # An older report is about a shortage that is over: the guardian does not send it, and the daemon refuses it.
 REPORT_SECONDS = 3600.0

@@ -138,6 +138,7 @@ KillSource = Literal[
     "runtime_oom",
     "oom_report",
     "unit_end",
+    "guardian",
 ]
 
 

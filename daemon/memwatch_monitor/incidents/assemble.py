@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from memwatch.core import units
 from memwatch.core.events import MARK
+from memwatch.core.guardian_report import GUARDIAN_EVENTS
 from memwatch.core.listing import first_of, some_of
 from memwatch.core.model import RAM, RAM_LABEL, Absent, PoolKind
 from memwatch.core.snapshot import Level
@@ -56,6 +57,7 @@ def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[
         )
     shown = replace(finding, rise=None) if one.is_of_cgroup else finding
     evidence = [*list_evidence(one.label, shown, deaths), *one.notes, *notes]
+    evidence += list_reports(one)
     if one.more_deaths:
         evidence.append(
             f"{one.more_deaths} more processes were killed after {MAX_DEATHS} reports of kills; none is listed."
@@ -94,6 +96,13 @@ def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[
         kills=sum(each.count for each in deaths if each.killer.kind != "program") + one.more_deaths,
         told=(),
     )
+
+
+def list_reports(one: OpenIncident) -> list[str]:
+    """Return what memwatch-guardian did, or would have done, in the shortage of this incident."""
+    since = one.began - BEFORE_SECONDS
+    of_target = [event for event in one.events if event.target == one.target and event.unix >= since]
+    return [event.text for event in of_target if event.kind in GUARDIAN_EVENTS]
 
 
 def measure_growth(finding: Finding) -> float | None:

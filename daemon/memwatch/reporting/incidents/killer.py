@@ -27,6 +27,7 @@ SERVICES: dict[KillSource, tuple[KillerKind, str]] = {
     "runtime_oom": ("cgroup_oom", "container runtime"),
     "oom_report": ("unknown", "systemd"),
     "unit_end": ("unknown", "systemd"),
+    "guardian": ("memwatch_guardian", "memwatch-guardian"),
 }
 WORDS: dict[KillerKind, str] = {
     "kernel_oom": "the kernel",
@@ -36,6 +37,7 @@ WORDS: dict[KillerKind, str] = {
     "nohang": "nohang",
     "kubelet": "the kubelet",
     "runtime": "the container runtime",
+    "memwatch_guardian": "memwatch-guardian",
     "program": "the program itself",
     "power": "a loss of power or a reset",
     "unknown": "an unknown sender",
@@ -131,7 +133,7 @@ def from_service(kill: ServiceKill, holding: Holding | None) -> Death:
     who = kill.name or shorten_cgroup(kill.place)
     held = holding.size if holding else None
     victim = Victim(who, kill.pid, unit, container, held, kill.unix, kind)
-    medium = "prekill message" if kill.source == "oomd_prekill" else "log"
+    medium = {"oomd_prekill": "prekill message", "guardian": "report"}.get(kill.source, "log")
     return Death(
         victim,
         Killer(kind, f"{medium} of {name}: {kill.text}"),
