@@ -50,5 +50,6 @@ class GuardianReports(Feature):
 
     def families(self) -> Iterator[Family]:
         text = "Total decisions that memwatch-guardian has reported. In a dry run it ends nothing."
-        rows = [(one, count) for one, count in self._counts.items()]
+        # A machine without a guardian has no series of it.
+        rows = list(self._counts.items()) if self._known else ()
         yield Family("counter", "guardian_decisions", text, rows, ("decision", "dry_run"))

@@ -20,11 +20,13 @@ from memwatch.core.guardian_report import PATH, GuardianReport
 from memwatchd.guardian.journal import Journal, Record, VictimRecord
 from memwatchd.guardian.records import Match
 from memwatchd.guardian.telling import TOLD_NAME, Teller, send
+from support.alert_machine import quick_config
 from support.daemon_process import RunningDaemon, running_daemon
 from support.guardian_machine import QUICK, GuardianMachine, guardian_machine
 from support.http_site import http, site
 from support.other_user import CAN_SWITCH, MARKED, OTHER_UID, build_request, connect_as
 from support.waiting import wait_until
+from support.webhook_receiver import Site, receiving
 
 GIB, MIB = 1 << 30, 1 << 20
 # A machine that a process of a test can fill: 5 % of it are less than this process holds.
@@ -59,7 +61,7 @@ def wait_for_event(daemon: RunningDaemon, box: GuardianMachine, kind: str) -> st
 def count_of(daemon: RunningDaemon, decision: str, dry_run: str) -> float:
     name = f'memwatch_guardian_decisions_total{{decision="{decision}",dry_run="{dry_run}"}} '
     lines = daemon.get("/metrics").text.splitlines()
-    return next(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+    return next((float(line.removeprefix(name)) for line in lines if line.startswith(name)), 0.0)
 
 
 def test_victim_of_a_guardian_is_an_event_and_counted(tmp_path: Path) -> None:
@@ -117,6 +119,25 @@ def test_guardian_that_finds_no_victim_says_so(tmp_path: Path) -> None:
         text = wait_for_event(daemon, box, "guardian.declined")
         assert text.startswith("memwatch-guardian found no process to end: ram is critical: ")
         wait_until(lambda: count_of(daemon, "nothing", "false") == 1)
+
+
+def test_action_is_one_message_and_a_dry_run_none_unless_asked_for(tmp_path: Path) -> None:
+    with receiving() as usual, receiving() as asked:
+        config = quick_config(usual, asked, extra='events = ["guardian.would_have_acted"]\n')
+        with running_daemon(tmp_path, "--listen", f"unix:{tmp_path}/socket", config=config):
+            dry, real = now_report(dry_run=True, name="dry.py"), now_report(id="real", name="real.py")
+            assert ask(tmp_path / "socket", dry)[0] == 200
+            wait_until(lambda: asked.accepted)
+            assert ask(tmp_path / "socket", real)[0] == 200
+            wait_until(lambda: usual.accepted)
+
+    assert messages_of(asked) == [("guardian.would_have_acted", dry.text)]
+    assert messages_of(usual) == [("guardian.acted", real.text)]
+
+
+def messages_of(receiver: Site) -> list[tuple[str, str]]:
+    bodies = [json.loads(one.body) for one in receiver.deliveries]
+    return [(one["event"], reason["text"]) for one in bodies for reason in one["reasons"]]
 
 
 @pytest.fixture(scope="module")

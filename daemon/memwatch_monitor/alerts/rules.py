@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from memwatch.core.engines.records import Engine
 from memwatch.core.events import Event
+from memwatch.core.guardian_report import ACTED, WOULD_HAVE_ACTED
 from memwatch.core.model import RAM, STALLED, Absent, Pool, PoolKind, find_own_limit
 from memwatch.core.pressure.rules import FILLED_ON_PURPOSE
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
@@ -33,10 +34,12 @@ COLLECTOR_FAILED = "collector.failed"
 NEIGHBOUR_SILENT = "neighbour.silent"
 # The rule about kills, its kind of event, and the target of kills at limits of cgroups and of unknown scope.
 KILLS, OOM_KILL, KERNEL = "kernel.oom_kill", "oom_kill", "kernel"
+# Target of what memwatch-guardian did.
+GUARDIAN = "guardian"
 # The limit of a cgroup is read at least once in this time.
 LIMIT_SECONDS = 3.0
 # Receivers that list no events get these.
-DEFAULT_EVENTS = (CRITICAL, COLLECTOR_FAILED)
+DEFAULT_EVENTS = (CRITICAL, COLLECTOR_FAILED, ACTED)
 # Signal of the reason why an alert ended although its level has not changed.
 ENOUGH = "available"
 # Without readings for this time while memory was high, nothing would report that it is full.
@@ -376,6 +379,23 @@ RULES = (
         "MemwatchRestarted",
         fact=True,
     ),
+    Rule(
+        ACTED,
+        "warning",
+        "memwatch-guardian acted on a process",
+        evaluate_events(ACTED, GUARDIAN),
+        "GuardianActed",
+        fact=True,
+    ),
+    Rule(
+        WOULD_HAVE_ACTED,
+        "info",
+        "memwatch-guardian would have acted on a process (dry run)",
+        evaluate_events(WOULD_HAVE_ACTED, GUARDIAN),
+        "GuardianWouldHaveActed",
+        "GuardianActed",
+        fact=True,
+    ),
     Rule(NEIGHBOUR_SILENT, "critical", "another machine is silent", evaluate_neighbours, "NeighbourSilent"),
 )
 SEVERITY = {rule.name: rule.severity for rule in RULES}
@@ -383,7 +403,7 @@ FACTS = frozenset(rule.name for rule in RULES if rule.fact)
 WAS = {rule.name: rule.was for rule in RULES if rule.was}
 EVENTS = tuple(rule.name for rule in RULES)
 LEVELS = {CRITICAL: Level.CRITICAL, "pressure.high": Level.HIGH, "pressure.medium": Level.MEDIUM}
-EVENT_KINDS = frozenset({OOM_KILL, "driver", "unclean"})
+EVENT_KINDS = frozenset({OOM_KILL, "driver", "unclean", ACTED, WOULD_HAVE_ACTED})
 
 
 def possible_targets(snapshot: Snapshot, events: Iterable[str] = EVENTS) -> tuple[str, ...]:

@@ -229,6 +229,8 @@ def alert_conditions() -> dict[str, tuple[str, str]]:
         "kernel.oom_kill": ("`kernel`; `ram` for lack of System RAM", "at once, as a one-off event"),
         "driver.error": ("`driver`", "at once, as a one-off event"),
         "daemon.unclean_restart": ("`memwatchd`", "at the next start, as a one-off event"),
+        "guardian.acted": ("`guardian`", "by default: at once, as a one-off event"),
+        "guardian.would_have_acted": ("`guardian`", "at once, as a one-off event"),
         "neighbour.silent": (
             "neighbour",
             "no tick for 10 s or 5 of its intervals; up to 30 s later if another machine reports on it",

@@ -349,7 +349,13 @@ def test_gpu_whose_driver_was_released_is_not_lost() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "rule"),
-    [("oom_kill", "kernel.oom_kill"), ("driver", "driver.error"), ("unclean", "daemon.unclean_restart")],
+    [
+        ("oom_kill", "kernel.oom_kill"),
+        ("driver", "driver.error"),
+        ("unclean", "daemon.unclean_restart"),
+        ("guardian.acted", "guardian.acted"),
+        ("guardian.would_have_acted", "guardian.would_have_acted"),
+    ],
 )
 def test_event_is_sent_once_and_never_resolves(kind: str, rule: str) -> None:
     """An event is sent at once and has no end. Later ones are sent as well, at intervals that double."""

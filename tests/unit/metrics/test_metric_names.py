@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from memwatch.core.clock import SystemClock
 from memwatch.core.engines.records import Engine
+from memwatch.core.guardian_report import GuardianReport
 from memwatch.core.model import OWN_CGROUP, ShareKind, Vitals
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
@@ -20,6 +21,7 @@ from memwatch.core.snapshot import CollectorStatus, Kernel, Snapshot, Swap, Tegr
 from memwatch.reporting.doctor.model import ConfigState
 from memwatch_monitor.between_scrapes import BetweenScrapes
 from memwatch_monitor.feature import Histogram, MonitorRules
+from memwatch_monitor.guardian_reports import GuardianReports
 from memwatch_monitor.history.writer import FilesStatus
 from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.notify.channel import Sender
@@ -225,6 +227,7 @@ def test_metrics_keep_their_names_and_labels() -> None:
     monitor.features.add(NotificationManager(monitor, Outbox(None), receivers, sender))
     monitor.features.get(HistoryRecorder).files_status = lambda: files  # type: ignore[method-assign]
     snapshot = with_every_value()
+    monitor.features.get(GuardianReports).take(GuardianReport("1", 1.0, "nothing", True, "because"))
     monitor.publisher.publish(snapshot, monitor.moment())
     monitor.features.get(BetweenScrapes).add(snapshot)
     exporter = Exporter(
