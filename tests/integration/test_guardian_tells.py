@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.guardian_report import PATH, GuardianReport
+from memwatchd.guardian.config import Config
 from memwatchd.guardian.journal import Journal, Record, VictimRecord
 from memwatchd.guardian.records import Match
 from memwatchd.guardian.telling import TOLD_NAME, Teller, send
@@ -29,9 +31,17 @@ from support.waiting import wait_until
 from support.webhook_receiver import Site, receiving
 
 GIB, MIB = 1 << 30, 1 << 20
-# A machine that a process of a test can fill: 5 % of it are less than this process holds.
-SIZE, HELD, SHORT, ROOMY = 2 * GIB, 300 * MIB, 4 * MIB, GIB
-HOLDS = f"exec {sys.executable} -c \"import time; x = b'x' * {HELD}; print('ready', flush=True); time.sleep(600)\""
+# A machine that a process of a test can fill: 5 % of it are less than this process takes. `BEFORE` is high.
+SIZE, HELD, SHORT, BEFORE, ROOMY = 2 * GIB, 300 * MIB, 4 * MIB, 350 * MIB, GIB
+GROWS = f"""exec {sys.executable} -c "
+import signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+print('ready', flush=True)
+signal.sigwait([signal.SIGUSR1])
+held = b'x' * {HELD}
+print('grown', flush=True)
+time.sleep(600)
+" """
 REPORT = GuardianReport("1.5", 0.0, "act", False, "because", 42, "train.py", 3 * GIB, ("sigterm",), True, True)
 
 
@@ -45,6 +55,21 @@ def watched(tmp_path: Path, config: str = "") -> Iterator[tuple[GuardianMachine,
         with running_daemon(tmp_path, *roots, "--listen", f"unix:{tmp_path}/socket", config=config) as daemon:
             box.config = replace(box.config, daemon=f"unix:{tmp_path}/socket")
             yield box, daemon
+
+
+def start_and_fall(box: GuardianMachine, config: Config) -> subprocess.Popen[str]:
+    """Start a process and a guardian; once the daemon's figures arrived, the process grows."""
+    victim = box.start_victim(GROWS)
+    box.set_available(BEFORE)
+    box.start(config)
+    wait_until(lambda: box.status().daemon == "in time", describe=box.log)
+    # It asks once a second, and writes its state every five.
+    seen = box.status().unix
+    wait_until(lambda: box.status().unix > seen, describe=box.log)
+    victim.send_signal(signal.SIGUSR1)
+    assert victim.stdout is not None
+    assert victim.stdout.readline() == "grown\n"
+    return victim
 
 
 def events_of(daemon: RunningDaemon) -> list[tuple[str, str]]:
@@ -66,9 +91,8 @@ def count_of(daemon: RunningDaemon, decision: str, dry_run: str) -> float:
 
 def test_victim_of_a_guardian_is_an_event_and_counted(tmp_path: Path) -> None:
     with watched(tmp_path) as (box, daemon):
-        victim = box.start_victim(HOLDS)
+        victim = start_and_fall(box, box.config)
         box.free_on_end(victim, ROOMY)
-        box.start()
         box.set_available(SHORT)
         text = wait_for_event(daemon, box, "guardian.acted")
         assert victim.wait(30) == -signal.SIGTERM
@@ -79,9 +103,8 @@ def test_victim_of_a_guardian_is_an_event_and_counted(tmp_path: Path) -> None:
 
 def test_incident_names_the_guardian_as_the_killer(tmp_path: Path) -> None:
     with watched(tmp_path) as (box, daemon):
-        victim = box.start_victim(HOLDS)
+        victim = start_and_fall(box, box.config)
         box.free_on_end(victim, ROOMY)
-        box.start()
         box.set_available(SHORT)
         text = wait_for_event(daemon, box, "guardian.acted")
 
@@ -99,8 +122,7 @@ def test_incident_names_the_guardian_as_the_killer(tmp_path: Path) -> None:
 
 def test_dry_run_says_what_it_would_have_done(tmp_path: Path) -> None:
     with watched(tmp_path) as (box, daemon):
-        victim = box.start_victim(HOLDS)
-        box.start(replace(box.config, dry_run=True))
+        victim = start_and_fall(box, replace(box.config, dry_run=True))
         box.set_available(SHORT)
         text = wait_for_event(daemon, box, "guardian.would_have_acted")
         assert text.startswith("dry run: memwatch-guardian would have ended ")
@@ -113,8 +135,7 @@ def test_dry_run_says_what_it_would_have_done(tmp_path: Path) -> None:
 
 def test_guardian_that_finds_no_victim_says_so(tmp_path: Path) -> None:
     with watched(tmp_path) as (box, daemon):
-        box.start_victim(HOLDS)
-        box.start(replace(box.config, limits=replace(QUICK, never=(Match("command", "*"),))))
+        start_and_fall(box, replace(box.config, limits=replace(QUICK, never=(Match("command", "*"),))))
         box.set_available(SHORT)
         text = wait_for_event(daemon, box, "guardian.declined")
         assert text.startswith("memwatch-guardian found no process to end: ram is critical: ")
@@ -245,9 +266,10 @@ def test_daemon_that_hangs_does_not_delay_the_guardian(tmp_path: Path) -> None:
         for _ in range(2):
             victim = box.start_victim()
             box.free_on_end(victim)
-            box.set_available(GIB // 8)
             if not box.reports:
-                box.start()
+                box.start_and_fall()
+            else:
+                box.fall()
             assert victim.wait(60) == -signal.SIGTERM
             wait_until(lambda: box.reports, describe=box.log)
 

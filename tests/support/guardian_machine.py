@@ -135,12 +135,17 @@ class GuardianMachine:
         return guardian
 
     def start_and_fall(self, config: Config | None = None) -> subprocess.Popen[str]:
-        """Start a guardian, and let the victim take the rest of memory once it was seen with less."""
+        """Start a guardian, and let the victim take the rest of memory."""
         self.set_available(BEFORE)
         guardian = self.start(config)
+        self.fall()
+        return guardian
+
+    def fall(self) -> None:
+        """Let the victim take the rest of memory once the guardian has seen it with less."""
+        self.set_available(BEFORE)
         self.wait_for_requests(2)
         self.set_available(SHORT)
-        return guardian
 
     def status(self) -> Status:
         return json.decode((self.run / STATUS_NAME).read_bytes(), type=Status)
