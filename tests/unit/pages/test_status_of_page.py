@@ -155,7 +155,7 @@ def test_every_step_has_an_id_of_its_own(snapshot: Snapshot) -> None:
     page = Pages(alerting=AlertView).page("overview", snapshot).decode()
     steps = page.partition('class="do-steps">')[2].partition('<div class="do-told">')[0]
     own = re.sub(r'<ul class="why-text">.*?</ul>', "", steps, flags=re.DOTALL)
-    ids = re.findall(r'<li id="(do-[\w-]+)"', own)
+    ids = re.findall(r'<li id="(status-do-[\w-]+)"', own)
 
     assert len(ids) == own.count("<li")
     assert len(set(ids)) == len(ids) >= 1
