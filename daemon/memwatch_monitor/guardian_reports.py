@@ -44,7 +44,7 @@ class GuardianReports(Feature):
         unix = min(report.unix, self._monitor.moment().wall)
         self._monitor.record(report.kind, report.text, RAM if ram is None else ram.id, unix)
         if report.ended and self._monitor.moment().wall - unix < OVER_SECONDS:
-            kill = ServiceKill(len(self._known), unix, "guardian", report.reason, report.pid, report.name)
+            kill = ServiceKill(sum(self._counts.values()), unix, "guardian", report.reason, report.pid, report.name)
             self._monitor.features.get(IncidentObserver).announce(kill)
         return True
 

@@ -22,15 +22,14 @@ from memwatch.core import units
 from memwatch.core.helper.process import python_child
 from memwatch.core.linux.daemon_connection import SOCKET_FILE
 from memwatch.core.linux.files import ParseError
-from memwatch.core.model import Absent
+from memwatch.core.model import RAM, Absent
 from memwatch.core.printable import printable, printable_lines
 from memwatch.core.snapshot import Level
-from memwatchd.guardian.config import Config, send
 from memwatchd.guardian.journal import Record, read_journal
 from memwatchd.guardian.loop import STATUS_NAME, Status, read_boot_id
 from memwatchd.guardian.machine import AskError, Machine, adjust, ask_daemon
-from memwatchd.guardian.own_reading import RAM, Adjustment, OwnReading
-from memwatchd.guardian.records import Candidate, Decision, State
+from memwatchd.guardian.own_reading import OwnReading
+from memwatchd.guardian.records import Adjustment, Candidate, Config, Decision, State, send
 from memwatchd.guardian.rules import choose, describe_pool, find_short_pool, order
 
 EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78

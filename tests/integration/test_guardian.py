@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from memwatch.core.engines.records import Engine
 from memwatch.core.helper.process import python_child
 from memwatchd.guardian.acting import Means, Victim, VictimGoneError, act, reclaim
-from memwatchd.guardian.engine_requests import ask_engine
 from memwatchd.guardian.journal import NAME, Journal, Record, read_journal
 from memwatchd.guardian.records import Match, Step
+from memwatchd.guardian.requests import ask_engine
 from support.guardian_machine import BEFORE, IGNORES_SIGTERM, QUICK, ROOMY, SHORT, GuardianMachine, guardian_machine
 from support.guardian_states import GIB, candidate
 from support.http_site import http, site
@@ -318,7 +318,7 @@ def test_guardian_ends_on_sigterm(box: GuardianMachine) -> None:
 
 
 def test_guardian_does_not_start_without_its_folder(box: GuardianMachine) -> None:
-    from memwatchd.guardian.config import send
+    from memwatchd.guardian.records import send
 
     fd = send(replace(box.config, state_dir=str(box.state / "missing")))
     command = [*python_child("memwatchd.guardian.loop"), str(fd)]
@@ -370,6 +370,24 @@ def test_model_server_is_asked_by_its_documented_request(
     head, _, sent = requests[0].partition(b"\r\n\r\n")
     assert head.startswith(f"{method} {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}".encode())
     assert (json.loads(sent) if sent else None) == body
+
+
+def test_each_model_of_a_server_is_unloaded_by_its_own_request() -> None:
+    """Names of several models come as one text. Where not all are named, nothing is asked."""
+    requests = []
+
+    def answer(request: bytes) -> bytes:
+        requests.append(json.loads(request.partition(b"\r\n\r\n")[2])["model"])
+        return http(b"{}")
+
+    with site(answer) as port:
+        engine = Engine("ollama-1", "ollama", "Ollama", f"http://127.0.0.1:{port}", model="qwen3:8b, llama3")
+
+        assert ask_engine(engine, 10.0) == "; ".join(["POST /api/generate: it answered 200"] * 2)
+        assert (
+            ask_engine(replace(engine, model="a, b and 3 more"), 10.0) == "Ollama has no request that frees memory"
+        )
+    assert requests == ["qwen3:8b", "llama3"]
 
 
 @pytest.mark.parametrize("url", ["http://192.0.2.1:8000", "http://example.com:8000", "https://127.0.0.1:8000"])

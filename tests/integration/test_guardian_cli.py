@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatchd.guardian.config import receive, send
-from memwatchd.guardian.own_reading import Adjustment
-from memwatchd.guardian.records import Match
+from memwatchd.guardian.records import Adjustment, Match, receive, send
 from memwatchd.guardian_cli import load_config
 from support.guardian_machine import GuardianMachine, guardian_machine
 from support.guardian_states import GIB

@@ -18,9 +18,8 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.guardian_report import PATH, GuardianReport
-from memwatchd.guardian.config import Config
 from memwatchd.guardian.journal import Journal, Record, VictimRecord
-from memwatchd.guardian.records import Match
+from memwatchd.guardian.records import Config, Match
 from memwatchd.guardian.telling import TOLD_NAME, Teller, send
 from support.alert_machine import quick_config
 from support.daemon_process import RunningDaemon, running_daemon

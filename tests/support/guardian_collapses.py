@@ -18,8 +18,8 @@ from memwatch.core.model import PoolKind
 from memwatch.core.pressure.forecast import Trend
 from memwatch.core.snapshot import Level
 from memwatchd.guardian.growth import Growth
-from memwatchd.guardian.own_reading import Adjustment, judge_ram, next_pause
-from memwatchd.guardian.records import Candidate, Decision, Limits, Match, Past, PoolState, State
+from memwatchd.guardian.own_reading import judge_ram, next_pause
+from memwatchd.guardian.records import Adjustment, Candidate, Decision, Limits, Match, Past, PoolState, State
 from memwatchd.guardian.rules import decide
 from support.guardian_states import GIB, candidate
 from support.trace_file import Trace, read_size

@@ -21,10 +21,9 @@ from memwatch.core.helper.process import python_child
 from memwatch.core.model import Process
 from memwatch.core.snapshot import CollectorStatus, Machine, Snapshot
 from memwatch.reporting.render.json import snapshot_json
-from memwatchd.guardian.config import Config, send
 from memwatchd.guardian.journal import Record, read_journal
 from memwatchd.guardian.loop import STATUS_NAME, Status
-from memwatchd.guardian.records import Limits
+from memwatchd.guardian.records import Config, Limits, send
 from support.sample_parts import GIB, snapshot, system_ram
 from support.waiting import wait_until
 

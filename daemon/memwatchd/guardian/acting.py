@@ -24,8 +24,8 @@ from memwatch.core.engines.records import Engine
 from memwatch.core.linux.files import ParseError
 from memwatch.core.linux.process_files import STAT_BYTES, parse_stat, read_at
 from memwatch.core.model import Absent
-from memwatchd.guardian.engine_requests import ask_engine, describe_error
 from memwatchd.guardian.records import Candidate, Step
+from memwatchd.guardian.requests import ask_engine, describe_error
 
 # asm-generic/unistd.h: the number is the same on all processors that have it since Linux 5.15.
 SYS_PROCESS_MRELEASE = 448

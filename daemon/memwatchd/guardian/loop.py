@@ -20,13 +20,12 @@ from memwatch.core.printable import printable
 from memwatch.core.reading.self_usage import SelfUsageReader
 from memwatch.core.snapshot import UNKNOWN_BOOT, Level
 from memwatchd.guardian.acting import SETTLE_SECONDS, Means, StepResult, Victim, VictimGoneError, act, would_take
-from memwatchd.guardian.config import Config, receive
-from memwatchd.guardian.engine_requests import describe_error
 from memwatchd.guardian.growth import Growth
 from memwatchd.guardian.journal import MAX_REFUSED, Journal, Record, describe_refused, describe_victim, now
 from memwatchd.guardian.machine import AskError, DaemonAnswer, Machine, adjust, ask_daemon, by_pid
 from memwatchd.guardian.own_reading import OwnReading, next_pause
-from memwatchd.guardian.records import Candidate, Decision, Past, PoolState, State
+from memwatchd.guardian.records import Candidate, Config, Decision, Past, PoolState, State, receive
+from memwatchd.guardian.requests import describe_error
 from memwatchd.guardian.rules import MAX_DEVICE_SECONDS, decide, find_short_pool
 from memwatchd.guardian.telling import Teller
 from memwatchd.sd_notify import Notifier

@@ -19,13 +19,11 @@ from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
 from memwatch.core.linux.files import ParseError
 from memwatch.core.linux.process_files import STAT_BYTES, parse_boot_time, parse_stat, read_at
 from memwatch.core.linux.tcp_peer import UCRED
-from memwatch.core.model import Absent, PoolKind, Process, Words
+from memwatch.core.model import RAM, Absent, PoolKind, Process, Words
 from memwatch.core.snapshot import Pressure, Snapshot
 from memwatch.core.snapshot_json import SnapshotDecodeError, snapshot_from
-from memwatchd.guardian.engine_requests import find_request
-from memwatchd.guardian.exchange import NoAnswerError, exchange
-from memwatchd.guardian.own_reading import RAM, Adjustment
-from memwatchd.guardian.records import Candidate, ProcessKey
+from memwatchd.guardian.records import Adjustment, Candidate, ProcessKey
+from memwatchd.guardian.requests import NoAnswerError, describe_error, exchange, find_requests
 
 # The daemon has this long to answer: during that time the guardian reads nothing.
 ASK_SECONDS = 0.2
@@ -75,7 +73,7 @@ def ask_daemon(url: str, boot_id: str, seconds: float = ASK_SECONDS) -> DaemonAn
     except TimeoutError:
         raise AskError("no answer in time") from None
     except OSError as error:
-        raise AskError((error.strerror or str(error)).lower()) from None
+        raise AskError(describe_error(error)) from None
     if snapshot.simulated:
         raise AskError("it shows a simulated machine")
     if snapshot.boot_id != boot_id:
@@ -144,7 +142,7 @@ class Machine:
         snapshot = answer.snapshot
         in_ram = ram_places(snapshot)
         device_age = answer.device_age + (now - answer.at)
-        askable = {pid for pid, engine in by_pid(snapshot.engines).items() if find_request(engine)}
+        askable = {pid for pid, engine in by_pid(snapshot.engines).items() if find_requests(engine)}
         found, ticks = [], {}
         for process in snapshot.processes:
             known = self.read(process)

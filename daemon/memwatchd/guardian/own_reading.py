@@ -5,34 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from memwatch.core.linux.files import KeptFile, ParseError
 from memwatch.core.linux.meminfo import Meminfo, gpu_pool_kib
-from memwatch.core.model import PoolKind
+from memwatch.core.model import RAM, PoolKind
 from memwatch.core.pressure.forecast import Trend
 from memwatch.core.pressure.signals import FLOORS, FULL_CRITICAL
 from memwatch.core.snapshot import SHORT_USED, Level
-from memwatchd.guardian.records import PoolState
+from memwatchd.guardian.records import Adjustment, PoolState
 
 # System RAM that the fastest known collapse fills in a second, as a fraction of its size: 80 % to full in 1.7 s.
 FILL_RATIO = 0.12
 # Between two readings, half of the time passes that such a collapse takes to the critical threshold.
 MIN_SECONDS, MAX_SECONDS = 0.05, 1.0
-RAM = "ram"
 # Available fraction below which the daemon is asked.
 SHORT_RATIO = 1 - SHORT_USED
-
-
-class Adjustment(NamedTuple):
-    """Facts that only the daemon and its settings know. `critical_ratio`: used fraction above which it is critical.
-
-    `resident_bytes` do not count in it. `more_bytes` are available beside MemAvailable: the cache of ZFS.
-    """
-
-    critical_ratio: float = 0.95
-    resident_bytes: int = 0
-    more_bytes: int = 0
 
 
 class OwnReading:

@@ -1,14 +1,18 @@
-"""Records of the guardian: the state of the machine that its rules judge, its limits, and a decision."""
+"""Records of the guardian: its settings, the state of the machine that its rules judge, and a decision."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Literal, NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from memwatch.core.model import Absent, PoolKind, Words
 from memwatch.core.snapshot import Level
 
+MAX_CONFIG_BYTES = 1 << 20
 # In the order in which they are taken, the mildest first.
 StepName = Literal["hook", "engine", "reclaim", "sigterm", "sigkill"]
 MatchKind = Literal["unit", "user", "command", "container"]
@@ -118,6 +122,52 @@ class Limits(Struct, frozen=True):
     reclaim_seconds: float = 2.0
     sigterm_seconds: float = 5.0
     sigkill_seconds: float = 5.0
+
+
+class Adjustment(NamedTuple):
+    """Facts that only the daemon and its settings know. `critical_ratio`: used fraction above which it is critical.
+
+    `resident_bytes` do not count in it. `more_bytes` are available beside MemAvailable: the cache of ZFS.
+    """
+
+    critical_ratio: float = 0.95
+    resident_bytes: int = 0
+    more_bytes: int = 0
+
+
+class Config(Struct, frozen=True):
+    """All settings, which its process gets without the modules that read them.
+
+    `daemon`: its URL, `unix:PATH` or `http://127.0.0.1:PORT`. `warnings` are for the log at the start."""
+
+    limits: Limits = Limits()
+    dry_run: bool = True
+    hook: tuple[str, ...] = ()
+    daemon: str = "unix:/run/memwatchd/memwatchd.sock"
+    procfs: str = "/proc"
+    sysfs: str = "/sys"
+    state_dir: str = "/var/lib/memwatchd-guardian"
+    run_dir: str = "/run/memwatchd-guardian"
+    adjustment: Adjustment = Adjustment()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def proc(self) -> Path:
+        return Path(self.procfs)
+
+
+def send(config: Config) -> int:
+    """Return an inheritable descriptor from which a new program reads the settings."""
+    fd = os.memfd_create("guardian", 0)
+    os.write(fd, msgspec.json.encode(config))
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def receive(fd: int) -> Config:
+    """Read settings and close the descriptor."""
+    with open(fd, "rb") as file:
+        return msgspec.json.decode(file.read(MAX_CONFIG_BYTES), type=Config)
 
 
 class Step(NamedTuple):

@@ -27,8 +27,8 @@ from memwatch.core.guardian_report import (
 from memwatch.core.http import GetError
 from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
 from memwatch.core.runtime.own_files import open_own
-from memwatchd.guardian.exchange import NoAnswerError, exchange
 from memwatchd.guardian.journal import Record, read_journal
+from memwatchd.guardian.requests import NoAnswerError, exchange
 
 # An idle daemon builds its API at the first request, which takes seconds on a slow board.
 SEND_SECONDS, AGAIN_SECONDS = 10.0, 5.0

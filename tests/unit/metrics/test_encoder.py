@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 
 import pytest
@@ -14,10 +14,9 @@ from prometheus_client.registry import Collector
 
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
-from memwatch_web.metrics.encoder import Families, FamilyEncoder
+from memwatch_web.metrics.encoder import Families, FamilyEncoder, SteadyFamilies
 from memwatch_web.metrics.families import Exporter, negotiate_format
 from memwatch_web.metrics.samples import Row, counter, gauge, info
-from memwatch_web.metrics.steady import SteadyFamilies
 from support.exported_metrics import exported_families
 from support.sample_snapshots import SAMPLES
 
@@ -87,6 +86,18 @@ def test_steady_part_is_not_built_again() -> None:
     assert steady.build(families, shot, 2) != first
     assert steady.build(families, replace(shot, swap=Absent.NOT_SUPPORTED), 2) is not first
     assert built == [shot.swap, shot.swap, Absent.NOT_SUPPORTED]
+
+
+def test_families_of_their_arguments_alone_are_built_once_for_each() -> None:
+    steady, shot = SteadyFamilies(), SAMPLES["critical_gb10"]()
+
+    def families(_snapshot: Snapshot, figure: float) -> Iterator[Metric]:
+        yield gauge("one", "One.", [((), figure)])
+
+    first = steady.build(families, shot, 1)
+
+    assert steady.build(families, shot, 1) is first
+    assert [one.value for family in steady.build(families, shot, 2) for one in family.samples] == [2]
 
 
 def histogram(count: float) -> Metric:

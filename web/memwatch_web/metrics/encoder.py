@@ -1,24 +1,24 @@
-"""Encoding of metric families that renders only what changed since the last scrape."""
+"""Metric families that are built, and rendered, only as far as they changed since the last scrape."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple, cast
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
+from memwatch.core.snapshot import Snapshot
 from memwatch_web.metrics.samples import RowFamily
 
 Encode = Callable[[Collector], bytes]
 figure_text: Callable[[float], str] = floatToGoString
 # As every encoder writes the figure 0.
 ZERO = "0.0"
-
-
 Row = tuple[Hashable, float]
 
 
@@ -97,3 +97,46 @@ class FamilyEncoder:
         other = copy(family)
         other.samples = samples
         return self._encode(Families((other,))).removesuffix(self._end).decode()
+
+
+class ReadParts:
+    """A snapshot that records which of its parts are read."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self.parts: dict[str, object] = {}
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  a part of the snapshot
+        value = self.parts[name] = getattr(self._snapshot, name)
+        return value
+
+
+class Built(NamedTuple):
+    """Families, the other arguments they were built with, and the parts of the snapshot that were read for them."""
+
+    given: Sequence[object]
+    read: Callable[[Snapshot], object]
+    parts: object
+    families: Sequence[Metric]
+
+
+class SteadyFamilies:
+    """The families of functions that read nothing but the snapshot and their arguments."""
+
+    def __init__(self) -> None:
+        self._built: dict[Callable[..., Iterable[Metric]], Built] = {}
+
+    def build(self, build: Callable[..., Iterable[Metric]], snapshot: Snapshot, *given: object) -> Sequence[Metric]:
+        """Return the families of `build(snapshot, *given)`; those of the last call if all that it read is equal."""
+        last = self._built.get(build)
+        if last is not None and last.given == given and last.read(snapshot) == last.parts:
+            return last.families
+        reader = ReadParts(snapshot)
+        families = tuple(build(cast("Snapshot", reader), *given))
+        read = attrgetter(*reader.parts) if reader.parts else _read_nothing
+        self._built[build] = Built(given, read, read(snapshot), families)
+        return families
+
+
+def _read_nothing(_snapshot: Snapshot) -> None:
+    """Stand for the parts of a snapshot where none was read."""

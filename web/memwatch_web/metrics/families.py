@@ -21,7 +21,7 @@ from memwatch.core.snapshot import CollectorStatus, Snapshot
 from memwatch.reporting.doctor.model import ConfigState
 from memwatch_monitor.between_scrapes import BetweenScrapes, RecentExtremes
 from memwatch_monitor.feature import Features
-from memwatch_web.metrics.encoder import FamilyEncoder
+from memwatch_web.metrics.encoder import FamilyEncoder, SteadyFamilies
 from memwatch_web.metrics.machine_families import (
     DEFAULT_OWNERS,
     OwnerSelection,
@@ -49,7 +49,6 @@ from memwatch_web.metrics.samples import (
     histogram,
     info,
 )
-from memwatch_web.metrics.steady import SteadyFamilies
 
 # Metrics of the daemon itself: collectors, lists, log, threads and settings.
 
