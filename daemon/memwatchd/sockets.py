@@ -20,6 +20,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from memwatch.core.http import resolve_name
+from memwatch.core.printable import describe_error
 from memwatch.core.runtime.worker import FailureLog
 from memwatchd.settings.keys import TcpAddress, UnixAddress
 
@@ -65,7 +66,7 @@ def _listen(address: TcpAddress | UnixAddress) -> socket.socket:
 
 
 def _reason(error: OSError, address: TcpAddress | UnixAddress) -> str:
-    text = (error.strerror or str(error)).lower()
+    text = describe_error(error)
     if isinstance(error, socket.gaierror):
         return f"{text}; use an address of this machine such as 127.0.0.1:6360"
     if "in use" in text:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from memwatch.core.linux.key_owner import MAX_OWNERS, KnownOwners
+from memwatch.core.printable import describe_error
 from memwatch.core.runtime.programs import is_writable_by_others, walk
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ def open_state(wanted: Path | None) -> StateDir:
         # A link to a folder counts: systemd's DynamicUser= makes one. All links on the way were checked.
         lock = os.open(os.path.realpath(wanted), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        return _reject(wanted, f"cannot be used ({(error.strerror or str(error)).lower()})")
+        return _reject(wanted, f"cannot be used ({describe_error(error)})")
     unfit = _why_unfit(lock, wanted)
     if unfit:
         os.close(lock)

@@ -12,6 +12,7 @@ from msgspec import to_builtins
 from memwatch.cli.context import EXIT_OK, Number, build_context, common
 from memwatch.cli.http import Address, CommandError
 from memwatch.cli.tables import columns
+from memwatch.core.printable import describe_error
 from memwatch.core.runtime.own_files import remedy_to_read
 from memwatch.reporting.render import words as wording
 from memwatch.training.allocator_snapshot import SnapshotSummary, read_snapshot
@@ -36,7 +37,7 @@ def autopsy(file: Path, limit: int, url: Address | None, as_json: bool) -> int:
     except PickleRefusedError as error:
         raise CommandError(str(error)) from None
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
+        why = describe_error(error)
         raise CommandError(f"{file} cannot be read ({why}); {remedy_to_read(error)}") from None
     found: dict[str, Any] = to_builtins(summary)
     found["sites"] = found["sites"][:limit]

@@ -25,6 +25,7 @@ from memwatch.cli.record import Recorded, write_recording
 from memwatch.core.linux.daemon_connection import INQUIRY_SECONDS
 from memwatch.core.linux.files import Roots, read_once
 from memwatch.core.linux.user_files import folder_to_write
+from memwatch.core.printable import describe_error
 from memwatch.core.reading.identity import read_identity
 from memwatch.core.reading.machine import DirectReading
 from memwatch.core.runtime.own_files import remedy_to_write
@@ -103,7 +104,7 @@ def write_report(context: ClientContext, path: Path | None, seconds: float, over
     try:
         write_archive(file, data, overwrite)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
+        why = describe_error(error)
         raise CommandError(f"cannot write {file}: {why}; {remedy_to_write(error)}") from None
     return ReportFile(file, len(data), contents)
 

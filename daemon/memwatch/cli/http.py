@@ -22,6 +22,7 @@ from memwatch.core.linux.daemon_connection import (
     is_on_this_machine,
 )
 from memwatch.core.options import InvalidValueError, parse_host, parse_socket
+from memwatch.core.printable import describe_error
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -182,7 +183,7 @@ def describe_reason(error: OSError, seconds: float) -> str:
         return f"no response within {seconds:g} s"
     if isinstance(error, PermissionError):
         return "permission denied: only the owner and group of the socket have access"
-    return (error.strerror or str(error) or type(error).__name__).lower()
+    return describe_error(error)
 
 
 def remedy_for(address: Address, error: OSError) -> str:

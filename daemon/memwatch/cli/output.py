@@ -11,7 +11,7 @@ from pathlib import Path
 
 from memwatch.cli.http import CommandError
 from memwatch.cli.terminal.style import Depth, Line, find_depth, paint, plain
-from memwatch.core.printable import printable
+from memwatch.core.printable import describe_error, printable
 from memwatch.core.runtime.own_files import remedy_to_write
 
 # A pipe has no width. Tables of tools fit a usual terminal.
@@ -52,5 +52,5 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError as error:
         if fresh and os.path.exists(fresh):
             os.unlink(fresh)
-        why = (error.strerror or str(error)).lower()
+        why = describe_error(error)
         raise CommandError(f"cannot write {path}: {why}; {remedy_to_write(error)}") from None

@@ -13,6 +13,7 @@ import click
 
 from memwatch.cli.context import build_context, check_shape, common, seconds_within
 from memwatch.cli.http import Address, CommandError, DaemonResponse, DaemonUnreachableError, ask
+from memwatch.core.printable import describe_error
 from memwatch.core.runtime.own_files import remedy_to_write
 from memwatch.core.snapshot_json import MAX_INTERVAL, MIN_INTERVAL
 from memwatch.reporting.recording import RecordingError, RecordingFile, Redactor
@@ -81,7 +82,7 @@ def write_recording(address: Address, path: Path, seconds: float, redactor: Snap
     except OSError as error:
         raise CommandError(
             f"recording to {path} failed after {wording.count(file.lines - 1, 'snapshot')}: "
-            f"{(error.strerror or str(error)).lower()}; {remedy_to_write(error)}"
+            f"{describe_error(error)}; {remedy_to_write(error)}"
         ) from None
     return Recorded(file.lines - 1, interrupted_after)
 

@@ -35,7 +35,7 @@ from memwatch.cli.tables import clock, columns
 from memwatch.core.linux.daemon_connection import ANSWER_SECONDS
 from memwatch.core.linux.user_files import folder_to_write
 from memwatch.core.model import RAM_LABEL, Absent
-from memwatch.core.printable import printable
+from memwatch.core.printable import describe_error, printable
 from memwatch.core.runtime.own_files import open_own
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.host import KEEP_PEAK, MAXRSS_UNIT, Ram, host
@@ -305,7 +305,7 @@ class CommandNotRunError(CommandError):
 
     def __init__(self, program: str, error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
-            why, code = f"cannot be run ({describe_reason(error)})", EXIT_NOT_RUN
+            why, code = f"cannot be run ({describe_error(error)})", EXIT_NOT_RUN
         elif shutil.which(program) is None:
             why, code = "was not found; check its name and PATH", EXIT_NOT_FOUND
         else:
@@ -360,7 +360,7 @@ def _try(output: Path) -> None:
         os.close(_open(output))
     except OSError as error:
         raise click.UsageError(
-            f'--output is "{output}", which cannot be written ({describe_reason(error)}); use a file in a '
+            f'--output is "{output}", which cannot be written ({describe_error(error)}); use a file in a '
             "writable folder, for example --output report.txt"
         ) from None
     if not is_there:
@@ -448,7 +448,7 @@ def _print(text: str, output: Path | None) -> None:
                 file.write(text)
             return
     except OSError as error:
-        print_errors([f"cannot write {output} ({describe_reason(error)}); the report is:"])
+        print_errors([f"cannot write {output} ({describe_error(error)}); the report is:"])
     sys.stderr.write(text)
 
 
@@ -478,7 +478,3 @@ def _lines(found: Json, is_simulated: bool) -> Iterator[str]:
 
 def _size(count: int | None) -> str:
     return f"{wording.DASH} it ended before the first sample" if count is None else wording.size(count)
-
-
-def describe_reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

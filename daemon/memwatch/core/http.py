@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from memwatch.core.printable import describe_error
+
 if TYPE_CHECKING:
     import ssl
     from http.client import HTTPResponse
@@ -84,7 +86,7 @@ def get(
     except HTTPException:
         raise GetError("the answer is not HTTP") from None
     except (OSError, ValueError) as error:
-        raise GetError(str(getattr(error, "strerror", None) or error).lower()) from None
+        raise GetError(describe_error(error)) from None
 
 
 def resolve_name(host: str, port: int, **hints: int) -> Sequence[AddressInfo]:

@@ -35,6 +35,11 @@ def shorten_ids(text: str) -> str:
     return _LONG_ID.sub(r"\1", text)
 
 
+def describe_error(error: BaseException) -> str:
+    """Return why a call of the system failed, in lower case: "no space left on device"."""
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+
+
 def printable_parts(value: Any) -> Any:  # noqa: ANN401  JSON is anything
     """Escape every text in decoded JSON, keys included."""
     if isinstance(value, str):

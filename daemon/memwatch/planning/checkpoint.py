@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from memwatch.core.linux.user_files import as_owner
 from memwatch.core.listing import some_of
+from memwatch.core.printable import describe_error
 from memwatch.core.runtime.own_files import remedy_to_read
 from memwatch.planning import diffusion, gguf, safetensors
 from memwatch.planning.arguments import check_path
@@ -110,7 +111,7 @@ def reading(name: object) -> Iterator[None]:
     except InvalidInputError as error:
         raise UnknownModelError(str(error)) from None
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
+        why = describe_error(error)
         raise UnknownModelError(f"{name}: cannot be read ({why}); {remedy_to_read(error)}") from None
     except RecursionError:
         raise UnknownModelError(f"{name}: is nested too deeply") from None

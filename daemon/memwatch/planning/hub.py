@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from memwatch.build_info import __version__
 from memwatch.core.http import MAX_HEADER_BYTES as MAX_HTTP_HEADER_BYTES
 from memwatch.core.http import USER_AGENT, DeadlineSocket, GetError, authority, connect, request
+from memwatch.core.printable import describe_error
 from memwatch.core.runtime.regular_file import read_regular
 from memwatch.planning import gguf, safetensors
 from memwatch.planning.checkpoint import (
@@ -224,7 +225,7 @@ class Hub:
         except HTTPException:
             raise HubError(f"{self.subject}: {host} {NOT_HTTP}") from None
         except (OSError, UnicodeError, GetError) as error:
-            why = str(getattr(error, "strerror", None) or error).lower()
+            why = describe_error(error)
             raise HubError(
                 f"{self.subject}: cannot reach {host} ({why}); check the network and {ADDRESS}"
             ) from None

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from memwatch.build_info import __version__
 from memwatch.core.linux.user_files import folder_to_write
+from memwatch.core.printable import describe_error
 from memwatch.core.runtime.own_files import ForeignFileError, open_own, remedy_to_read, remedy_to_write
 from memwatch.core.runtime.regular_file import open_regular
 
@@ -58,7 +59,7 @@ class RecordingFile:
                 f"cannot record to {path}: it {error.strerror}; name a file of this user"
             ) from None
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
+            why = describe_error(error)
             raise RecordingError(f"cannot record to {path}: {why}; {remedy_to_write(error)}") from None
 
     def write(self, line: bytes) -> None:
@@ -110,10 +111,10 @@ def first_line(path: Path) -> dict[str, Any]:
         with open_regular(path) as (file, _):
             return read_header(path, file)
     except PermissionError as error:
-        why = (error.strerror or str(error)).lower()
+        why = describe_error(error)
         raise RecordingError(f"{path} cannot be read ({why}); {remedy_to_read(error)}") from None
     except OSError as error:
-        raise _not_a_recording(path, (error.strerror or str(error)).lower()) from None
+        raise _not_a_recording(path, describe_error(error)) from None
 
 
 def read_header(path: Path, file: BinaryIO) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from memwatch.core.printable import describe_error
 from memwatch.core.runtime.own_files import remedy_to_read
 from memwatch.core.runtime.regular_file import open_descriptor
 from memwatch.planning.arguments import check_path, check_text
@@ -52,7 +53,7 @@ class SafetensorsFile:
             self._close_file = weakref.finalize(self, os.close, self._file)
             self._map = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            reason = describe_error(error)
             raise InvalidInputError(f"{self.path}: cannot be read ({reason}); {remedy_to_read(error)}") from None
         self._start = len(self._map) - room
         if self._start < 8:

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from memwatch.core.clock import Clock
 from memwatch.core.events import Event, EventLog
+from memwatch.core.printable import describe_error
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.history.notable_ticks import NotableTick, NotableTicks, build_tick, pack
@@ -165,7 +166,7 @@ class Files:
     def _fail(self, error: OSError) -> None:
         self._errors += 1
         self._retry_at = time.monotonic() + RETRY_SECONDS
-        complaint = f"cannot write history to {self._folder}: {(error.strerror or str(error)).lower()}"
+        complaint = f"cannot write history to {self._folder}: {describe_error(error)}"
         if complaint != self._complaint:
             log.warning("%s; keeping it in memory, retrying every minute", complaint)
         self._complaint = complaint

@@ -19,6 +19,7 @@ from memwatch.core.budget import KINDS, ROOT, Account, Budget
 from memwatch.core.clock import Clock
 from memwatch.core.helper.codec import DecodeError, from_packed, to_packed
 from memwatch.core.linux.accounts import Accounts
+from memwatch.core.printable import describe_error
 from memwatch.reporting.incidents.records import Incident
 from memwatch_monitor.alerts.rules import KERNEL
 from memwatch_monitor.history.ring_file import RingContents, Stamp, boot_bytes, file_time, open_ring
@@ -246,7 +247,7 @@ class IncidentStore:
         try:
             work()
         except OSError as error:
-            complaint = f"cannot write incidents to {self._path}: {(error.strerror or str(error)).lower()}"
+            complaint = f"cannot write incidents to {self._path}: {describe_error(error)}"
             if complaint != self._complaint:
                 log.warning("%s; they are kept in memory", complaint)
             self._complaint = complaint

@@ -12,6 +12,7 @@ from httptools import HttpParserError, HttpResponseParser
 from memwatch.core.http import GATEWAY_STATUSES, GetError
 from memwatch.core.linux.key_owner import KeyOwner
 from memwatch.core.linux.tcp_peer import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS
+from memwatch.core.printable import describe_error
 from memwatch_monitor.neighbours.neighbour import Failure
 from memwatch_monitor.neighbours.tick import TickError
 from memwatchd.settings.endpoints import Peer
@@ -235,7 +236,7 @@ def explain_error(error: BaseException) -> Failure:
         return Failure("refused", fixed) if fixed else Failure("down", f"TLS failed: {reason}")
     if isinstance(error, ConnectionRefusedError):
         return Failure("down", "connection refused: memwatchd does not run there")
-    return Failure("down", str(getattr(error, "strerror", None) or error or type(error).__name__).lower())
+    return Failure("down", describe_error(error))
 
 
 class EventParser:

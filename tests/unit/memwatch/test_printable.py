@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.core.printable import decode, printable, printable_lines, printable_parts
+from memwatch.core.printable import decode, describe_error, printable, printable_lines, printable_parts
 from support.hostile_names import HOSTILE, find_controls
 
 
@@ -55,3 +56,16 @@ def test_texts_and_keys_in_json_are_escaped() -> None:
 
     assert not find_controls(repr(shown).encode(), allowed="")
     assert shown == {printable(HOSTILE): [printable(HOSTILE), 1, None, {"a": printable(HOSTILE)}]}
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "no space left on device"),
+        (OSError("Cut short"), "cut short"),
+        (ValueError("Not a number"), "not a number"),
+        (TimeoutError(), "timeouterror"),
+    ],
+)
+def test_error_is_described_by_the_system_its_text_or_its_type(error: Exception, words: str) -> None:
+    assert describe_error(error) == words

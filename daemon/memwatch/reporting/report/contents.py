@@ -27,6 +27,7 @@ from memwatch.core.linux.files import Roots, names_in, read_once
 from memwatch.core.linux.listeners import MAX_DESCRIPTORS
 from memwatch.core.linux.pci import is_awake
 from memwatch.core.linux.user_files import folder_to_write
+from memwatch.core.printable import describe_error
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.runtime.regular_file import read_regular
 from memwatch.reporting.render import words as wording
@@ -39,7 +40,6 @@ from memwatch.reporting.report.sources import (
     cgroup_sources,
     list_sources,
     process_sources,
-    reason_of,
 )
 
 Json = Any
@@ -121,7 +121,7 @@ class EvidenceReader:
         except (FileNotFoundError, ProcessLookupError):  # the process has ended
             return
         except OSError as error:
-            self._found.unread[shown] = reason_of(error)
+            self._found.unread[shown] = describe_error(error)
             return
         self._keep(shown, redact_file(source.kind, data, self._names))
 
@@ -141,7 +141,7 @@ class EvidenceReader:
         except FileNotFoundError:
             return
         except OSError as error:
-            self._found.unread[f"{shown}/fd"] = reason_of(error)
+            self._found.unread[f"{shown}/fd"] = describe_error(error)
             return
         if len(numbers) > MAX_DESCRIPTORS:
             self._found.unread[f"{shown}/fd"] = f"left out: descriptors after the first {MAX_DESCRIPTORS:,}"

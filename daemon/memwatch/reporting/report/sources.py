@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from memwatch.core.linux.files import Roots, names_in
 from memwatch.core.linux.pci import read_gpu
+from memwatch.core.printable import describe_error
 from memwatch.core.runtime.programs import MAX_LINKS
 
 
@@ -285,7 +286,7 @@ class Walk:
             names = os.listdir(self._root / folder)
         except OSError as error:
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                self.unread[folder] = reason_of(error)
+                self.unread[folder] = describe_error(error)
             return ()
         return sorted(name for name in names if fnmatchcase(name, pattern))
 
@@ -294,10 +295,6 @@ class Walk:
         try:
             os.lstat(full)
         except PermissionError as error:
-            self.unread[path] = reason_of(error)
+            self.unread[path] = describe_error(error)
         except OSError:
             return
-
-
-def reason_of(error: OSError) -> str:
-    return (error.strerror or type(error).__name__).lower()
