@@ -26,6 +26,7 @@ MAX_ADDRESSES = 8
 # Bad gateway, gateway timeout: a proxy forwarded the request and got no valid response.
 GATEWAY_STATUSES = frozenset({502, 504})
 USER_AGENT = "memwatchd"
+IPV4_IN_IPV6, IPV6_LOOPBACK = bytes(10) + b"\xff\xff", bytes(15) + b"\1"
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 AddressInfo = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
@@ -170,6 +171,18 @@ def request(
     connection.sock = connected
     connection.request(method, path, body, headers)
     return connection.getresponse()
+
+
+def is_loopback(host: str) -> bool:
+    """Return True for an address that only this machine reaches, in IPv4, IPv6 or IPv4 in IPv6. A name is none."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            packed = socket.inet_pton(family, host.partition("%")[0])
+        except (OSError, ValueError):
+            continue
+        embedded = packed.removeprefix(IPV4_IN_IPV6)
+        return embedded[0] == 127 if len(embedded) == 4 else packed == IPV6_LOOPBACK
+    return False
 
 
 def authority(host: str, port: int, is_tls: bool = False) -> str:

@@ -24,6 +24,7 @@ from memwatch.core.http import (
     GetError,
     Resolve,
     connect,
+    is_loopback,
     request,
 )
 from memwatch.core.redaction import redact_text
@@ -158,14 +159,7 @@ def _authorization(user: str | None, password: str | None) -> str | None:
 
 def is_on_this_machine(endpoint: Endpoint) -> bool:
     """Return True for localhost and loopback addresses, to which no proxy leads."""
-    if endpoint.host == "localhost" or endpoint.host.endswith(".localhost"):
-        return True
-    try:
-        address = ipaddress.ip_address(endpoint.host)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+    return endpoint.host == "localhost" or endpoint.host.endswith(".localhost") or is_loopback(endpoint.host)
 
 
 def open_tunnel(connected: DeadlineSocket, proxy: Proxy, endpoint: Endpoint) -> None:

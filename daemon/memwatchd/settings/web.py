@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit
 from msgspec import field
 
 from memwatch.core.doc import Doc
+from memwatch.core.http import is_loopback
 from memwatch.core.linux.daemon_connection import PORT
 from memwatch.core.options import Accepts, Bounds, Converter, InvalidValueError, Section
 from memwatch_monitor.notify.http_post import is_on_this_machine, parse_endpoint
@@ -92,12 +92,7 @@ WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  compared
 
 def is_local(address: TcpAddress | UnixAddress) -> bool:
     """True if only this machine can reach an address."""
-    if isinstance(address, UnixAddress) or address.host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address.host).is_loopback
-    except ValueError:
-        return False
+    return isinstance(address, UnixAddress) or address.host == "localhost" or is_loopback(address.host)
 
 
 Address = Annotated[TcpAddress | UnixAddress, Converter(parse_address)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from memwatch.core.budget import Account, Rank
+from memwatch.core.http import is_loopback
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.tcp_peer import TcpEnd, find_peer_uids
 from memwatch_web.asgi.threads import BoundedThread, QueueFullError
@@ -210,11 +211,4 @@ def caller_of(scope: Scope) -> Caller:
 
 def is_from_here(client: Sequence[object] | None) -> bool:
     """Check that a request comes from this machine: over a unix socket or from a loopback address."""
-    if not client or not client[0]:
-        return True
-    try:
-        address = ipaddress.ip_address(str(client[0]))
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+    return not client or not client[0] or is_loopback(str(client[0]))

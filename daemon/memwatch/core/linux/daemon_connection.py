@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from memwatch.core.http import GetError, authority, connect, connect_unix, resolve_name
+from memwatch.core.http import GetError, authority, connect, connect_unix, is_loopback, resolve_name
 from memwatch.core.linux.tcp_peer import (
     ELSEWHERE,
     HIDDEN,
@@ -136,14 +136,7 @@ def default_url(socket_file: str = SOCKET_FILE) -> str:
 
 def is_on_this_machine(scheme: str, host: str) -> bool:
     """Return True for a daemon of this machine, for which reading the machine directly is an equivalent."""
-    if scheme == "unix" or host in ("localhost", socket.gethostname().lower()):
-        return True
-    import ipaddress  # not loaded by a program whose daemon answers
-
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return scheme == "unix" or host in ("localhost", socket.gethostname().lower()) or is_loopback(host)
 
 
 def read_authorization(environ: Mapping[str, str]) -> dict[str, str]:

@@ -171,14 +171,9 @@ def check_names(names: MachineNames | None) -> Iterator[Check]:
     )
     labels, key = f'labels: {{instance: "{sent}"}}', 'instance = "{}" under [alerts]'.format
     remedy = f"set {key(scraped)}"
-    if is_loopback(scraped):
+    if scraped.startswith(("127.", "localhost", "[::1]")):
         remedy = f"add {labels} to the target in prometheus.yml, and set {key(sent)}"
     yield Check("alerts.instance", Verdict.HINT, text, f"{remedy}; if the scrape relabels instance, set that one")
-
-
-def is_loopback(address: str) -> bool:
-    """Check whether an address with a port is the same on every machine."""
-    return address.startswith(("127.", "localhost", "[::1]"))
 
 
 def _engines(snapshot: Snapshot) -> Iterator[Check]:
