@@ -44,14 +44,14 @@ def paths_of(daemon: RunningDaemon) -> list[str]:
         "/docs",
         "/runbooks",
         "/openapi.json",
-        "/static/app.css",
+        "/static/app.js",
         "/nothing",
     ]
     return [*described, *pages, "//healthz", "/healthz/", "/static/../healthz", "/%68ealthz/x"]
 
 
 def test_every_path_requires_a_login(daemon: RunningDaemon) -> None:
-    """401 with a challenge for every method. Only health endpoints are open, and they contain no memory data."""
+    """401 with a challenge for every method. Open are health endpoints, without memory data, and a style."""
     for path in paths_of(daemon):
         for method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS"):
             answer = get(daemon.port, path, method=method)
@@ -62,6 +62,7 @@ def test_every_path_requires_a_login(daemon: RunningDaemon) -> None:
             assert "Bearer" in answer.headers["www-authenticate"]
     for path in ("/healthz", "/readyz"):
         assert set(daemon.get(path).json) == {"status", "age_seconds"}
+    assert daemon.get("/static/app.css").headers["content-type"].startswith("text/css")
 
 
 def test_wrong_credentials_are_401_and_not_echoed(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from memwatch.core.options import HOST_NAME
 from memwatch_web.asgi.auth import TOKEN_HOLDER, FailedLogins, LoginCheck, LoginRefusal, has_right_token
 from memwatch_web.asgi.caller import CALLER, HEAD_ONLY, PEER, USER, CallerLookup, has_forwarding_header
 from memwatch_web.asgi.login import Login
-from memwatch_web.asgi.problems import problem_response
+from memwatch_web.asgi.problems import refusal_response
 from memwatch_web.asgi.routes import OPEN_PATHS, QUESTIONS, is_for_programs
 from memwatch_web.asgi.threads import QueueFullError
 
@@ -269,7 +269,7 @@ class AccessControl:
             return await self._refusal_of_name(scope, hosts_of(scope)[0])
         found = await self._login_check.check(scope, self._options().login)
         if isinstance(found, LoginRefusal):
-            return self._problem(found.status, found.sentence, found.headers)
+            return self._refusal_of_login(found)
         scope[USER] = found
         return None
 
@@ -289,9 +289,7 @@ class AccessControl:
         found = await self._login_check.check(scope, login)
         if isinstance(found, LoginRefusal):
             is_limit = found.status in TOO_MANY
-            return (
-                self._problem(found.status, found.sentence, found.headers) if is_limit else self._unknown_name(host)
-            )
+            return self._refusal_of_login(found) if is_limit else self._unknown_name(host)
         scope[USER] = found
         return None
 
@@ -322,8 +320,25 @@ class AccessControl:
             remedy += ", or send a right token or password, without headers of a browser or proxy"
         return self._problem(400, f"Host {name!r} is not a name of this machine. To allow it, {remedy}.")
 
-    def _problem(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> ASGIApp:
-        return problem_response(status, sentence, headers, self._simulated)
+    def _refusal_of_login(self, found: LoginRefusal) -> ASGIApp:
+        return self._problem(found.status, found.detail, found.headers, found.sentence, found.logins)
+
+    def _problem(
+        self,
+        status: int,
+        detail: str,
+        headers: dict[str, str] | None = None,
+        sentence: str = "",
+        logins: Sequence[str] = (),
+    ) -> ASGIApp:
+        """Return a refusal. `sentence` and `logins`: for a page, see `refusal_response`."""
+
+        async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+            words = sentence or detail
+            answer = refusal_response(scope, status, detail, headers or {}, self._simulated, words, logins)
+            await answer(scope, receive, send)
+
+        return refuse
 
 
 def hosts_of(scope: Scope) -> list[bytes]:

@@ -216,11 +216,13 @@ TOKEN_HOLDER = "bearer token"  # noqa: S105  a name
 
 
 class LoginRefusal(Struct, frozen=True):
-    """Status, detail and headers of a refused login."""
+    """Status, detail and headers of a refused login. For a page: its sentence, and logins as HTML."""
 
     status: int
-    sentence: str
+    detail: str
     headers: dict[str, str]
+    sentence: str = ""
+    logins: tuple[str, ...] = ()
 
 
 class LoginCheck:
@@ -242,7 +244,7 @@ class LoginCheck:
         """Return the user for display, or a refusal."""
         fields = [value for name, value in scope["headers"] if name == b"authorization"]
         if not fields:
-            return unauthorized(login, "no credentials were sent")
+            return unauthorized(login, "no credentials were sent", "This page needs a login.")
         if has_right_token(scope["headers"], login):
             return TOKEN_HOLDER
         shown = parse_authorization(fields[0]) if len(fields) == 1 else None
@@ -270,11 +272,9 @@ class LoginCheck:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOG_SECONDS, self._log_counts)
         if not wait:
-            return unauthorized(login, "the credentials are wrong")
-        sentence = (
-            f"too many failed logins from {origin}: retry in {wait} s, use the right token or the socket file."
-        )
-        return LoginRefusal(429, sentence, {"retry-after": str(wait)})
+            return unauthorized(login, "the credentials are wrong", "The user or the password is wrong.")
+        detail = f"too many failed logins from {origin}: retry in {wait} s, use the right token or the socket file."
+        return LoginRefusal(429, detail, {"retry-after": str(wait)}, f"Passwords are checked again in {wait} s.")
 
     def _log_counts(self) -> None:
         again = self._failures.log_counts()
@@ -304,9 +304,10 @@ def client_of(scope: Scope) -> str:
     return str(scope.get(CLIENT, "unknown"))
 
 
-def unauthorized(login: Login, why: str) -> LoginRefusal:
-    sentence = (
+def unauthorized(login: Login, why: str, sentence: str) -> LoginRefusal:
+    """Return a refusal with a challenge. The challenge has browsers ask for a user and a password."""
+    detail = (
         f"login required: {why}. Send a token or a user's password, as set under [web.auth]. "
         "memwatch reads a token from MEMWATCH_TOKEN."
     )
-    return LoginRefusal(401, sentence, {"www-authenticate": login.challenge})
+    return LoginRefusal(401, detail, {"www-authenticate": login.challenge}, sentence, tuple(login.ways))

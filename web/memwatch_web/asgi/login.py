@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -57,6 +57,17 @@ class Login:
         basic = 'Basic realm="memwatchd", charset="UTF-8"' if self.is_required else ""
         bearer = 'Bearer realm="memwatchd"' if self.token else ""
         return ", ".join(filter(None, (basic, bearer)))
+
+    @property
+    def ways(self) -> Iterator[str]:
+        """Yield the users and passwords that a browser may send, described as HTML."""
+        if self.users:
+            yield "your user name and password, as set under <code>[web.auth.users]</code>"
+        if self.token:
+            yield (
+                f"the user <code>{TOKEN_USER}</code>, and as password the token of <code>bearer_token</code> under "
+                "<code>[web.auth]</code>"
+            )
 
 
 def parse_token(text: str) -> Token:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 from memwatch.core.printable import printable
 from memwatch.core.runtime.worker import FailureLog
 from memwatch.reporting.render.json import answer_bytes
-from memwatch_web.asgi.routes import LIVE, STATIC
+from memwatch_web.asgi.routes import LIVE, PAGE_STYLE, STATIC, is_of_api
 
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
@@ -51,11 +51,39 @@ class BytesResponse:
 
 
 MEDIA_TYPE, PAGE_TYPE = "application/problem+json", "text/html; charset=utf-8"
+INVALID = "Invalid request"
 # Python values as the client wrote them in JSON.
 IN_JSON = {None: "null", True: "true", False: "false"}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # FastAPI's detail for a body that its JSON parser cannot decode; the only 400 that it returns by itself.
 UNREADABLE_BODY = "There was an error parsing the body"
+# Of a browser whose request is refused before it reaches the pages: they need a framework, templates and a login.
+REFUSAL_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+  <meta charset="utf-8">
+  <meta name="viewport" content="width=device-width, initial-scale=1">
+  <meta name="color-scheme" content="light dark">
+  <meta name="robots" content="noindex">
+  <title>{heading} · memwatch</title>
+  <link rel="icon" href="data:,">
+  <link rel="stylesheet" href="{style}">
+</head>
+<body>
+<header class="top"><p class="brand">memwatch</p></header>
+<main class="page-refused">
+<section class="page-head"><h1>{heading}</h1></section>
+<section class="card">
+  <p class="refused">{sentence}</p>
+{more}
+</section>
+</main>
+</body>
+</html>
+"""
+# Headings of refusals that happen before a page is known. The path that is asked for may be tried again.
+REFUSED_HEADINGS = {401: "Log in", 403: "Not allowed", 429: "Too many failed logins", 503: "Not available"}
+AGAIN = {401: "Log in", 429: "Try again", 503: "Try again"}
 # No page is nested deeper. Each link of an error page has this number of "../" at most.
 MAX_STEPS_UP = 20
 
@@ -97,6 +125,54 @@ def problem_response(
     return BytesResponse(answer_bytes(body, simulated), MEDIA_TYPE, status, headers)
 
 
+def refusal_response(
+    scope: Scope,
+    status: int,
+    detail: str,
+    headers: dict[str, str],
+    simulated: bool,
+    sentence: str,
+    logins: Sequence[str],
+) -> BytesResponse:
+    """Build a refusal by the access middleware: a page for a browser, else problem+json with `detail`.
+
+    `sentence`: what the page has in place of `detail`. `logins`: users and passwords as HTML, for a browser
+    that may try again. The page has neither data of the machine nor an address out of the request.
+    """
+    path = scope["path"]
+    if is_of_api(path) or not is_page(path):
+        return problem_response(status, detail, headers, simulated)
+    headers = {"vary": "accept", **headers}
+    if not accepts_pages(scope["headers"]):
+        return problem_response(status, detail, headers, simulated)
+    from html import escape  # with a table of 2,231 names, which only pages need
+
+    page = REFUSAL_PAGE.format(
+        heading=REFUSED_HEADINGS.get(status, INVALID),
+        style=(way_up(scope) or "./") + PAGE_STYLE[1:],
+        sentence=escape(printable(f"{sentence[:1].upper()}{sentence[1:]}")),
+        more="\n".join(list_ways(scope, status, logins)),
+    )
+    return BytesResponse(page.encode(), PAGE_TYPE, status, headers)
+
+
+def list_ways(scope: Scope, status: int, logins: Sequence[str]) -> Iterator[str]:
+    """Yield what a refused client can do, as HTML. The links are relative to the page."""
+    if logins:
+        yield "  <p>Your browser asks for a user and a password. They are:</p>\n  <ul>"
+        yield from (f"    <li>{one}</li>" for one in logins)
+        yield "  </ul>"
+    if status in AGAIN:
+        yield f'  <p class="try-again"><a class="button" href="">{AGAIN[status]}</a></p>'
+    else:
+        yield f'  <p class="note">Go back, or open the <a href="{way_up(scope) or "."}">overview</a>.</p>'
+    if logins:
+        yield (
+            '  <p class="note">The command needs no login over the socket file on this machine: root and the '
+            "group of memwatchd may use it. Elsewhere it takes the token from <code>MEMWATCH_TOKEN</code>.</p>"
+        )
+
+
 def describe_error(error: Any, example: str | None = None) -> str:  # noqa: ANN401  pydantic's error dictionary
     """Describe an invalid parameter or body field. `example`: a value to send if it is missing."""
     where, *names = error["loc"]
@@ -136,7 +212,7 @@ class ErrorAnswer:
         headers = {"vary": "accept", **(headers or {})}
         if not wants_page(request):
             return problem_response(status, sentence, headers, self._simulated)
-        page = self._render(choose_heading(request, status), sentence, way_up(request), self._simulated)
+        page = self._render(choose_heading(request, status), sentence, way_up(request.scope), self._simulated)
         return BytesResponse(page, PAGE_TYPE, status, headers)
 
     async def _rejected(self, request: Request, error: HTTPException | ProblemError) -> ASGIApp:
@@ -167,7 +243,12 @@ def is_page(path: str) -> bool:
 
 def wants_page(request: Request) -> bool:
     """Check that a browser sent the request. Programs that accept anything get JSON."""
-    return "text/html" in request.headers.get("accept", "")
+    return accepts_pages(request.scope["headers"])
+
+
+def accepts_pages(fields: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Check that header fields name HTML as an accepted answer."""
+    return any(name == b"accept" and b"text/html" in value for name, value in fields)
 
 
 def choose_heading(request: Request, status: int) -> str:
@@ -175,12 +256,12 @@ def choose_heading(request: Request, status: int) -> str:
         return "Page not found"
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return "Not available"
-    return "Invalid request" if request.method == "GET" else "Request failed"
+    return INVALID if request.method == "GET" else "Request failed"
 
 
-def way_up(request: Request) -> str:
+def way_up(scope: Scope) -> str:
     """Return the relative path from the requested path to the pages. It also works behind a proxy with a prefix."""
-    path: bytes = request.scope["raw_path"]
+    path: bytes = scope["raw_path"]
     return "../" * min(path.count(b"/") - 1, MAX_STEPS_UP)
 
 

@@ -17,8 +17,10 @@ API = "/api/"
 MARKS, REPORTS, LEASES = API + "v1/marks", API + "v1/reports", API + "v1/leases"
 FIT_PAGE, LIVE, STATIC = "/fit", "/live", "/static/"
 
-# For load balancers and orchestrators, which have no credentials. The responses contain no memory data.
-OPEN_PATHS = frozenset({HEALTHZ, READYZ})
+# The style of the page that asks for a login: a file of the package, the same on every machine.
+PAGE_STYLE = STATIC + "app.css"
+# For load balancers and orchestrators, and browsers before a login. The responses contain no memory data.
+OPEN_PATHS = frozenset({HEALTHZ, READYZ, PAGE_STYLE})
 # POST paths that change nothing.
 QUESTIONS = frozenset({FIT_PAGE})
 # Programs may mark, report and lease for processes of their own user. The handlers compare the users.
