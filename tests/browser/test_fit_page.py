@@ -10,17 +10,20 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
+from msgspec.structs import replace
+from playwright.sync_api import expect
 
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_weights
 from memwatch.planning.number_formats import parse_format
 from memwatch.planning.request import write_shape
-from memwatch_web.pages.fit_page import EXAMPLES
+from memwatch_web.pages.fit_page import EXAMPLES, Verdicts
 from scripts.published_models import MODELS, Published
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
 from support.browsing import SharedBrowser, opened
 from support.daemon_process import RunningDaemon, running_daemon
+from support.shared_daemons import SharedDaemons
 from support.waiting import MAX_WAIT_SECONDS
 
 LLAMA_70B = urlencode(write_shape(dict(EXAMPLES)["Llama 3 70B"]))
@@ -197,6 +200,45 @@ def test_answer_form_and_map_are_on_one_screen(browser: SharedBrowser, daemon: R
     assert [one for one in drawn if abs(one[1] - one[0] * scale) > 1.5] == []
 
 
+def test_answer_for_eight_gpus_is_first_and_short_on_a_phone(
+    browser: SharedBrowser, shared_daemons: SharedDaemons
+) -> None:
+    """The map is on the first screen with four GPUs in a row, and the form is folded. The wide page has it open."""
+    address, phone = shared_daemons.demo("h100x8-mig").url, {"width": 390, "height": 844}
+    with opened(browser, f"{address}/fit?{LLAMA_70B}", viewport=phone) as page:
+        high = page.evaluate("document.documentElement.scrollHeight")
+        places = page.locator(".gpu-cell").evaluate_all("all => all.map(a => a.getBoundingClientRect().bottom)")
+        context = page.get_by_label("context (tokens)")
+        expect(context).to_be_hidden()
+        page.get_by_text("Describe a model").click()
+        expect(context).to_be_visible()
+        scales = page.locator("svg.now-narrow rect[data-gib]").evaluate_all(
+            "all => all.map(a => [+a.dataset.gib, a.getBoundingClientRect().height])"
+        )
+        page.set_viewport_size({"width": 320, "height": 800})
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        page.get_by_text("Describe a model").click()
+        page.set_viewport_size({"width": 1440, "height": 900})
+        expect(context).to_be_visible()
+        expect(page.get_by_text("Describe a model")).to_be_hidden()
+
+    assert high <= 1450
+    assert max(places) <= 844
+    assert len(set(places)) == 2
+    assert wide == 320
+    largest, highest = max(scales)
+    assert [one for one in scales if abs(one[1] - one[0] * highest / largest) > 1.5] == []
+
+
+def test_devices_of_one_answer_are_a_range() -> None:
+    verdicts = Verdicts(tuple(f"gpu{one}" for one in range(8)), "NVIDIA H100", "no", "does not fit", "")
+
+    assert (verdicts.title, verdicts.ids) == ("8 × NVIDIA H100", "gpu0 to gpu7")
+    assert replace(verdicts, devices=("gpu0", "gpu1", "gpu7")).ids == "gpu0, gpu1, gpu7"
+    assert replace(verdicts, devices=("cpu",)).title == "NVIDIA H100"
+    assert replace(verdicts, devices=("cpu", "x", "y")).ids == "cpu, x, y"
+
+
 def test_tower_of_one_pool_is_in_the_middle_of_its_card(browser: SharedBrowser, daemon: RunningDaemon) -> None:
     with opened(browser, f"{daemon.url}/fit", viewport={"width": 1440, "height": 900}) as page:
         left, right = page.evaluate(
@@ -217,6 +259,7 @@ def test_config_file_is_opened_and_answered_in_a_browser(
     file = tmp_path / "config.json"
     file.write_text(json.dumps(MODELS[0].config))
     with opened(browser, f"{daemon.url}/fit", viewport={"width": 360, "height": 800}) as page:
+        page.click("text=Describe a model")
         page.click("text=Load a config.json")
         page.set_input_files("#config-file", file)
         page.wait_for_function("document.getElementById('config').value.includes('mistral')")

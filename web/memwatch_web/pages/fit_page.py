@@ -83,6 +83,22 @@ class Verdicts(Struct, frozen=True):
     words: str
     reason: str
 
+    @property
+    def title(self) -> str:
+        """Return the name with the number of devices that have it."""
+        return self.name if len(self.devices) == 1 else f"{len(self.devices)} × {self.name}"
+
+    @property
+    def ids(self) -> str:
+        """Return the devices, as a range where they are one."""
+        start = self.devices[0].rstrip("0123456789")
+        first = self.devices[0].removeprefix(start)
+        if len(self.devices) > 2 and first.isdecimal():
+            found = tuple(f"{start}{int(first) + place}" for place in range(len(self.devices)))
+            if found == self.devices:
+                return f"{self.devices[0]} to {self.devices[-1]}"
+        return ", ".join(self.devices)
+
 
 class FitForm(Struct, frozen=True):
     """The query and its answer or problem. `change`: the query of the cheapest change that fits. `landscape`: the

@@ -70,6 +70,8 @@ CELL_TOP = 8.0
 AXIS, MARKS, MARKS_NARROW = 40.0, 52.0, 18.0
 ALONE, BESIDE_LOW, OF_SEVERAL = 460.0, 330.0, 224.0
 NARROW, CELL_WIDTH, CELL_ALONE = 218.0, 80.0, 112.0
+# Without a past, four GPUs stand in a row on a phone. Their highest is as high as this there.
+CELL_NARROW, CELL_NARROW_HEIGHT = 74.0, LOW_CELL
 # Ends of the columns of a narrow tower, in parts of its width.
 CELL_ENDS = {1: (1.0,), 2: (0.1, 1.0), 3: (0.1, 0.2, 1.0)}
 NARROW_ENDS = {1: (1.0,), 2: (0.4, 1.0), 3: (0.376, 0.656, 1.0)}
@@ -203,9 +205,10 @@ def _draw_many(gpus: Sequence[MemoryMap], others: Sequence[MemoryMap], scene: Sc
     shown = [one for one in cells if one in chosen]
     height = CELL if len(shown) <= CELLS_OF_A_ROW else LOW_CELL
     scale = height / max(count_drawn(one, scene.plans) for one in shown)
+    narrow = scale * CELL_NARROW_HEIGHT / height if scene.alone else scale
     return PageLandscape(
-        tuple(_draw_cell(one, scale, scene) for one in shown),
-        bands=tuple(_draw_band(one, scale, scene) for one in lying),
+        tuple(_draw_cell(one, scale, narrow, scene) for one in shown),
+        bands=tuple(_draw_band(one, (scale, scale, narrow), scene) for one in lying),
         cells=True,
         more=len(cells) - len(shown),
     )
@@ -228,16 +231,9 @@ def _draw_tower(one: MemoryMap, scale: float, scene: Scene, width: float, part: 
     )
 
 
-def _draw_cell(one: MemoryMap, scale: float, scene: Scene) -> PageTower:
+def _draw_cell(one: MemoryMap, scale: float, narrow: float, scene: Scene) -> PageTower:
     height = one.whole.size_bytes * scale
     past = scene.pasts.get(one.whole.id)
-    top = CELL_TOP + count_excess(one, scene.plans) * scale
-    frame = Rectangle(0.0, top, CELL_ALONE if scene.alone else CELL_WIDTH, height)
-    nodes = list_planned(one, scene.plans, with_parts=False)
-    drawing = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene), CELL_ENDS, nodes=nodes).drawing
-    boxes = tuple(_mark_slices(one, drawing.boxes, frame, scene))
-    drawing = replace(drawing, boxes=boxes, texts=tuple(_write_cell(boxes)))
-    drawing += draw_plan(one, frame, drawing, scene.plans, FONT)
     return PageTower(
         map=one,
         title=one.whole.label,
@@ -245,9 +241,21 @@ def _draw_cell(one: MemoryMap, scale: float, scene: Scene) -> PageTower:
         height=height,
         axis=(),
         past=None if past is None else _draw_past(one, past, height, False, CELL_TOP),
-        now=Now(frame.width + 1.0, top + height + CELL_BOTTOM, drawing),
-        narrow=None,
+        now=_draw_cell_now(one, scale, scene, CELL_ALONE if scene.alone else CELL_WIDTH),
+        narrow=_draw_cell_now(one, narrow, scene, CELL_NARROW) if scene.alone else None,
     )
+
+
+def _draw_cell_now(one: MemoryMap, scale: float, scene: Scene, width: float) -> Now:
+    height = one.whole.size_bytes * scale
+    top = CELL_TOP + count_excess(one, scene.plans) * scale
+    frame = Rectangle(0.0, top, width, height)
+    nodes = list_planned(one, scene.plans, with_parts=False)
+    drawing = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene), CELL_ENDS, nodes=nodes).drawing
+    boxes = tuple(_mark_slices(one, drawing.boxes, frame, scene))
+    drawing = replace(drawing, boxes=boxes, texts=tuple(_write_cell(boxes)))
+    drawing += draw_plan(one, frame, drawing, scene.plans, FONT)
+    return Now(width + 1.0, top + height + CELL_BOTTOM, drawing)
 
 
 def _mark_slices(one: MemoryMap, boxes: Iterable[Box], frame: Rectangle, scene: Scene) -> Iterator[Box]:
@@ -300,10 +308,10 @@ def _write_cell(boxes: Sequence[Box]) -> Iterator[Text]:
         elif box.kind == "planned":
             fits = (
                 one
-                for one in (name, name.rpartition("/")[2])
+                for one in (name, name.rpartition("/")[2], "the model")
                 if width_of(one, FONT, strong=True) <= box.width - 8.0
             )
-            lines = [next(fits, "the model"), size]
+            lines = [next(fits, "model"), size]
         else:
             lines = [name, size, box.link.removeprefix("processes/") if box.link.startswith("processes/") else ""]
         top = box.y + (above.height if above is not None and above is not box else 0.0)
@@ -486,9 +494,9 @@ def _draw_sliver(one: MemoryMap, scale: float, scene: Scene) -> Sliver:
     )
 
 
-def _draw_band(one: MemoryMap, scale: float, scene: Scene) -> PageBand:
+def _draw_band(one: MemoryMap, scales: Sequence[float], scene: Scene) -> PageBand:
     found = []
-    for width in BANDS:
+    for width, scale in zip(BANDS, scales, strict=True):
         place = Rectangle(1.0, BAND_TOP, width - 2.0, BAND_HEIGHT)
         drawing = draw_band(one, place, scale, FONT, list_planned(one, scene.plans))
         drawing += outline_plan(drawing)
