@@ -240,6 +240,29 @@ def test_names_in_the_past_are_whole(form: str, length: int) -> None:
     assert set(marks) <= {name, "cause"}
 
 
+def test_layer_of_a_phone_without_room_for_its_name_has_a_number() -> None:
+    """The number is inside the layer, and its name beside it in the legend, which is below the past."""
+    name = "trainer_of_a_very_long_name"
+    base = incident()
+    assert base.cause is not None
+    key, renamed = f"{base.cause.who} ({base.cause.pid})", f"{name} ({base.cause.pid})"
+    samples = tuple(
+        replace(each, holders={renamed if one == key else one: held for one, held in each.holders.items()})
+        for each in base.samples
+    )
+    one = replace(base, samples=samples, cause=replace(base.cause, who=name))
+    drawn, narrow = picture(one).drawing, picture(one, "narrow")
+    past, held = frames(narrow.drawing)
+    numbers = [text for text in narrow.drawing.texts if text.strong == "1"]
+
+    assert name not in {text.strong for text in narrow.drawing.texts if text.y < past.ground}
+    inside, legend = sorted(numbers, key=lambda text: text.y)
+    assert past.y < inside.y < past.ground < legend.y < held.y
+    assert legend.behind == f" {name}"
+    assert width_of(f"1 {name}", LAYOUTS["narrow"].font, strong=True) <= past.width
+    assert not [text for text in drawn.texts if text.strong == "1"]
+
+
 def test_mark_of_an_alert_is_the_first_that_fired() -> None:
     """Neither one that resolved nor one of another pool."""
     one = play("another process fills the GPU")

@@ -24,6 +24,7 @@ from memwatch.reporting.incidents.words import (
 from memwatch.reporting.render import words
 from memwatch.reporting.render.containment import Node
 from memwatch.reporting.render.drawing import (
+    LINE_HEIGHT,
     TIME_GAP,
     Drawing,
     Flag,
@@ -34,6 +35,7 @@ from memwatch.reporting.render.drawing import (
     list_times,
     measure_times,
     place_flag,
+    shorten,
     width_of,
 )
 from memwatch.reporting.render.past import Past, break_at_gaps, draw_past, list_layers, name_layers
@@ -146,7 +148,6 @@ def draw(one: Incident, layout: Layout) -> Picture | None:
     font = layout.font
     depth = measure_below(samples, whole, layout)
     frame = layout.place_past(depth)
-    held_frame = layout.place_held(frame, depth)
     layers = split_layers(one, whole)
     times = [sample.unix for sample in samples]
     past = _break_at_gaps(Past(tuple(times), times[0], times[-1], layers, tuple(_list_levels(samples))))
@@ -158,7 +159,10 @@ def draw(one: Incident, layout: Layout) -> Picture | None:
     drawing += _draw_marks(one, past, frame, font, kills) + Drawing(texts=tuple(list_bytes(whole, frame, font)))
     drawing += _draw_ghost(one, cut, past, frame, frame.height / whole)
     walls = [past.axis.x(unix, frame) for unix in kills]
-    drawing += Drawing(texts=tuple(name_layers(past, whole, frame, font, names_of(one, layers), walls)))
+    named, numbers = _name_past(past, whole, frame, layout, names_of(one, layers), walls)
+    legend, depth_of_legend = _write_legend(numbers, frame, depth, font)
+    drawing += Drawing(texts=(*named, *legend))
+    held_frame = layout.place_held(frame, depth + depth_of_legend)
     below, moments = _draw_below(samples, cut, past, frame, layout, whole)
     nodes = build_nodes(one, cut.sample, whole)
     held, heading = draw_held(nodes, cut, whole, held_frame, layout, one.label)
@@ -171,6 +175,39 @@ def draw(one: Incident, layout: Layout) -> Picture | None:
         tuple(_list_held(nodes)),
         tuple(_list_notes(one)),
     )
+
+
+def _name_past(
+    past: Past, whole: float, frame: Rectangle, layout: Layout, names: Sequence[str], walls: Sequence[float]
+) -> tuple[list[Text], list[str]]:
+    """Return the names in the past, and those of layers that have a number in their place, from 1 on.
+
+    A wide picture has no numbers: the composition stands beside its past.
+    """
+    named = list(name_layers(past, whole, frame, layout.font, names, walls))
+    shown, numbered = {text.strong for text in named}, list[str]()
+    for place, name in enumerate(names if not layout.is_wide else ()):
+        if name and name not in shown:
+            only = [str(len(numbered) + 1) if place == other else "" for other in range(len(names))]
+            if found := list(name_layers(past, whole, frame, layout.font, only, walls)):
+                named += found
+                numbered.append(name)
+    return named, numbered
+
+
+def _write_legend(names: Sequence[str], frame: Rectangle, depth: float, font: float) -> tuple[list[Text], float]:
+    """Write the numbers with their names below a past, and return the height of these rows."""
+    texts: list[Text] = []
+    left, row = frame.x, 0
+    for number, name in enumerate(names, 1):
+        plain = shorten(f" {name}", frame.width - 2 * font, font)
+        width = width_of(str(number), font, strong=True) + width_of(plain, font)
+        if left > frame.x and left + width > frame.right:
+            left, row = frame.x, row + 1
+        y = frame.ground + depth + (1.0 + LINE_HEIGHT * row) * font
+        texts.append(Text(left, y, strong=str(number), behind=plain))
+        left += width + font
+    return texts, (row + 1) * LINE_HEIGHT * font if names else 0.0
 
 
 def _list_held(nodes: Iterable[Node]) -> Iterator[tuple[str, int]]:
