@@ -92,7 +92,7 @@ def test_last_words_match_the_contract_and_end_with_a_clean_stop(tmp_path: Path,
     assert [none.status, answer.status, gone.status] == [404, 200, 404]
     assert "ended cleanly" in gone.json["detail"]
     assert "ended unexpectedly" in overview
-    assert "unclean shutdown: memwatchd crashed or was killed" in page
+    assert '<h2 id="end-label">memwatchd crashed or was killed</h2>' in page
     assert [event["kind"] for event in events if event["kind"] == "unclean"] == ["unclean"]
     assert str(tmp_path / "state") in about
 
@@ -109,7 +109,7 @@ def test_kill_right_after_the_start_is_reported(tmp_path: Path, host: list[str])
 
     assert (words["samples"], words["last"]) == ([], None)
     assert "no sample since the start at 20" in words["text"]
-    assert words["text"] in page
+    assert "no sample since the start" in page
     assert "ended unexpectedly" in overview
 
 

@@ -40,15 +40,18 @@ class UncleanShutdown(Struct, frozen=True):
     ticks: tuple[Tick, ...] = ()
 
     @property
+    def cause(self) -> str:
+        return "machine crash or power loss" if self.machine_restarted else "memwatchd crashed or was killed"
+
+    @property
     def sentence(self) -> str:
         """Return a sentence about what happened."""
-        cause = "machine crash or power loss" if self.machine_restarted else "memwatchd crashed or was killed"
         when = datetime.fromtimestamp(self.unix, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         if not self.samples:
-            return f"unclean shutdown: {cause}; no sample since the start at {when}"
+            return f"unclean shutdown: {self.cause}; no sample since the start at {when}"
         worst = self.last.worst if self.last else None
         pressure = f", {worst.label} {Level(worst.level).label} ({worst.ratio:.1%} used)" if worst else ""
-        return f"unclean shutdown: {cause}; last sample {when}{pressure}"
+        return f"unclean shutdown: {self.cause}; last sample {when}{pressure}"
 
 
 def build_unclean_shutdown(

@@ -1,0 +1,77 @@
+"""The page about the end of a run that did not end cleanly, from ticks of samples."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.core.snapshot import Snapshot
+from memwatch.reporting.history.last_run import UncleanShutdown, build_unclean_shutdown
+from memwatch.reporting.history.notable_ticks import build_tick
+from memwatch_monitor.history.series import collect_figures
+from memwatch_web.pages.renderer import Pages
+from support.html_reader import Reader
+from support.sample_snapshots import SAMPLES, critical_gb10, mig_server, unknown_figures
+
+
+def end_of_run(snapshot: Snapshot, restarted: bool = True, seconds: int = 30) -> UncleanShutdown:
+    """Return the last words of a machine that stayed as it is."""
+    ticks = [
+        build_tick(
+            replace(snapshot, seq=second, unix=snapshot.unix + second), 100.0 + second, collect_figures(snapshot)
+        )
+        for second in range(seconds)
+    ]
+    return build_unclean_shutdown(ticks, (), ticks[-1].unix, restarted)
+
+
+def text_of(words: UncleanShutdown | None) -> str:
+    return Reader(Pages().last_words(words)).text
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_machine_has_its_last_words(name: str) -> None:
+    """Each pool is there once, and what is not known is not zero."""
+    snapshot = SAMPLES[name]()
+    text = text_of(end_of_run(snapshot))
+
+    assert all(pool.label in text for pool in snapshot.pools)
+    assert " 0 B" not in text
+
+
+def test_heading_says_what_ended_and_how_full_it_was() -> None:
+    words = end_of_run(critical_gb10())
+    assert words.last is not None
+    assert words.last.worst is not None
+    worst = words.last.worst
+
+    assert f"Machine crash or power loss critical {worst.label} {worst.ratio:.1%} used" in text_of(words)
+    assert "memwatchd crashed or was killed" in text_of(end_of_run(critical_gb10(), restarted=False))
+
+
+def test_use_is_said_once_and_other_reasons_follow_their_pool() -> None:
+    words = end_of_run(critical_gb10())
+    assert words.last is not None
+    assert words.last.worst is not None
+    reasons = [one for one in words.last.worst.reasons if not one.endswith("% used")]
+    text = text_of(words)
+
+    assert reasons
+    assert f"{words.last.worst.label} {'; '.join(reasons)}" in text.replace("\xa0", " ")
+
+
+def test_limits_are_rows_below_the_pools() -> None:
+    text = text_of(end_of_run(mig_server()))
+    table = text[text.index("Pool Level Used Available Size") :]
+
+    assert "MIG" in table[: table.index("Processes")]
+
+
+def test_unknown_figures_have_their_reason() -> None:
+    assert "GPU 0 VRAM — — inconsistent — inconsistent 24.0 GiB" in text_of(end_of_run(unknown_figures()))
+
+
+def test_run_without_samples_says_so() -> None:
+    text = text_of(UncleanShutdown(1.0, True, (), None))
+
+    assert "Machine crash or power loss no sample since the start" in text
