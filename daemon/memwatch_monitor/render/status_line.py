@@ -210,7 +210,8 @@ def build_uses(snapshot: Snapshot, worst: Pressure | None) -> Iterable[Use]:
         known = [(pool.used_bytes, pool.size_bytes) for pool in gpus if isinstance(pool.used_bytes, int)]
         beside = "" if len(known) == len(gpus) else f" of {len(gpus)}"
         used: Bytes = sum(one for one, _ in known) if known else gpus[0].used_bytes
-        yield Use(f"used on {len(known) or len(gpus)}{beside} GPUs", used, sum(size for _, size in known))
+        sizes = [size for _, size in known] or [pool.size_bytes for pool in gpus]
+        yield Use(f"used on {len(sizes)}{beside if known else ''} GPUs", used, sum(sizes))
         for pool in snapshot.pools:
             if pool.kind is PoolKind.SYSTEM_RAM:
                 yield Use(f"used of {pool.label}", pool.used_bytes, pool.size_bytes)

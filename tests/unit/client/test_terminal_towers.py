@@ -20,18 +20,16 @@ from memwatch.cli.terminal.state import State
 from memwatch.cli.terminal.style import Line, Span, line_cells, plain
 from memwatch.cli.terminal.towers import Area, Canvas, Scene, draw_past, draw_scene, draw_tower, write_times
 from memwatch.core.events import Event
-from memwatch.core.model import Absent, Content, Pool, PoolKind, Quality
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.containment import Growing, build_nodes
 from memwatch.reporting.render.memory_map import MemoryMap, build_maps
 from memwatch.reporting.render.tower import choose_scale
+from support.hard_machines import HARD_MACHINES
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import (
     SAMPLES,
-    calm_workstation,
     critical_gb10,
     discrete_gpu,
-    hostile_names,
     mig_server,
 )
 
@@ -126,48 +124,11 @@ def test_growth_has_the_colour_of_the_level_at_the_top_of_its_process() -> None:
     assert any("+20.0 GiB in 1 min" in plain(line) for line in lines)
 
 
-def pool_of_size(size: int) -> Pool:
-    used = size // 2
-    contents = Content("used", used), Content("available", size - used)
-    return Pool(
-        "ram", PoolKind.SYSTEM_RAM, "System RAM", size, used, size - used, "", Quality.MEASURED, contents=contents
-    )
-
-
-def hard_machines() -> dict[str, Snapshot]:
-    base, cards = critical_gb10(), mig_server()
-    card = next(one for one in cards.pools if one.kind in (PoolKind.HBM, PoolKind.VRAM))
-    many = tuple(replace(card, id=f"gpu{number}", label=f"VRAM {number}") for number in range(16))
-    hostile = hostile_names()
-    names = [f"漢字\u200b{number} \u202e e\u0301 " * 6 for number in range(len(base.processes))]
-    return {
-        "no pools": replace(calm_workstation(), pools=(), shares=(), devices=(), pressure=()),
-        "zero size": replace(base, pools=(pool_of_size(0),), shares=()),
-        "one byte": replace(base, pools=(pool_of_size(1),), shares=()),
-        "1 TiB": replace(base, pools=(pool_of_size(TIB),), shares=()),
-        "1 TiB beside 1 MiB": replace(base, pools=(pool_of_size(TIB), replace(pool_of_size(1 << 20), id="x"))),
-        "16 GPUs": replace(cards, pools=(*cards.pools[:1], *many), shares=(), devices=(), pressure=()),
-        "56 MIG instances": eight_by_seven(),
-        "hostile": hostile,
-        "wide names": replace(
-            base, processes=tuple(replace(one, name=n) for one, n in zip(base.processes, names, strict=True))
-        ),
-        "no figures": replace(
-            base,
-            pools=tuple(
-                replace(one, used_bytes=Absent.NOT_PERMITTED, available_bytes=Absent.NOT_PERMITTED, contents=())
-                for one in base.pools
-            ),
-            shares=(),
-        ),
-    }
-
-
-@pytest.mark.parametrize("name", hard_machines())
+@pytest.mark.parametrize("name", HARD_MACHINES)
 def test_machines_that_are_hard_to_draw_fill_every_screen(name: str) -> None:
     """Exactly, with and without colours and Unicode, and a row of the table remains."""
-    snapshot = hard_machines()[name]
-    for width, height in ((40, 10), (57, 17), (80, 24), (132, 43), (200, 60)):
+    snapshot = HARD_MACHINES[name]()
+    for width, height in ((40, 10), (40, 12), (57, 17), (80, 24), (100, 30), (200, 60)):
         for has_colour, is_ascii in ((True, False), (False, False), (True, True)):
             for page in (1, 2, 3):
                 view = View(Moment(snapshot), State(page=page), width, height, snapshot.unix, has_colour, is_ascii)

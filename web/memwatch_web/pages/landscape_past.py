@@ -124,7 +124,7 @@ def rewind(snapshot: Snapshot, found: Mapping[str, PoolPast], past: HistoryInput
         _rewind_pressure(one, pool, found[pool.id])
         for pool in pools
         for one in snapshot.pressure
-        if one.target == pool.id and isinstance(pool.used_bytes, int)
+        if one.target == pool.id and isinstance(pool.used_bytes, int) and pool.size_bytes
     )
     return replace(
         snapshot,
