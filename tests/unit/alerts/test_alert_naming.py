@@ -37,6 +37,7 @@ def test_alerts_that_prometheus_also_has_are_named_as_there() -> None:
         ("engine.kv_full", "vllm-8000"): "EngineKVCacheFull",
         ("kernel.oom_kill", "kernel"): "MemoryOOMKill",
         ("driver.error", "driver"): "GPUMemoryErrors",
+        ("guardian.acted", "guardian"): "GuardianActed",
     }
 
     assert {key: alert_name(*key) for key in shared} == shared
