@@ -226,7 +226,7 @@ def test(file: str | None) -> None:
     fresh = tuple(replace(one, device_age_seconds=1.0) if one.device_age_seconds <= 15 else one for one in found)
     cause = min(fresh, key=order)
     click.echo(printable(f"If {cause.title} had grown until half of the critical threshold were left:"))
-    for line in describe_choice(choose(replace(state, candidates=fresh), scarce, config.limits, cause), fresh):
+    for line in describe_choice(choose(replace(state, candidates=fresh), scarce, config.limits, (cause,)), fresh):
         click.echo(printable(f"  {line}"))
 
 

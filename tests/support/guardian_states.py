@@ -137,4 +137,4 @@ def generate_limits(chance: random.Random) -> Limits:
         drawn = [chance.choice(list(kinds)) for _ in range(chance.randint(0, 2))]
         return tuple(Match(kind, chance.choice(kinds[kind])) for kind in drawn)
 
-    return Limits(draw(), draw(), draw(), chance.random() < 0.3, chance.random() < 0.5)
+    return Limits(draw(), draw(), draw(), chance.choice(("none", "slice", "any")), chance.random() < 0.5)

@@ -15,6 +15,7 @@ from memwatch.core.snapshot import Level
 MAX_CONFIG_BYTES = 1 << 20
 # In the order in which they are taken, the mildest first.
 StepName = Literal["hook", "engine", "reclaim", "sigterm", "sigkill"]
+Others = Literal["none", "slice", "any"]
 MatchKind = Literal["unit", "user", "command", "container"]
 
 
@@ -109,13 +110,14 @@ class Limits(Struct, frozen=True):
     """The limits that the operator sets. `avoid` is taken last, `never` is never taken. Times are seconds.
 
     A time of 0 leaves out that step.
-    `other_slices`: a victim may be outside the slice of the process that causes the shortage.
+    `others`: processes that may end in place of the one that causes the shortage, also without being preferred:
+    those of its slice, or any.
     """
 
     prefer: tuple[Match, ...] = ()
     avoid: tuple[Match, ...] = ()
     never: tuple[Match, ...] = ()
-    other_slices: bool = False
+    others: Others = "none"
     has_hook: bool = False
     hook_seconds: float = 5.0
     engine_seconds: float = 5.0

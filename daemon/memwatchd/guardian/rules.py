@@ -8,8 +8,9 @@
    Memory of devices counts. What grew must explain at least half of the fall and at most one and a half times as
    much, and no other process may have grown as much. Otherwise the cause is not known, and nothing ends: size alone
    is no evidence, also on a full machine that stalls.
-4. The victim is the first of the same slice that may end: `prefer` first, `avoid` last, then by growth and size. It
-   must free enough to leave the level. Device bytes older than 5 s are no evidence: then there is no victim.
+4. The victim is the cause, or before it one of `prefer` in its slice. Another process ends in its place only where
+   `others` allows it: then `prefer` first, `avoid` last, then by growth and size. A victim must free enough to leave
+   the level. Device bytes older than 5 s are no evidence: then there is no victim.
 5. Never: pid 1, kernel threads, the guardian, the daemon, logins and session managers, container runtimes, and
    what the operator lists in `never`, also where it is not known whether a process is in that list.
 6. Each step takes at most a quarter of the time to full. Below 2 s only SIGKILL is left.
@@ -18,13 +19,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from math import inf
 
 from memwatch.core import units
 from memwatch.core.model import Absent, PoolKind
-from memwatch.core.processes.protected import INIT, is_protected_name, is_protected_unit
+from memwatch.core.processes.protected import INIT, is_own_name, is_protected_name, is_protected_unit
 from memwatch.core.snapshot import Level
 from memwatchd.guardian.records import (
     Candidate,
@@ -80,11 +81,11 @@ def decide(state: State, limits: Limits, past: Past) -> tuple[Decision, Past]:
     needed = confirm_seconds(pool.seconds_to_full)
     if state.read_at - since < needed:
         return Decision("wait", f"{describe_pool(pool)}; a second reading must confirm it"), seen
-    cause, unknown = find_cause(state)
-    if cause is None:
+    causes, unknown = find_causes(state)
+    if not causes:
         is_over = state.read_at - since >= SCANS_SECONDS
         return Decision("nothing" if is_over else "wait", f"{describe_pool(pool)}; {unknown}"), seen
-    return choose(state, pool, limits, cause, past), seen
+    return choose(state, pool, limits, causes, past), seen
 
 
 def forget(past: Past) -> Past:
@@ -125,50 +126,53 @@ def confirm_seconds(forecast: float | None) -> float:
     return min(MAX_CONFIRM_SECONDS, max(MIN_CONFIRM_SECONDS, (inf if forecast is None else forecast) / 10))
 
 
-def find_cause(state: State) -> tuple[Candidate | None, str]:
-    """Return the process whose growth explains the fall of System RAM, or None and why it is not known."""
+def find_causes(state: State) -> tuple[tuple[Candidate, ...], str]:
+    """Return the processes whose growth explains the fall of System RAM, the largest first: one, or workers alike.
+
+    Without them, return why the cause is not known.
+    """
     known = [one for one in state.candidates if not one.kernel_thread]
     if not known:
-        return None, "no process is known that could end"
+        return (), "no process is known that could end"
     cause, fall = min(known, key=order), state.fall_bytes_per_second
     if cause.device_age_seconds > MAX_DEVICE_SECONDS:
-        return None, f"the cause is not known: {describe_age(cause)}"
+        return (), f"the cause is not known: {describe_age(cause)}"
     if fall is None:
-        return None, "the cause is not known: no growth was measured since it began to fall"
+        return (), "the cause is not known: no growth was measured since it began to fall"
     least = cause.growth_bytes_per_second or 0.0
     if least < MIN_GROWTH:
-        return None, "the cause is not known: no process has grown more than it allocates and frees"
+        return (), "the cause is not known: no process has grown more than it allocates and frees"
     able = [one for one in known if one is cause or one.max_growth_bytes_per_second >= least]
     unclear = [one for one in able if (one.growth_bytes_per_second or 0.0) < least * MIN_SHARE]
     if unclear:
         return (
-            None,
+            (),
             f"the cause is not known: {cause.title} has grown, but {unclear[0].title} may have grown as much",
         )
     # Where others grew as well, processes give back and take what the fall does not show.
     explained = sum(one.growth_bytes_per_second or 0.0 for one in able)
     grown = sum(max(0.0, one.growth_bytes_per_second or 0.0) for one in known)
     if explained < fall * MIN_EXPLAINED_RATIO or grown > fall * MAX_EXPLAINED_RATIO:
-        return None, (
+        return (), (
             f"the cause is not known: {cause.title} has grown most, but it fell by {units.size(round(fall))} a "
             f"second, all that grew by {units.size(round(grown))} a second, and that which grew most by "
             f"{units.size(round(explained))}"
         )
-    return cause, ""
+    return tuple(sorted(able, key=order)), ""
 
 
 def choose(
     state: State,
     pool: PoolState,
     limits: Limits,
-    cause: Candidate,
+    causes: Sequence[Candidate],
     past: Past = Past(),  # noqa: B008  frozen
 ) -> Decision:
-    """Return the decision for a pool whose shortage is confirmed, and whose cause is known."""
+    """Return the decision for a pool whose shortage is confirmed, and whose causes are known, the largest first."""
     ranked = [one for one in state.candidates if not one.kernel_thread]
     refused = []
     for one in sorted(ranked, key=lambda one: (preference(one, limits), *order(one))):
-        why = why_refused(one, cause, state, pool, limits, past)
+        why = why_refused(one, causes, state, pool, limits, past)
         if why:
             refused.append(Refusal(one, why))
             continue
@@ -176,8 +180,9 @@ def choose(
             return Decision("nothing", f"{describe_pool(pool)}; {describe_age(one)}", refused=tuple(refused))
         reason = f"{describe_pool(pool)}; {one.title} {describe_share(one)}"
         return Decision("act", reason, one, plan_steps(pool.seconds_to_full, one, limits), tuple(refused))
-    why = f"{describe_pool(pool)}; no process may end that would free enough: the cause is probably {cause.title}"
-    return Decision("nothing", why, refused=tuple(refused))
+    stays = next(one.why for one in refused if one.candidate is causes[0])
+    why = f"no process may end that would free enough; the cause is probably {causes[0].title}: {stays}"
+    return Decision("nothing", f"{describe_pool(pool)}; {why}", refused=tuple(refused))
 
 
 def order(one: Candidate) -> tuple[float, int, int]:
@@ -193,20 +198,32 @@ def preference(one: Candidate, limits: Limits) -> int:
     return 0 if any(matches(one, match) for match in limits.prefer) else 1
 
 
-def why_refused(one: Candidate, cause: Candidate, state: State, pool: PoolState, limits: Limits, past: Past) -> str:
+def why_refused(
+    one: Candidate, causes: Sequence[Candidate], state: State, pool: PoolState, limits: Limits, past: Past
+) -> str:
     """Return why a process may not or need not end, as a clause; empty if it may."""
     why = why_protected(one, state) or why_never(one, limits)
     if why:
         return why
     if one.key in past.tried:
         return "it did not end on SIGKILL"
-    if one is not cause and not limits.other_slices:
-        if isinstance(cause.slice, Absent) or isinstance(one.slice, Absent):
-            return "it is not known whether it is in the slice of the cause"
-        if one.slice != cause.slice:
-            return f"it is in {one.slice}, and the cause, {cause.title}, is in {cause.slice}"
+    if one not in causes and (why := why_not_instead(one, causes[0], limits)):
+        return why
     if pool.available_bytes + one.footprint_bytes <= pool.critical_bytes:
         return f"its {units.size(one.footprint_bytes)} are not enough to leave the level critical"
+    return ""
+
+
+def why_not_instead(one: Candidate, cause: Candidate, limits: Limits) -> str:
+    """Return why a process does not end in place of the cause, which goes on; empty if the operator allows it."""
+    if limits.others == "any":
+        return ""
+    if limits.others == "none" and preference(one, limits) != 0:
+        return f"it is not the cause, {cause.title}, and neither prefer nor others allows that it ends in its place"
+    if isinstance(cause.slice, Absent) or isinstance(one.slice, Absent):
+        return "it is not known whether it is in the slice of the cause"
+    if one.slice != cause.slice:
+        return f"it is in {one.slice}, and the cause, {cause.title}, is in {cause.slice}"
     return ""
 
 
@@ -220,6 +237,8 @@ def why_protected(one: Candidate, state: State) -> str:
         return "it is the guardian or the daemon"
     if not one.visible:
         return "it is not visible from here"
+    if any(map(is_own_name, (one.name, *one.commands))):
+        return "it belongs to memwatchd"
     if any(map(is_protected_name, (one.name, *one.commands))):
         return "it is needed to log in, for a session, or to run containers"
     # Where the unit is not known, the cgroup may still be; where neither is, neither is what depends on it.
@@ -228,7 +247,7 @@ def why_protected(one: Candidate, state: State) -> str:
     if one.unit is not None and is_protected_unit(one.unit):
         return f"{one.unit} is needed to log in, for a session, or to run containers"
     if not isinstance(one.slice, Absent) and any(fnmatchcase(one.slice, pattern) for pattern in PROTECTED_SLICES):
-        return "it belongs to the daemon"
+        return "it belongs to memwatchd"
     return ""
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 
 from memwatch.core.doc import Doc
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
-from memwatchd.guardian.records import Limits, Match, MatchKind
+from memwatchd.guardian.records import Limits, Match, MatchKind, Others
 from memwatchd.settings.keys import parse_new_folder, parse_tuple
 
 KINDS: tuple[MatchKind, ...] = get_args(MatchKind)
@@ -59,9 +59,13 @@ class GuardianSection(Section, frozen=True, kw_only=True):
             "without being listed."
         ),
     ] = ()
-    other_slices: Annotated[
-        bool, Doc("Allow that a process outside the slice of the one that causes the shortage ends.")
-    ] = False
+    others: Annotated[
+        Others,
+        Doc(
+            "Processes that may end in place of the one that causes the shortage, where that may not end or would "
+            'not free enough: "none" except those of prefer in its slice, "slice" those of its slice, "any".'
+        ),
+    ] = "none"
     hook: Annotated[
         tuple[str, ...],
         Converter(parse_program),
@@ -96,7 +100,7 @@ class GuardianSection(Section, frozen=True, kw_only=True):
             prefer=_matches(self.prefer),
             avoid=_matches(self.avoid),
             never=_matches(self.never),
-            other_slices=self.other_slices,
+            others=self.others,
             has_hook=bool(self.hook),
             hook_seconds=self.hook_time.total_seconds(),
             engine_seconds=self.engine_time.total_seconds(),

@@ -184,19 +184,21 @@ CASES = (
         state(candidate(10, 80 * GIB, 0.0), candidate(11, 3 * GIB, slice="user.slice/user-1000.slice")),
         None,
         "and the cause, python3 (11), is in user.slice/user-1000.slice",
+        Limits(others="slice"),
     ),
     Case(
         "other slices are allowed",
         state(candidate(10, 80 * GIB, 0.0), candidate(11, 3 * GIB, slice="user.slice/user-1000.slice")),
         10,
         "python3 (10)",
-        Limits(other_slices=True),
+        Limits(others="any"),
     ),
     Case(
         "the slice of the cause is not known: only the cause itself",
         state(candidate(10, 80 * GIB, 0.0), candidate(11, 3 * GIB, slice=UNKNOWN)),
         None,
         "not known whether it is in the slice of the cause",
+        Limits(others="slice"),
     ),
     Case(
         "the cause, whose slice is not known",
@@ -251,11 +253,72 @@ CASES = (
         Limits(never=(Match("container", "*"),)),
     ),
     Case(
-        "avoid: the next of the slice",
+        "avoid: the next of the slice, where others are allowed",
         state(candidate(10, 80 * GIB, GROWING, user="postgres"), candidate(11, 20 * GIB, 0.0)),
         11,
         "python3 (11)",
+        Limits(avoid=(Match("user", "postgres"),), others="slice"),
+    ),
+    Case(
+        "avoid: an innocent process ends no earlier than the cause",
+        state(candidate(10, 80 * GIB, GROWING, user="postgres"), candidate(11, 20 * GIB, 0.0)),
+        10,
+        "it is not the cause, python3 (10), and neither prefer nor others allows that it ends in its place",
         Limits(avoid=(Match("user", "postgres"),)),
+    ),
+    Case(
+        "the cause is in never: nothing, and it is named",
+        state(candidate(10, 80 * GIB, GROWING, user="postgres"), candidate(11, 60 * GIB, 0.0)),
+        None,
+        "the cause is probably python3 (10): never has user:postgres",
+        Limits(never=(Match("user", "postgres"),)),
+    ),
+    Case(
+        "the cause is in never: one of prefer in its slice",
+        state(
+            candidate(10, 80 * GIB, GROWING, user="postgres"),
+            candidate(11, 60 * GIB, 0.0),
+            candidate(12, 20 * GIB, 0.0, unit="batch@7.service"),
+        ),
+        12,
+        "python3 (12)",
+        Limits(never=(Match("user", "postgres"),), prefer=(Match("unit", "batch@*"),)),
+    ),
+    Case(
+        "the cause is in never: others of its slice are allowed",
+        state(candidate(10, 80 * GIB, GROWING, user="postgres"), candidate(11, 60 * GIB, 0.0)),
+        11,
+        "python3 (11)",
+        Limits(never=(Match("user", "postgres"),), others="slice"),
+    ),
+    Case(
+        "the cause is protected: nothing of its slice ends in its place",
+        state(candidate(10, 80 * GIB, GROWING, name="dockerd"), candidate(11, 60 * GIB, 0.0)),
+        None,
+        "the cause is probably dockerd (10): it is needed to log in",
+    ),
+    Case(
+        "prefer in another slice does not end in place of the cause",
+        state(
+            candidate(10, 80 * GIB, GROWING, user="postgres"),
+            candidate(11, 60 * GIB, 0.0, unit="batch@7.service", slice="user.slice"),
+        ),
+        None,
+        "it is in user.slice, and the cause, python3 (10), is in system.slice",
+        Limits(never=(Match("user", "postgres"),), prefer=(Match("unit", "batch@*"),)),
+    ),
+    Case(
+        "a worker of the same growth as the cause is a cause as well",
+        state(candidate(10, 80 * GIB, user="postgres"), candidate(11, 60 * GIB)),
+        11,
+        "python3 (11)",
+        Limits(never=(Match("user", "postgres"),)),
+    ),
+    Case(
+        "the daemon over TCP, whose pid is not known",
+        state(candidate(10, name="memwatchd")),
+        None,
+        "memwatchd (10): it belongs to memwatchd",
     ),
     Case(
         "avoid is no never",
@@ -282,7 +345,7 @@ CASES = (
     Case("the guardian", state(candidate(10), own_pids=frozenset({10})), None, "it is the guardian or the daemon"),
     Case("not visible", state(candidate(10, visible=False)), None, "not visible"),
     Case("the unit is not known", state(candidate(10, unit=UNKNOWN)), None, "its unit is not known"),
-    Case("the daemon's slice", state(candidate(10, slice="memwatchd.slice")), None, "belongs to the daemon"),
+    Case("the daemon's slice", state(candidate(10, slice="memwatchd.slice")), None, "belongs to memwatchd"),
     Case("a kernel thread", state(candidate(10, kernel_thread=True)), None, "no process is known"),
 )
 
@@ -458,10 +521,18 @@ def _assert_allowed(victim: Candidate | None, seen: State, limits: Limits) -> No
         values = (victim.name, *victim.commands) if match.kind == "command" else (listed[match.kind],)
         assert not any(isinstance(value, Absent) for value in values)
         assert not any(fnmatchcase(str(value), match.pattern) for value in values if value is not None)
-    if not limits.other_slices:
+    if limits.others != "any":
         processes = [one for one in seen.candidates if not one.kernel_thread]
         fastest = max(one.growth_bytes_per_second or 0 for one in processes)
         assert fastest >= 1 << 20
         processes = [one for one in processes if one.growth_bytes_per_second == fastest]
         cause = max(processes, key=lambda one: (one.footprint_bytes, -one.pid))
-        assert victim == cause or victim.slice == cause.slice
+        alike = fastest / 2 <= (victim.growth_bytes_per_second or 0)
+        is_preferred = any(
+            fnmatchcase(str(value), match.pattern)
+            for match in limits.prefer
+            for value in ((victim.name, *victim.commands) if match.kind == "command" else (listed[match.kind],))
+            if isinstance(value, str)
+        )
+        assert alike or victim.slice == cause.slice
+        assert alike or is_preferred or limits.others == "slice"

@@ -13,6 +13,8 @@ from memwatch.core.model import Process
 from memwatch.core.owners import plain_name
 
 INIT = 1
+# This project.
+OWN_NAMES = ("memwatchd*", "memwatch", "memwatch-guard*")
 # Names as the kernel has them, at most 15 characters.
 NAMES = (
     # Service managers, logins and their buses.
@@ -45,8 +47,7 @@ NAMES = (
     # Managers of containers and jobs: these end with them, or are lost.
     *("dockerd", "docker-proxy", "containerd", "containerd-shim*", "conmon", "runc", "crun", "podman", "crio"),
     *("kubelet", "lxc-start", "lxd", "incusd", "slurmd", "slurmstepd", "slurmctld", "pbs_mom", "condor_master"),
-    # This project.
-    *("memwatchd*", "memwatch", "memwatch-guard*"),
+    *OWN_NAMES,
 )
 UNITS = (
     *("init.scope", "systemd-*.service", "user@*.service", "dbus*.service", "polkit.service", "elogind.service"),
@@ -55,7 +56,7 @@ UNITS = (
     *("gdm*.service", "sddm.service", "lightdm.service", "docker.service", "containerd.service", "podman.service"),
     *("crio.service", "kubelet.service", "slurmd.service", "memwatchd*.service"),
 )
-_NAME, _UNIT = (re.compile("|".join(map(translate, patterns))) for patterns in (NAMES, UNITS))
+_NAME, _OWN_NAME, _UNIT = (re.compile("|".join(map(translate, one))) for one in (NAMES, OWN_NAMES, UNITS))
 
 
 def is_protected(process: Process) -> bool:
@@ -67,6 +68,10 @@ def is_protected(process: Process) -> bool:
 
 def is_protected_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
+
+
+def is_own_name(name: str) -> bool:
+    return _OWN_NAME.fullmatch(name) is not None
 
 
 def is_protected_unit(unit: str) -> bool:
