@@ -9,8 +9,8 @@
    much, and no other process may have grown as much. Otherwise the cause is not known, and nothing ends: size alone
    is no evidence, also on a full machine that stalls.
 4. The victim is the cause, or before it one of `prefer` in its slice. Another process ends in its place only where
-   `others` allows it: then `prefer` first, `avoid` last, then by growth and size. A victim must free enough to leave
-   the level. Device bytes older than 5 s are no evidence: then there is no victim.
+   `others` allows it: then `prefer` first, `avoid` last, then by growth and size. A victim must free enough to
+   leave the level. Device bytes older than 5 s are no evidence: then there is no victim.
 5. Never: pid 1, kernel threads, the guardian, the daemon, logins and session managers, container runtimes, and
    what the operator lists in `never`, also where it is not known whether a process is in that list.
 6. Each step takes at most a quarter of the time to full. Below 2 s only SIGKILL is left.

@@ -87,7 +87,13 @@ def test_nothing_is_to_be_done_if_all_is_well_or_memory_came_back(level: Level) 
         (SERVER, "docker stop 1f6bd2a9e2c7"),
         (replace(SERVER, unit="libpod-1f6bd2a9e2c7.scope"), "podman stop 1f6bd2a9e2c7"),
         (replace(SERVER, unit="cri-containerd-1f6b.scope"), "kill 3921"),
-        (replace(SERVER, pod="4d0e"), "kill 3921"),
+        (replace(SERVER, pod="4d0e"), None),
+        (replace(SERVER, pod="5e1f"), "kubectl delete pod --namespace chat vllm-0"),
+        (replace(SERVER, pod=Absent.NOT_PERMITTED, unit="cri-containerd-1f6b.scope"), "kill 3921"),
+        (replace(TRAIN, unit="slurmstepd.scope", job="81"), "scancel 81"),
+        (replace(TRAIN, unit="gpu01_slurmstepd.scope", job="s0123456789ABC"), "scancel s0123456789ABC"),
+        (replace(TRAIN, unit=None, job="81"), "kill 51210"),
+        (replace(TRAIN, unit="slurmstepd.scope in docker-1f6b.scope", job="81"), "kill 51210"),
         (replace(TRAIN, unit="llama.service"), "systemctl stop llama.service"),
         (replace(TRAIN, unit="a b;x.service"), "systemctl stop 'a b;x.service'"),
         (replace(TRAIN, unit="flm.service in user/1000"), "kill 51210"),
@@ -96,7 +102,19 @@ def test_nothing_is_to_be_done_if_all_is_well_or_memory_came_back(level: Level) 
     ],
 )
 def test_command_follows_the_owner(process: Process, command: str | None) -> None:
-    assert find_command(process, [process])[0] == command
+    machine = replace(spark(processes=(process,)), pod_names={"5e1f": "chat/vllm-0"})
+
+    assert find_command(process, machine)[0] == command
+
+
+def test_pod_and_job_end_with_all_their_processes() -> None:
+    """The command of one is that of all: their memory comes back together."""
+    pod = [replace(SERVER, pid=pid, pod="5e1f") for pid in (1, 2)]
+    job = [replace(TRAIN, pid=pid, unit="slurmstepd.scope", job="81") for pid in (3, 4)]
+    machine = replace(spark(processes=(*pod, *job, TRAIN)), pod_names={"5e1f": "chat/vllm-0"})
+
+    assert find_command(pod[0], machine) == ("kubectl delete pod --namespace chat vllm-0", pod)
+    assert find_command(job[1], machine) == ("scancel 81", job)
 
 
 def test_stopped_container_frees_the_memory_of_all_its_processes() -> None:

@@ -22,6 +22,8 @@ from memwatch.reporting.render import words
 
 MAX_ACTIONS = 2
 INIT = 1
+# Unit of all jobs of Slurm with cgroup v2 (cgroup.conf(5)), perhaps after the name of the node.
+SLURM_STEPS = "slurmstepd.scope"
 # Scopes that container runtimes create, and the command of each.
 RUNTIMES = {"docker-": "docker", "libpod-": "podman"}
 
@@ -81,7 +83,7 @@ def _find_culprit(snapshot: Snapshot, worst: Pressure, growing: Sequence[Process
 
 
 def _stop(culprit: Process, snapshot: Snapshot, worst: Pressure) -> Action:
-    command, members = find_command(culprit, snapshot.processes)
+    command, members = find_command(culprit, snapshot)
     return _build(
         worst,
         "stop",
@@ -93,18 +95,25 @@ def _stop(culprit: Process, snapshot: Snapshot, worst: Pressure) -> Action:
     )
 
 
-def find_command(process: Process, processes: Iterable[Process]) -> tuple[str | None, Sequence[Process]]:
+def find_command(process: Process, snapshot: Snapshot) -> tuple[str | None, Sequence[Process]]:
     """Return the command that stops a process for good, by its owner, and the listed processes that it ends.
 
-    A supervisor would start a killed process of a container or a service again. No command is certain for a process
-    of another PID namespace, and none but kill for a container of an unknown runtime, or a user's service.
+    A supervisor would start a killed process of a pod, a container or a service again, and Slurm would count its
+    job as failed. No command is certain for a process of another PID namespace, or of a pod whose name is not
+    known, and none but kill for a container of an unknown runtime, a job of another scheduler, or a user's service.
     """
     if not process.visible:
         return None, (process,)
-    unit, container = process.unit, process.container
+    processes, unit, container, job = snapshot.processes, process.unit, process.container, process.job
     is_of_host = isinstance(unit, str) and not is_qualified(unit)
+    if isinstance(process.pod, str):
+        namespace, _, pod = snapshot.pod_names.get(process.pod, "").partition("/")
+        command = f"kubectl delete pod --namespace {shlex.quote(namespace)} {shlex.quote(pod)}" if pod else None
+        return command, [one for one in processes if one.pod == process.pod]
+    if is_of_host and str(unit).endswith(SLURM_STEPS) and isinstance(job, str) and not is_qualified(job):
+        return f"scancel {shlex.quote(job)}", [one for one in processes if one.job == job]
     runtime = next((name for start, name in RUNTIMES.items() if str(unit).startswith(start)), None)
-    if runtime and is_of_host and isinstance(container, str) and not process.pod:
+    if runtime and is_of_host and isinstance(container, str):
         members = [one for one in processes if one.container == container]
         return f"{runtime} stop {shlex.quote(container)}", members
     if is_of_host and str(unit).endswith(".service") and not container and process.job is None:

@@ -114,14 +114,14 @@ def _runner_of(engine: Engine, snapshot: Snapshot) -> Candidate | None:
 
 def _container_prefix(process: Process, snapshot: Snapshot) -> str:
     """Return the command that runs others in the container of a process: that which stops it names the runtime."""
-    command = find_command(process, snapshot.processes)[0] or ""
+    command = find_command(process, snapshot)[0] or ""
     runtime, stop, name = command.partition(" stop ")
     return f"{runtime} exec {name}" if stop and process.container else ""
 
 
 def _owner_of(process: Process, snapshot: Snapshot, taken: set[int]) -> Candidate:
     """Return what ends with a process: its service or container, its server, or itself."""
-    command, listed = find_command(process, snapshot.processes)
+    command, listed = find_command(process, snapshot)
     engines = [one for one in snapshot.engines if process.pid in one.pids]
     members = [one for one in listed if one.pid not in taken]
     if engines and (command or "").startswith("kill "):
