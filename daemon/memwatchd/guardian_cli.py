@@ -26,7 +26,7 @@ from memwatch.core.model import RAM, Absent
 from memwatch.core.printable import printable, printable_lines
 from memwatch.core.snapshot import Level
 from memwatchd.guardian.journal import Record, read_journal
-from memwatchd.guardian.loop import STATUS_NAME, Status, read_boot_id
+from memwatchd.guardian.loop import STATUS_NAME, Status, describe_mode, read_boot_id
 from memwatchd.guardian.machine import AskError, Machine, adjust, ask_daemon
 from memwatchd.guardian.own_reading import OwnReading
 from memwatchd.guardian.records import Adjustment, Candidate, Config, Decision, State, send
@@ -105,7 +105,8 @@ def guardian(context: click.Context, config: str | None) -> None:
         fail("it needs Linux")
     context.obj = config
     if context.invoked_subcommand is None:
-        run(read_config(config))
+        command = [*python_child("memwatchd.guardian_cli"), *(["--config", config] if config else [])]
+        run(replace(read_config(config), reader=(*command, "check", "--json")))
 
 
 def run(config: Config) -> NoReturn:
@@ -113,6 +114,15 @@ def run(config: Config) -> NoReturn:
     fd = send(config)
     command = python_child("memwatchd.guardian.loop")
     os.execv(command[0], [*command, str(fd)])  # noqa: S606
+
+
+@guardian.command()
+@click.option("--json", "as_json", is_flag=True, hidden=True)
+@click.pass_obj
+def check(file: str | None, as_json: bool) -> None:
+    """Check the settings, as a reload does first."""
+    config = read_config(file)
+    click.echo(msgspec.json.encode(config) if as_json else f"The settings are right; {describe_mode(config)}.")
 
 
 @guardian.command()
@@ -135,8 +145,7 @@ def status(file: str | None) -> None:
 
 def describe_status(found: Status) -> Iterator[str]:
     """Yield the lines of `status`."""
-    mode = "dry run: it ends no process" if found.dry_run else "it may end processes"
-    yield f"The guardian runs as process {found.pid}; {mode}."
+    yield f"The guardian runs as process {found.pid}; {describe_mode(found)}."
     yield (
         f"System RAM: {units.size(found.available_bytes)} of {units.size(found.size_bytes)} are available; "
         f"{units.size(found.critical_bytes)} or less are critical."
@@ -204,8 +213,7 @@ def test(file: str | None) -> None:
     found = machine.candidates(answer, at) if answer else ()
     own = frozenset({os.getpid(), answer.pid} if answer and answer.pid else {os.getpid()})
     state = State(at, at, (pool,), found, own)
-    mode = "dry run: no process ends" if config.dry_run else "it may end processes"
-    click.echo(f"Mode: {mode}.")
+    click.echo(f"Mode: {describe_mode(config)}.")
     click.echo(printable(f"Daemon: {why or 'in time'}."))
     _, reason = find_short_pool((pool,))
     if reason:

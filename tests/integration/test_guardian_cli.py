@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from memwatchd.guardian_cli import load_config
 from support.guardian_machine import GuardianMachine, guardian_machine
 from support.guardian_states import GIB
 from support.hostile_folder import HostileFolder
+from support.waiting import wait_until
 
 PROGRAM = (str(Path(sys.executable).with_name("memwatchd-guardian")),)
 
@@ -93,7 +95,7 @@ def test_test_names_the_victim_and_why_others_stay(box: GuardianMachine) -> None
     done = run(box, "test")
 
     assert done.returncode == 0, done.stderr
-    assert "Mode: dry run: no process ends." in done.stdout
+    assert "Mode: dry run: it ends no process." in done.stdout
     assert "Daemon: in time." in done.stdout
     assert "Now: nothing is done: ram is OK: 20.0 GiB are available." in done.stdout
     assert f"victim ({victim.pid}) holds 20.1 GiB, 19.1 GiB of devices among them" in done.stdout
@@ -154,6 +156,42 @@ def test_program_becomes_the_guardian(box: GuardianMachine, tmp_path: Path) -> N
     assert b"memwatchd.guardian.loop" in command
     assert folder.imports() == []
     assert "dry run: it ends no process" in line
+
+
+def test_reload_applies_right_settings_and_keeps_those_in_force_otherwise(box: GuardianMachine) -> None:
+    file = box.state / "memwatchd.toml"
+    variables = {**os.environ, "MEMWATCH_URL": box.config.daemon, "RUNTIME_DIRECTORY": str(box.run)}
+
+    def write(lines: str, state_dir: Path = box.state) -> None:
+        sources = f'[sampling]\nprocfs = "{box.proc}"\nsysfs = "{box.sys}"\n'
+        file.write_text(f'[guardian]\nstate_dir = "{state_dir}"\n{lines}\n{sources}')
+
+    def check() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*PROGRAM, "--config", str(file), "check"], capture_output=True, text=True, env=variables, check=False
+        )
+
+    write("")
+    with (box.state / "log").open("ab") as log:
+        guardian = subprocess.Popen([*PROGRAM, "--config", str(file)], stderr=log, text=True, env=variables)
+    try:
+        wait_until(lambda: "the guardian watches System RAM; dry run" in box.log(), describe=box.log)
+        write("dry_run = false", box.run)
+        assert check().stdout == "The settings are right; it may end processes.\n"
+        guardian.send_signal(signal.SIGHUP)
+        wait_until(lambda: "were read again; it may end processes" in box.log(), describe=box.log)
+        assert "state_dir of the new settings: used from the next start on" in box.log()
+
+        write("dryrun = true")
+        assert check().returncode == 78
+        guardian.send_signal(signal.SIGHUP)
+        wait_until(lambda: "the settings stay as they are" in box.log(), describe=box.log)
+        assert "did you mean dry_run" in box.log().rpartition("stay as they are")[2]
+        wait_until(lambda: not box.status().dry_run)
+    finally:
+        guardian.terminate()
+        guardian.wait()
+    assert guardian.returncode == 0
 
 
 def test_client_runs_the_program_beside_it(box: GuardianMachine) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -13,6 +16,7 @@ from types import FrameType
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.core import units
 from memwatch.core.linux.files import ParseError
@@ -24,7 +28,7 @@ from memwatchd.guardian.growth import Growth
 from memwatchd.guardian.journal import MAX_REFUSED, Journal, Record, describe_refused, describe_victim, now
 from memwatchd.guardian.machine import AskError, DaemonAnswer, Machine, adjust, ask_daemon, by_pid
 from memwatchd.guardian.own_reading import OwnReading, next_pause
-from memwatchd.guardian.records import Candidate, Config, Decision, Past, PoolState, State, receive
+from memwatchd.guardian.records import AT_START, Candidate, Config, Decision, Past, PoolState, State, receive
 from memwatchd.guardian.requests import describe_error
 from memwatchd.guardian.rules import MAX_DEVICE_SECONDS, decide, find_short_pool
 from memwatchd.guardian.telling import Teller
@@ -39,6 +43,8 @@ MAX_DAEMON_SECONDS = 1.0
 # One shortage is over after this time without evidence. In each there is one record of the same kind.
 QUIET_SECONDS = 60.0
 STATUS_SECONDS = 5.0
+# The program that reads the settings has this long.
+READ_SECONDS = 60.0
 OOM_SCORE_ADJ = -900
 STATUS_NAME = "status.json"
 ERROR, WARNING, NOTICE, INFO = 3, 4, 5, 6
@@ -103,8 +109,16 @@ class Guardian:
         self._started = now()
         self._own_pids = frozenset({os.getpid(), os.getppid()})
         self._status_at = -inf
+        self._reading_settings: threading.Thread | None = None
+        self._new_settings: Config | str = ""
         self.is_stopping: bool = False
+        self.is_reloading: bool = False
         self.memory_locked: bool = False
+
+    @property
+    def mode(self) -> str:
+        """State for `systemctl status`."""
+        return "dry run" if self._config.dry_run else "watching"
 
     def close(self) -> None:
         self._reading.close()
@@ -114,6 +128,8 @@ class Guardian:
 
     def turn(self) -> float:
         """Read once, decide, act. Return the seconds until the next turn. Raises OSError and ParseError."""
+        if self.is_reloading:
+            self._reload()
         read_at = time.monotonic()
         pool = self._reading.read(read_at, self._adjustment)
         self._growth.add_pool(read_at, pool.available_bytes)
@@ -133,6 +149,34 @@ class Guardian:
             self._carry_out(decision, pool, state.now)
         self._write_status(pool, decision)
         return next_pause(pool)
+
+    def _reload(self) -> None:
+        """Have a program read the settings again, and use them once it has ended. Wrong ones change nothing."""
+        if self._reading_settings is None:
+            self._reading_settings = threading.Thread(target=self._read_settings, daemon=True)
+            self._reading_settings.start()
+        if self._reading_settings.is_alive():
+            return
+        self._reading_settings, self.is_reloading = None, False
+        if isinstance(self._new_settings, str):
+            self._log.write(ERROR, f"the settings stay as they are: {self._new_settings}")
+            return
+        kept = {name: getattr(self._config, name) for name in AT_START}
+        if later := [name for name, value in kept.items() if getattr(self._new_settings, name) != value]:
+            self._log.write(WARNING, f"{', '.join(later)} of the new settings: used from the next start on")
+        self._config = replace(self._new_settings, **kept)
+        given, answer = self._config.adjustment, self._answer
+        self._adjustment = adjust(given, answer.snapshot) if answer else given
+        self._told.clear()
+        for warning in self._config.warnings:
+            self._log.write(WARNING, warning)
+        self._log.write(INFO, f"the settings were read again; {describe_mode(self._config)}")
+
+    def _read_settings(self) -> None:
+        try:
+            self._new_settings = read_settings(self._config.reader)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self._new_settings = describe_error(error)
 
     def _ask(self, at: float, every: float) -> None:
         if at - self._asked_at < every or at - self._failed_at < ASK_AGAIN_SECONDS:
@@ -274,6 +318,21 @@ class Guardian:
             self._tell_once(WARNING, f"{path} is not written: {describe_error(error)}")
 
 
+def describe_mode(seen: Config | Status) -> str:
+    return "dry run: it ends no process" if seen.dry_run else "it may end processes"
+
+
+def read_settings(reader: Sequence[str]) -> Config:
+    """Run the command that prints the settings. Raises ValueError with its words, OSError and SubprocessError."""
+    done = subprocess.run(  # noqa: S603  this program itself
+        reader, stdin=subprocess.DEVNULL, capture_output=True, cwd="/", timeout=READ_SECONDS, check=False
+    )
+    if done.returncode:
+        words = done.stderr.decode("utf-8", "replace").strip()
+        raise ValueError(" ".join(words.split()) or f"the program that reads them ended with {done.returncode}")
+    return replace(msgspec.json.decode(done.stdout, type=Config), reader=tuple(reader))
+
+
 def read_boot_id(procfs: Path) -> str:
     try:
         return (procfs / "sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -322,14 +381,17 @@ def run(config: Config, log: Log | None = None) -> int:
     def stop(_number: int, _frame: FrameType | None) -> None:
         guardian.is_stopping = True
 
+    def reload(_number: int, _frame: FrameType | None) -> None:
+        guardian.is_reloading = True
+
+    signal.signal(signal.SIGHUP, reload)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     for warning in config.warnings:
         log.write(WARNING, warning)
     guardian.memory_locked = protect(log)
     notifier.ready(1.0)
-    mode = "dry run: it ends no process" if config.dry_run else "it may end processes"
-    log.write(INFO, f"the guardian watches System RAM; {mode}")
+    log.write(INFO, f"the guardian watches System RAM; {describe_mode(config)}")
     failed = ""
     while not guardian.is_stopping:
         try:
@@ -340,7 +402,7 @@ def run(config: Config, log: Log | None = None) -> int:
             if str(error) != failed:
                 failed = str(error)
                 log.write(ERROR, f"System RAM is not read: {describe_error(error)}")
-        notifier.alive("dry run" if config.dry_run else "watching")
+        notifier.alive(guardian.mode)
         if not guardian.is_stopping:
             time.sleep(pause)
     guardian.close()

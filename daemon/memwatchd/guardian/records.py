@@ -137,10 +137,15 @@ class Adjustment(NamedTuple):
     more_bytes: int = 0
 
 
+AT_START = ("daemon", "procfs", "sysfs", "state_dir", "run_dir")
+
+
 class Config(Struct, frozen=True):
     """All settings, which its process gets without the modules that read them.
 
-    `daemon`: its URL, `unix:PATH` or `http://127.0.0.1:PORT`. `warnings` are for the log at the start."""
+    `daemon`: its URL, `unix:PATH` or `http://127.0.0.1:PORT`. `warnings` are for the log at the start. `reader`:
+    the command that prints them again. A reload applies all but those of AT_START.
+    """
 
     limits: Limits = Limits()
     dry_run: bool = True
@@ -152,6 +157,7 @@ class Config(Struct, frozen=True):
     run_dir: str = "/run/memwatchd-guardian"
     adjustment: Adjustment = Adjustment()
     warnings: tuple[str, ...] = ()
+    reader: tuple[str, ...] = ()
 
     @property
     def proc(self) -> Path:

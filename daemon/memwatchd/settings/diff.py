@@ -54,6 +54,9 @@ def describe_changes(old: Sections, new: Sections, simulated: bool = False) -> t
 def note_on(path: Path, before: Mapping[Path, object], after: Mapping[Path, object], simulated: bool) -> str:
     """Return the reason why a changed setting is not in force after a reload, or "" if it is."""
     effect = find_effect(path)
+    if effect.program != "memwatchd":
+        when = "at the next start of" if effect.at == "start" else "at the next reload of"
+        return f" (takes effect {when} {effect.program})"
     needed = (*path[:-1], effect.while_set)
     if effect.at == "start" or (effect.while_set and None in (before.get(needed), after.get(needed))):
         return NOT_YET

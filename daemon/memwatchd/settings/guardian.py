@@ -10,7 +10,7 @@ from typing import Annotated, get_args
 from memwatch.core.doc import Doc
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
 from memwatchd.guardian.records import Limits, Match, MatchKind, Others
-from memwatchd.settings.keys import parse_new_folder, parse_tuple
+from memwatchd.settings.keys import AT_START_OF_GUARDIAN, parse_new_folder, parse_tuple
 
 KINDS: tuple[MatchKind, ...] = get_args(MatchKind)
 _MATCH = re.compile(rf"({'|'.join(KINDS)}):(\S.*)")
@@ -91,6 +91,7 @@ class GuardianSection(Section, frozen=True, kw_only=True):
         Path,
         Converter(parse_new_folder),
         Accepts("the path of a directory"),
+        AT_START_OF_GUARDIAN,
         Doc("Directory of its journal, which must exist. The unit creates it."),
     ] = Path("/var/lib/memwatchd-guardian")
 

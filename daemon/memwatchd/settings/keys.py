@@ -44,17 +44,20 @@ class TakesEffect(Struct, frozen=True):
 
     `at`: the next start, a reload, or the reading of the settings for a key that only permits other values.
     `while_set` names a key of the same section: a reload is enough only if it is set before and after. `simulated`
-    is false for settings that are not used during replay.
+    is false for settings that are not used during replay. `program`: the one that is started or reloaded.
     """
 
     at: Literal["start", "reload", "reading"]
     while_set: str = ""
     simulated: bool = True
+    program: str = "memwatchd"
 
 
 AT_START = TakesEffect("start")
 ON_RELOAD = TakesEffect("reload")
 ON_RELOAD_OF_MACHINE = TakesEffect("reload", simulated=False)
+ON_RELOAD_OF_GUARDIAN = TakesEffect("reload", program="memwatchd-guardian")
+AT_START_OF_GUARDIAN = TakesEffect("start", program="memwatchd-guardian")
 ON_READING = TakesEffect("reading")
 
 

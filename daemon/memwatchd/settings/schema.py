@@ -46,6 +46,7 @@ from memwatchd.settings.keys import (
     AT_START,
     MAX_VALUE_LENGTH,
     ON_RELOAD,
+    ON_RELOAD_OF_GUARDIAN,
     ON_RELOAD_OF_MACHINE,
     parse_folder,
     parse_label_name,
@@ -474,10 +475,11 @@ class Sections(Section, frozen=True, kw_only=True):
     systemd: Annotated[Systemd, AT_START] = Systemd()
     guardian: Annotated[
         GuardianSection,
-        AT_START,
+        ON_RELOAD_OF_GUARDIAN,
         Doc(
             "Of memwatchd-guardian.service, a separate program that is off by default: it ends a process before "
-            "the machine stops responding. It reads this section at its start; the daemon does not use it."
+            "the machine stops responding. The daemon does not use this section. Apply changes of it with "
+            "systemctl reload memwatchd-guardian."
         ),
     ] = GuardianSection()
     log: Annotated[Log, ON_RELOAD] = Log()

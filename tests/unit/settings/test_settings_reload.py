@@ -17,7 +17,7 @@ from memwatchd.neighbours.follower import Follower
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import Player, ReplayClock, open_recording
 from memwatchd.settings.diff import NOT_YET, describe_changes, find_effect, flat
-from memwatchd.settings.keys import AT_START, ON_RELOAD
+from memwatchd.settings.keys import AT_START, ON_RELOAD, TakesEffect
 from memwatchd.settings.schema import Settings
 from memwatchd.settings.web import Tls
 from support.full_settings import full_text, with_other_value
@@ -83,8 +83,27 @@ def test_reload_applies_the_settings_that_declare_it_and_no_others(other: Other)
     paths = [path for path in other.values if path not in PROXY_OF_OTHERS]
     found = {path: outcome(other, path, None) for path in paths}
 
-    effects = {path: find_effect(path).at for path in paths}
-    assert found == {path: Outcome(at == "reload", at != "start") for path, at in effects.items()}
+    effects = {path: find_effect(path) for path in paths}
+    assert found == {
+        path: Outcome(is_own(one) and one.at == "reload", is_own(one) and one.at != "start")
+        for path, one in effects.items()
+    }
+
+
+def is_own(effect: TakesEffect) -> bool:
+    return effect.program == "memwatchd"
+
+
+@pytest.mark.process
+def test_change_of_the_guardian_names_the_program_to_reload(other: Other) -> None:
+    notes = {
+        path[1]: describe_changes(other.base, other.than(path))[0].note
+        for path in other.values
+        if path[0] == "guardian"
+    }
+
+    assert notes.pop("state_dir") == " (takes effect at the next start of memwatchd-guardian)"
+    assert set(notes.values()) == {" (takes effect at the next reload of memwatchd-guardian)"}
 
 
 @pytest.mark.process
@@ -96,7 +115,10 @@ def test_reload_of_a_recording_applies_the_settings_that_declare_it_and_no_other
 
     effects = {path: find_effect(path) for path in paths}
     assert found == {
-        path: Outcome(one.at == "reload" and one.simulated, one.at != "start" and one.simulated)
+        path: Outcome(
+            is_own(one) and one.at == "reload" and one.simulated,
+            is_own(one) and one.at != "start" and one.simulated,
+        )
         for path, one in effects.items()
     }
 
