@@ -7,6 +7,7 @@ daemon for the processes, which the daemon scans once a second: growth is seen a
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from functools import partial
 from math import inf
 from typing import Literal
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from memwatch.core.model import PoolKind
 from memwatch.core.pressure.forecast import Trend
-from memwatch.core.snapshot import Level
+from memwatch.core.snapshot import SHORT_USED, Level
 from memwatchd.guardian.growth import Growth
 from memwatchd.guardian.own_reading import judge_ram, next_pause
 from memwatchd.guardian.records import Adjustment, Candidate, Decision, Limits, Match, Past, PoolState, State
@@ -29,6 +30,10 @@ Story = Literal["culprit", "other slices", "device bytes", "never", "protected",
 NOTHING: tuple[Story, ...] = ("never", "protected", "stale", "stops short", "sawtooth")
 STORIES: tuple[Story, ...] = (*("culprit",) * 3, *("other slices",) * 2, *("device bytes",) * 2, *NOTHING)
 SCAN_SECONDS = ASK_SECONDS = 1.0
+# The daemon scans this often while less than 80 % is used.
+REST_SECONDS = 10.0
+DAY_SECONDS = 86_400.0
+CALM_SECONDS = 15.0
 ASK_SOON_SECONDS = 0.25
 CULPRIT = 777
 # Of a recorded trace.
@@ -36,7 +41,7 @@ MAX_SECONDS, MAX_READINGS = 7200.0, 20_000
 
 
 class Collapse(Struct, frozen=True):
-    """A machine over time. `seconds`: from the start of the fall to full. `top`: use at which it stops.
+    """A machine over time. `start`: use before the fall. `seconds`: from its start to full. `top`: where it stops.
 
     `phase`: when the daemon scans the processes, within a second. `breath`: what innocents allocate and free.
     """
@@ -51,17 +56,23 @@ class Collapse(Struct, frozen=True):
     innocents: tuple[Candidate, ...]
     culprit: Candidate
     limits: Limits
+    start: float = 0.8
 
     @property
     def right(self) -> int | None:
         return None if self.story in NOTHING else CULPRIT
 
+    @property
+    def end(self) -> float:
+        """Return the second at which memory is full, or the last one that is looked at."""
+        return CALM_SECONDS + (30.0 if self.top < 1 else self.seconds)
+
     def used(self, at: float) -> int:
-        """Return the used bytes: 80 % until second 5, then the fall. A sawtooth comes back every second."""
-        fallen = max(0.0, at - 5.0) / self.seconds
+        """Return the used bytes: the same for 15 s, then the fall. A sawtooth comes back every second."""
+        fallen = max(0.0, at - CALM_SECONDS) / self.seconds
         if self.story == "sawtooth":
             fallen %= 0.7
-        return int(self.size * min(self.top, 0.8 + 0.2 * fallen))
+        return int(self.size * min(self.top, self.start + (1 - self.start) * fallen))
 
     def processes(self, at: float) -> tuple[Candidate, ...]:
         """Return the processes at a scan: innocents breathe, and the culprit has the rest."""
@@ -110,6 +121,69 @@ def generate_collapse(seed: int) -> Collapse:
     return Collapse(seed, story, size, seconds, top, chance.random(), 32 << 20, innocents, culprit, limits)
 
 
+class Day(Collapse, frozen=True):
+    """A healthy day: `points` are seconds and the use then, with straight lines between them."""
+
+    points: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def end(self) -> float:
+        return DAY_SECONDS
+
+    def used(self, at: float) -> int:
+        number = max(1, bisect_left(self.points, (at, 0.0)))
+        (begin, first), (end, last) = self.points[number - 1], self.points[min(number, len(self.points) - 1)]
+        part = (at - begin) / (end - begin) if end > begin else 0.0
+        return int(self.size * (first + (last - first) * part))
+
+
+def generate_day(seed: int) -> Day:
+    """Return a day of loads that are fast and stop short of critical, leaks that end, and batches that come and go.
+
+    Once a day memory is full: slowly, or at once by a server that is given all of it. Then nothing changes.
+    """
+    chance = random.Random(seed)
+    points = [(0.0, 0.5)]
+
+    def go(seconds: float, use: float) -> None:
+        points.append((points[-1][0] + seconds, use))
+
+    full_at = chance.uniform(0.2, 0.8) * DAY_SECONDS
+    is_full = False
+    while points[-1][0] < DAY_SECONDS:
+        at, use = points[-1]
+        if not is_full and at > full_at:
+            is_full = True
+            go(chance.uniform(3600, 7200), chance.uniform(0.951, 0.98))
+            go(300.0, points[-1][1])
+            go(chance.uniform(1, 30), 0.5)
+        elif chance.random() < 0.5:  # a model is loaded, and unloaded some time later
+            go(chance.uniform(2, 60), chance.uniform(use, 0.945))
+            go(chance.uniform(60, 600), points[-1][1])
+            go(chance.uniform(0.5, 10), chance.uniform(0.3, 0.6))
+        elif chance.random() < 0.5:  # a leak, and the restart of its service
+            go(chance.uniform(1800, 7200), chance.uniform(use, 0.94))
+            go(2.0, chance.uniform(0.3, 0.6))
+        else:  # batches
+            for _ in range(chance.randint(5, 20)):
+                go(chance.uniform(0.3, 5), min(0.945, use + chance.uniform(0.1, 0.3)))
+                go(chance.uniform(0.3, 5), use)
+        go(chance.uniform(60, 3600), points[-1][1])
+    whole = {name: getattr(generate_collapse(seed), name) for name in Collapse.__struct_fields__}
+    return Day(**{**whole, "story": "culprit", "limits": Limits()}, points=tuple(points))
+
+
+def begin_at(collapse: Collapse, start: float) -> Collapse:
+    """Return the collapse from another use on, with all processes as much smaller."""
+
+    def scale(one: Candidate) -> Candidate:
+        sizes = [int(size * start / collapse.start) for size in (one.footprint_bytes, one.device_bytes)]
+        return replace(one, footprint_bytes=sizes[0], device_bytes=sizes[1])
+
+    innocents = tuple(map(scale, collapse.innocents))
+    return replace(collapse, start=start, innocents=innocents, culprit=scale(collapse.culprit))
+
+
 def read_pool(collapse: Collapse, at: float, trend: Trend) -> PoolState:
     available = collapse.size - collapse.used(at)
     critical, floor = collapse.size // 20, int(collapse.size * 0.0125)
@@ -133,7 +207,9 @@ class Guardian:
         """Return the machine as the guardian sees it, with the processes of the last answer."""
         self._growth.add_pool(at, pool.available_bytes)
         is_short = pool.level is Level.CRITICAL
-        if pool.level >= Level.HIGH and at - self._asked >= (ASK_SOON_SECONDS if is_short else ASK_SECONDS):
+        if (pool.level >= Level.HIGH or self._growth.falls(pool.size_bytes)) and at - self._asked >= (
+            ASK_SOON_SECONDS if is_short else ASK_SECONDS
+        ):
             self._ask(at)
         if not is_short:
             return State(at, at, (pool,))
@@ -144,6 +220,9 @@ class Guardian:
     def _ask(self, at: float) -> None:
         phase = self._collapse.phase
         self._asked, self._scan = at, (at - phase) // SCAN_SECONDS * SCAN_SECONDS + phase
+        short = SHORT_USED * self._collapse.size
+        while self._scan % REST_SECONDS >= SCAN_SECONDS and self._collapse.used(self._scan) < short:
+            self._scan -= SCAN_SECONDS
         self._found = self._collapse.processes(self._scan)
         self._growth.add(self._scan, self._found)
 
@@ -151,8 +230,7 @@ class Guardian:
 def run_collapse(collapse: Collapse) -> Decision | None:
     """Return the first decision to act before memory is full, None without one."""
     guardian, past, trend, at = Guardian(collapse), Past(), Trend(), 0.0
-    end = 5.0 + (30.0 if collapse.top < 1 else collapse.seconds)
-    while at < end:
+    while at < collapse.end:
         available = collapse.size - collapse.used(at)
         trend = trend.with_point(at, available, collapse.size, is_fast=True)
         pool = read_pool(collapse, at, trend)
@@ -164,8 +242,10 @@ def run_collapse(collapse: Collapse) -> Decision | None:
     return None
 
 
-def act_on_trace(trace: Trace) -> tuple[int | None, float | None]:
+def act_on_trace(trace: Trace, seconds: float | None = None) -> tuple[int | None, float | None]:
     """Return the first victim on a recorded trace, and when it is chosen. One process takes what the machine loses.
+
+    With `seconds` the trace runs on for that time: from its end back to its start, and again.
 
     Beside it, an innocent of the same slice holds half of the size and does not grow.
     """
@@ -173,21 +253,28 @@ def act_on_trace(trace: Trace) -> tuple[int | None, float | None]:
     resident = trace.header.resident
     # "auto" is learned by the daemon over ten minutes: here the guardian runs without it.
     adjustment = Adjustment(resident_bytes=read_size(resident) if resident and resident != "auto" else 0)
-    end, trend, past, growth, at = min(trace.header.seconds, MAX_SECONDS), Trend(), Past(), Growth(), 0.0
+    whole = trace.header.seconds
+    end, trend, past, growth, at = seconds or min(whole, MAX_SECONDS), Trend(), Past(), Growth(), 0.0
     scanned = -inf
     found: tuple[Candidate, ...] = ()
 
+    def turn(at: float) -> float:
+        return whole - abs(at % (2 * whole) - whole)
+
     def read_available(at: float) -> int:
+        at = turn(at)
         return min(size, max(0, int(trace.value("available_bytes", at) + trace.value("arc_bytes", at))))
 
     while at < end:
         available = read_available(at)
         trend = trend.with_point(at, available, size, is_fast=True)
         forecast = trend.forecast(size)
-        stalled = trace.value("psi_full_seconds", at) - trace.value("psi_full_seconds", max(0.0, at - 10.0))
+        stalled = abs(
+            trace.value("psi_full_seconds", turn(at)) - trace.value("psi_full_seconds", turn(max(0.0, at - 10.0)))
+        )
         pool = judge_ram(size, available, forecast and forecast.seconds, partial(bool, stalled >= 2), adjustment)
         growth.add_pool(at, available)
-        if pool.level >= Level.HIGH and at - scanned >= SCAN_SECONDS:
+        if (pool.level >= Level.HIGH or growth.falls(size)) and at - scanned >= SCAN_SECONDS:
             scanned = at // SCAN_SECONDS * SCAN_SECONDS
             found = candidate(100, size // 2), candidate(CULPRIT, size - read_available(scanned))
             growth.add(scanned, found)
@@ -195,5 +282,5 @@ def act_on_trace(trace: Trace) -> tuple[int | None, float | None]:
         decision, past = decide(State(at, at, (pool,), seen, frozenset(), fall), Limits(), past)
         if decision.victim:
             return decision.victim.pid, at
-        at += max(next_pause(pool), end / MAX_READINGS)
+        at += max(next_pause(pool), min(1.0, end / MAX_READINGS))
     return None, None

@@ -24,8 +24,11 @@ MIN_GAP_SECONDS = 0.2
 THINNING = ((120.0, 30.0), (15.0, 3.0))
 # Smaller processes are not kept: they held nothing.
 MIN_KEPT_BYTES = 16 << 20
-# Own readings of System RAM are more frequent than those of processes, which may be up to 5 s old when they arrive.
+# Own readings of System RAM are more frequent than those of processes, which may be as old as this when they arrive:
+# the daemon reads them every 10 s at rest.
 POOL_SECONDS = 10.0
+# System RAM falls if it lost this fraction of its size in that time.
+FALL_RATIO = 1 / 50
 
 
 class Reading(NamedTuple):
@@ -48,6 +51,10 @@ class Growth:
         self._pool.append((at, available))
         while at - self._pool[0][0] > POOL_SECONDS:
             self._pool.popleft()
+
+    def falls(self, size: int) -> bool:
+        """Return True if System RAM lost memory fast in the last seconds, however much is left."""
+        return max(available for _, available in self._pool) - self._pool[-1][1] >= FALL_RATIO * size
 
     def add(self, at: float, found: Iterable[Candidate]) -> None:
         """Add the processes as they were at `at`, if System RAM was read around that time."""

@@ -24,17 +24,17 @@ from memwatch.core.printable import printable
 from memwatch.core.reading.self_usage import SelfUsageReader
 from memwatch.core.snapshot import UNKNOWN_BOOT, Level
 from memwatchd.guardian.acting import SETTLE_SECONDS, Means, StepResult, Victim, VictimGoneError, act, would_take
-from memwatchd.guardian.growth import Growth
+from memwatchd.guardian.growth import POOL_SECONDS, Growth
 from memwatchd.guardian.journal import MAX_REFUSED, Journal, Record, describe_refused, describe_victim, now
 from memwatchd.guardian.machine import AskError, DaemonAnswer, Machine, adjust, ask_daemon, by_pid
 from memwatchd.guardian.own_reading import OwnReading, next_pause
 from memwatchd.guardian.records import AT_START, Candidate, Config, Decision, Past, PoolState, State, receive
 from memwatchd.guardian.requests import describe_error
-from memwatchd.guardian.rules import MAX_DEVICE_SECONDS, decide, find_short_pool
+from memwatchd.guardian.rules import decide, find_short_pool
 from memwatchd.guardian.telling import Teller
 from memwatchd.sd_notify import Notifier
 
-# While memory is short, and while it is critical, the daemon is asked this often.
+# While memory is short or falls fast, and while it is critical, the daemon is asked this often.
 ASK_EVERY_SECONDS, ASK_SOON_SECONDS = 1.0, 0.25
 # After a failure the daemon is not asked for this time.
 ASK_AGAIN_SECONDS = 1.0
@@ -134,7 +134,7 @@ class Guardian:
         pool = self._reading.read(read_at, self._adjustment)
         self._growth.add_pool(read_at, pool.available_bytes)
         short, _ = find_short_pool((pool,))
-        if pool.level >= Level.HIGH:
+        if pool.level >= Level.HIGH or self._growth.falls(pool.size_bytes):
             self._ask(read_at, ASK_SOON_SECONDS if short else ASK_EVERY_SECONDS)
         # The growth of processes is known only if they were read before it is needed.
         candidates, fall = self._growth.measure(self._candidates()) if short else ((), None)
@@ -196,7 +196,7 @@ class Guardian:
             self._daemon_words = "in time"
             self._adjustment = adjust(self._adjustment, answer.snapshot)
         self._answer = answer
-        if answer.device_age <= MAX_DEVICE_SECONDS:
+        if answer.device_age <= POOL_SECONDS:
             self._growth.add(answer.at - answer.device_age, self._machine.candidates(answer, answer.at))
 
     def _candidates(self) -> tuple[Candidate, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.guardian_collapses import CULPRIT, act_on_trace
+from support.guardian_collapses import CULPRIT, DAY_SECONDS, act_on_trace
 from support.paths import TESTS
 from support.trace_file import load_trace
 
@@ -30,6 +30,13 @@ TOO_FAST = {"wedge-1-gib-hog"}
 @pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
 def test_nothing_ends_on_a_healthy_machine(path: Path) -> None:
     assert act_on_trace(load_trace(path)) == (None, None)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
+def test_nothing_ends_on_a_healthy_machine_in_a_day(path: Path) -> None:
+    """Its recorded time runs to and fro, so that nothing jumps: each fall of memory is also a rise, and back."""
+    assert act_on_trace(load_trace(path), DAY_SECONDS) == (None, None)
 
 
 @pytest.mark.parametrize("path", WEDGES, ids=lambda path: path.stem)
