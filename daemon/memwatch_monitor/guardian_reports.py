@@ -37,8 +37,14 @@ class GuardianReports(Feature):
         if report.id in self._known:
             return False
         self._known.append(report.id)
-        self._counts[report.decision, str(report.dry_run).lower()] += 1
-        report = replace(report, name=printable(report.name), reason=printable(report.reason))
+        if report.verdict is None:
+            self._counts[report.decision, str(report.dry_run).lower()] += 1
+        report = replace(
+            report,
+            name=printable(report.name),
+            reason=printable(report.reason),
+            evidence=printable(report.evidence),
+        )
         latest = self._monitor.latest
         ram = find_system_ram(latest.pools) if latest is not None else None
         unix = min(report.unix, self._monitor.moment().wall)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 
 from memwatch.build_info import __version__, describe
 from memwatch.core import units
+from memwatch.core.guardian_report import VERDICTS, Verdict
 from memwatch.core.helper.process import python_child
 from memwatch.core.linux.daemon_connection import SOCKET_FILE
 from memwatch.core.linux.files import ParseError
@@ -38,6 +40,12 @@ SECTIONS = ("guardian", "pressure", "sampling")
 # The status is written every 5 s.
 MAX_STATUS_SECONDS = 15.0
 TEST_ASK_SECONDS = 5.0
+SHORT_VERDICTS: Mapping[Verdict, str] = {
+    "right": "right",
+    "needed": "where an end was needed, perhaps another one",
+    "needless": "needless",
+    "unknown": "not known",
+}
 
 
 def load_config(file: str | None, environ: Mapping[str, str]) -> Config:
@@ -163,15 +171,15 @@ def describe_status(found: Status) -> Iterator[str]:
 def history(file: str | None) -> None:
     """Show what the guardian did or would have done."""
     folder = Path(read_config(file).state_dir)
-    count = 0
     try:
-        for record in read_journal(folder):
-            count += 1
-            for line in describe_record(record):
-                click.echo(printable(line))
+        found = list(read_journal(folder))
     except OSError as error:
         fail(f"{folder}: {error.strerror}; run it as root")
-    if not count:
+    for line in (line for record in found for line in describe_record(record)):
+        click.echo(printable(line))
+    if verdicts := describe_verdicts(found):
+        click.echo(verdicts)
+    if not found:
         click.echo(f"No decision is recorded in {folder}.")
 
 
@@ -185,6 +193,17 @@ def describe_record(record: Record) -> Iterator[str]:
         yield f"  not {one.name} ({one.pid}): {one.why}"
     if record.more_refused:
         yield f"  not {record.more_refused} more"
+    if record.outcome:
+        yield f"  {VERDICTS[record.outcome.verdict]}: {record.outcome.evidence}"
+    elif record.dry_run and record.victim:
+        yield "  not judged yet"
+
+
+def describe_verdicts(records: Iterable[Record]) -> str:
+    """Return the number of dry runs by verdict: "Of 7 dry runs 5 would have been right, ..."; empty without one."""
+    found = Counter(one.outcome.verdict for one in records if one.outcome)
+    counts = ", ".join(f"{found[one]} {word}" for one, word in SHORT_VERDICTS.items() if found[one])
+    return f"Dry runs that were judged: {counts}." if counts else ""
 
 
 def local(unix: float) -> str:

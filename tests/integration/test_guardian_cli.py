@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from memwatchd.guardian.journal import Journal
+from memwatchd.guardian.outcome import Outcome
 from memwatchd.guardian.records import Adjustment, Match, receive, send
 from memwatchd.guardian_cli import load_config
 from support.guardian_machine import GuardianMachine, guardian_machine
@@ -126,6 +128,14 @@ def test_history_and_status_have_the_words_of_a_decision(box: GuardianMachine) -
     shown = run(box, "history").stdout
     assert f"(dry run): ram is critical: 128.0 MiB of 64.0 GiB are available; victim ({victim.pid}) holds" in shown
     assert "  sigterm: would be taken; 128.0 MiB available" in shown
+    assert "  not judged yet" in shown
+    journal = Journal(box.state)
+    evidence = "memory recovered by itself 7.0 s later and the kernel killed no process"
+    journal.append(Outcome(box.records()[0].unix + 17, box.records()[0].unix, "needless", evidence))
+    journal.close()
+    shown = run(box, "history").stdout
+    assert f"  that end would have been needless: {evidence}\n" in shown
+    assert shown.endswith("Dry runs that were judged: 1 needless.\n")
     status = run(box, "status").stdout
     assert f"The guardian runs as process {guardian.pid}; dry run: it ends no process." in status
     guardian.terminate()

@@ -132,6 +132,51 @@ def test_dry_run_says_what_it_would_have_done(tmp_path: Path) -> None:
         wait_until(lambda: (count_of(daemon, "act", "false"), count_of(daemon, "act", "true")) == (0, 1))
 
 
+def test_dry_run_is_judged_by_what_followed(tmp_path: Path) -> None:
+    """On pages, in events and in the history; it is not counted as another decision."""
+    with watched(tmp_path) as (box, daemon):
+        victim = start_and_fall(box, replace(box.config, dry_run=True))
+        box.set_available(SHORT)
+        wait_for_event(daemon, box, "guardian.would_have_acted")
+        box.set_kills(1)
+        victim.kill()
+        victim.wait()
+        box.set_available(ROOMY)
+        text = wait_for_event(daemon, box, "guardian.judged")
+        assert re.match(
+            rf"dry run: memwatch-guardian would have ended \S+ \({victim.pid}\), and that end would have been "
+            r"right: the kernel killed a process \S+ m?s later, ",
+            text,
+        )
+        assert text in daemon.get("/").text
+        daemon.wait_for("/api/v1/incidents", lambda found: found and text in found[0]["evidence"])
+        (record,) = [one for one in box.records() if one.victim]
+        assert record.outcome is not None
+        assert record.outcome.verdict == "right"
+        wait_until(lambda: count_of(daemon, "act", "true") == 1)
+
+
+def test_dry_run_that_no_guardian_followed_is_not_known(tmp_path: Path) -> None:
+    with guardian_machine(tmp_path) as box:
+        box.start_victim()
+        config = replace(box.config, dry_run=True)
+        guardian = box.start_and_fall(config)
+        box.wait_for_record()
+        guardian.kill()
+        guardian.wait()
+        (box.run / "status.json").unlink()
+        box.set_available(ROOMY)
+        box.start(config)
+        wait_until(lambda: box.records()[0].outcome, describe=box.log)
+
+        outcome = box.records()[0].outcome
+        assert outcome is not None
+        assert (outcome.verdict, outcome.evidence) == (
+            "unknown",
+            "the guardian stopped before the shortage was over",
+        )
+
+
 def test_guardian_that_finds_no_victim_says_so(tmp_path: Path) -> None:
     with watched(tmp_path) as (box, daemon):
         start_and_fall(box, replace(box.config, limits=replace(QUICK, never=(Match("command", "*"),))))

@@ -86,6 +86,8 @@ class GuardianMachine:
         stalls = "avg10=0.00 avg60=0.00 avg300=0.00 total=0"
         (self.proc / "pressure/memory").write_text(f"some {stalls}\nfull {stalls}\n")
         (self.proc / "meminfo").write_bytes(self._meminfo(ROOMY))
+        (self.proc / "vmstat").touch()
+        self.set_kills(0)
 
     def _meminfo(self, available: int) -> bytes:
         lines = {
@@ -103,6 +105,11 @@ class GuardianMachine:
         os.pwrite(fd, self._meminfo(available), 0)
         os.close(fd)
         self._available = available
+
+    def set_kills(self, number: int) -> None:
+        """Set the processes that the OOM killer killed since boot. All texts have one length."""
+        with (self.proc / "vmstat").open("r+b") as file:
+            file.write(b"nr_free_pages 1\noom_kill %3d\n" % number)
 
     def start_victim(self, script: str = SLEEPS) -> subprocess.Popen[str]:
         victim = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True)

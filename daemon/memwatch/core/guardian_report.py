@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -10,7 +11,16 @@ from memwatch.core import units
 
 PATH = "/api/v1/guardian/decisions"
 ACTED, WOULD_HAVE_ACTED, DECLINED = "guardian.acted", "guardian.would_have_acted", "guardian.declined"
-GUARDIAN_EVENTS = frozenset({ACTED, WOULD_HAVE_ACTED, DECLINED})
+JUDGED = "guardian.judged"
+GUARDIAN_EVENTS = frozenset({ACTED, WOULD_HAVE_ACTED, DECLINED, JUDGED})
+Verdict = Literal["right", "needed", "needless", "unknown"]
+# Of the end of a process in a dry run.
+VERDICTS: Mapping[Verdict, str] = {
+    "right": "that end would have been right",
+    "needed": "an end was needed, but it is not known whether that one",
+    "needless": "that end would have been needless",
+    "unknown": "it is not known whether that end would have been right",
+}
 GuardianDecision = Literal["act", "nothing"]
 # An older report is about a shortage that is over: the guardian does not send it, and the daemon refuses it.
 REPORT_SECONDS = 3600.0
@@ -22,7 +32,8 @@ class GuardianReport(Struct, frozen=True):
 
     `pid`, `name` and `footprint_bytes` are those of the chosen process, None and "" if nothing was chosen. `steps`:
     names of the steps that were taken or, in a dry run, would have been taken. `ended`: a signal ended the process.
-    `helped`: memory was no longer critical after the last step; None if none was taken.
+    `helped`: memory was no longer critical after the last step; None if none was taken. `verdict`: of a dry run
+    that was reported before, with its `evidence` as a clause.
     """
 
     id: str
@@ -36,10 +47,14 @@ class GuardianReport(Struct, frozen=True):
     steps: tuple[str, ...] = ()
     ended: bool = False
     helped: bool | None = None
+    verdict: Verdict | None = None
+    evidence: str = ""
 
     @property
     def kind(self) -> str:
         """Kind of its event."""
+        if self.verdict is not None:
+            return JUDGED
         if self.decision == "nothing":
             return DECLINED
         return WOULD_HAVE_ACTED if self.dry_run else ACTED
@@ -47,6 +62,11 @@ class GuardianReport(Struct, frozen=True):
     @property
     def text(self) -> str:
         """Text of its event: a clause, such as "killed by memwatch-guardian: train.py (51210), 39.9 GiB"."""
+        if self.verdict is not None:
+            return (
+                f"dry run: memwatch-guardian would have ended {self.name} ({self.pid}), and "
+                f"{VERDICTS[self.verdict]}: {self.evidence}"
+            )
         if self.decision == "nothing":
             return f"{'dry run: ' if self.dry_run else ''}memwatch-guardian found no process to end: {self.reason}"
         held = "" if self.footprint_bytes is None else f", {units.size(self.footprint_bytes)}"

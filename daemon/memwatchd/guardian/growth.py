@@ -24,8 +24,8 @@ MIN_GAP_SECONDS = 0.2
 THINNING = ((120.0, 30.0), (15.0, 3.0))
 # Smaller processes are not kept: they held nothing.
 MIN_KEPT_BYTES = 16 << 20
-# Own readings of System RAM are more frequent than those of processes, which may be as old as this when they arrive:
-# the daemon reads them every 10 s at rest.
+# Own readings of System RAM are more frequent than those of processes, which may be as old as this when they
+# arrive: the daemon reads them every 10 s at rest.
 POOL_SECONDS = 10.0
 # System RAM falls if it lost this fraction of its size in that time.
 FALL_RATIO = 1 / 50

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.core.runtime.own_files import open_own
 from memwatchd.guardian.acting import StepResult
+from memwatchd.guardian.outcome import Outcome
 from memwatchd.guardian.records import Candidate, Decision
 
 NAME = "guardian.jsonl"
@@ -54,7 +56,8 @@ class Record(Struct, frozen=True):
     """One decision and what came of it. `unix`: when it was made. `decision`: `act` or `nothing`.
 
     `refused`: the first processes that were not chosen; `more_refused`: the number of others. `helped`: the memory
-    was no longer critical after the last step; None in a dry run, or if nothing was done.
+    was no longer critical after the last step; None in a dry run, or if nothing was done. `outcome`: judgement of a
+    dry run, which has a line of its own.
     """
 
     unix: float
@@ -69,6 +72,7 @@ class Record(Struct, frozen=True):
     refused: tuple[RefusedRecord, ...] = ()
     more_refused: int = 0
     helped: bool | None = None
+    outcome: Outcome | None = None
 
 
 def describe_victim(one: Candidate) -> VictimRecord:
@@ -106,8 +110,11 @@ class Journal:
         self._max_bytes = max_bytes
         self._fd = self._open()
 
-    def append(self, record: Record) -> None:
-        """Add a record. Raises OSError. A thread moves it to the disk, which takes long while memory is short."""
+    def append(self, record: Record | Outcome) -> None:
+        """Add a record, or the outcome of one. Raises OSError.
+
+        A thread moves it to the disk, which takes long while memory is short.
+        """
         line = msgspec.json.encode(record) + b"\n"
         if os.fstat(self._fd).st_size + len(line) > self._max_bytes:
             os.rename(self._path, self._path.with_suffix(".jsonl.1"))
@@ -134,7 +141,13 @@ def _sync(fd: int) -> None:
 
 
 def read_journal(folder: Path) -> Iterator[Record]:
-    """Yield all whole records, the oldest first. Raises OSError if the journal cannot be read."""
+    """Yield all whole records, the oldest first, with their outcomes. Raises OSError if it cannot be read."""
+    lines = list(_read_lines(folder))
+    outcomes = {one.of_unix: one for one in lines if isinstance(one, Outcome)}
+    yield from (replace(one, outcome=outcomes.get(one.unix)) for one in lines if isinstance(one, Record))
+
+
+def _read_lines(folder: Path) -> Iterator[Record | Outcome]:
     for name in (f"{NAME}.1", NAME):
         try:
             fd = open_own(folder / name, os.O_RDONLY) if (folder / name).exists() else None
@@ -145,7 +158,10 @@ def read_journal(folder: Path) -> Iterator[Record]:
         with open(fd, "rb") as file:
             for line in file.read(2 * MAX_BYTES).splitlines():
                 with suppress(msgspec.DecodeError):
-                    yield msgspec.json.decode(line, type=Record)
+                    if b'"of_unix"' in line[:64]:
+                        yield msgspec.json.decode(line, type=Outcome)
+                    else:
+                        yield msgspec.json.decode(line, type=Record)
 
 
 def now() -> float:

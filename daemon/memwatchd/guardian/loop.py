@@ -9,24 +9,37 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core import units
+from memwatch.core.guardian_report import REPORT_SECONDS, VERDICTS, Verdict
 from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.process_files import parse_boot_time
 from memwatch.core.printable import printable
 from memwatch.core.reading.self_usage import SelfUsageReader
 from memwatch.core.snapshot import UNKNOWN_BOOT, Level
 from memwatchd.guardian.acting import SETTLE_SECONDS, Means, StepResult, Victim, VictimGoneError, act, would_take
 from memwatchd.guardian.growth import POOL_SECONDS, Growth
-from memwatchd.guardian.journal import MAX_REFUSED, Journal, Record, describe_refused, describe_victim, now
+from memwatchd.guardian.journal import (
+    MAX_REFUSED,
+    Journal,
+    Record,
+    describe_refused,
+    describe_victim,
+    now,
+    read_journal,
+)
 from memwatchd.guardian.machine import AskError, DaemonAnswer, Machine, adjust, ask_daemon, by_pid
+from memwatchd.guardian.outcome import Outcome, Seen, after, judge
 from memwatchd.guardian.own_reading import OwnReading, next_pause
 from memwatchd.guardian.records import AT_START, Candidate, Config, Decision, Past, PoolState, State, receive
 from memwatchd.guardian.requests import describe_error
@@ -68,6 +81,16 @@ class Status(Struct, frozen=True):
     would_have_acted: int
 
 
+class Watch(NamedTuple):
+    """A dry run whose outcome is not known yet. `at`: monotonic seconds. `kills`: by the kernel before it."""
+
+    record: Record
+    process: Victim
+    at: float
+    kills: int | None
+    seen: Seen
+
+
 class Log:
     """Lines for the journal. A reader that does not read never stops the guardian: what does not fit is dropped."""
 
@@ -107,6 +130,7 @@ class Guardian:
         self._told: set[str] = set()
         self._acted = self._would_have_acted = 0
         self._started = now()
+        self._watch: Watch | None = None
         self._own_pids = frozenset({os.getpid(), os.getppid()})
         self._status_at = -inf
         self._reading_settings: threading.Thread | None = None
@@ -147,6 +171,7 @@ class Guardian:
             self._told.clear()
         if short and decision.kind != "wait":
             self._carry_out(decision, pool, state.now)
+        self._follow(pool, state.now)
         self._write_status(pool, decision)
         return next_pause(pool)
 
@@ -216,9 +241,65 @@ class Guardian:
                 steps = would_take(decision.steps, pool.available_bytes)
                 names = ", ".join(step.name for step in decision.steps)
                 self._log.write(WARNING, f"dry run: {decision.reason}; would be taken: {names}")
-                self._record(decision, pool, tuple(steps), None)
+                record = self._record(decision, pool, tuple(steps), None)
+                self._begin_to_follow(record, decision.victim, decided_at)
             return
         self._act(decision, decision.victim, pool, decided_at)
+
+    def _begin_to_follow(self, record: Record, victim: Candidate, decided_at: float) -> None:
+        """Watch what happens after a dry run."""
+        ticks = self._machine.start_ticks.get(victim.key)
+        if self._watch is not None:
+            self._end_watch(self._watch)
+        with suppress(VictimGoneError, OSError):
+            if ticks is not None:
+                process = Victim(self._config.proc, victim.pid, ticks)
+                self._watch = Watch(record, process, decided_at, self._reading.count_kills(), Seen())
+
+    def _follow(self, pool: PoolState, now: float) -> None:
+        """Add a reading to what was seen since a dry run, and judge it once the shortage is over."""
+        if (watch := self._watch) is None:
+            return
+        kills = self._reading.count_kills()
+        more = None if kills is None or watch.kills is None else kills - watch.kills
+        watch.seen.add(now - watch.at, pool.level >= Level.CRITICAL, watch.process.has_ended(0), more)
+        if watch.seen.is_over:
+            self._end_watch(watch)
+
+    def _end_watch(self, watch: Watch) -> None:
+        self._watch = None
+        watch.process.close()
+        victim = watch.record.victim
+        title = f"{victim.name} ({victim.pid})" if victim else "the process"
+        self._judge(watch.record, *judge(watch.seen, title))
+
+    def _judge(self, record: Record, verdict: Verdict, evidence: str) -> None:
+        outcome = Outcome(now(), record.unix, verdict, evidence)
+        self._log.write(NOTICE, f"dry run: {VERDICTS[verdict]}: {evidence}")
+        self._append(outcome)
+        self._teller.tell(replace(record, outcome=outcome))
+
+    def judge_last_run(self) -> None:
+        """Judge the dry runs that no guardian could follow to the end, as it or the machine stopped."""
+        try:
+            began = parse_boot_time((self._config.proc / "stat").read_bytes())
+            open_ones = [one for one in read_journal(Path(self._config.state_dir)) if is_open(one)]
+        except (OSError, ParseError):
+            return
+        for one in open_ones:
+            if one.unix < began:
+                why = f"the machine started again {after(began - one.unix)}"
+            else:
+                why = "the guardian stopped before the shortage was over"
+            self._judge(one, "unknown", why)
+
+    def _append(self, line: Record | Outcome) -> None:
+        try:
+            self._journal.append(line)
+        except OSError as error:
+            self._log.write(
+                ERROR, f"the journal in {self._config.state_dir} is not written: {describe_error(error)}"
+            )
 
     def _act(self, decision: Decision, chosen: Candidate, pool: PoolState, decided_at: float) -> None:
         """Take the steps on the victim, if it is still the same process."""
@@ -260,15 +341,15 @@ class Guardian:
 
     def _record(
         self, decision: Decision, pool: PoolState, steps: tuple[StepResult, ...], helped: bool | None
-    ) -> None:
-        after = steps[-1].available_bytes if steps else pool.available_bytes
+    ) -> Record:
+        left = steps[-1].available_bytes if steps else pool.available_bytes
         record = Record(
             now(),
             decision.kind,
             decision.reason,
             self._config.dry_run,
             pool.available_bytes,
-            after,
+            left,
             pool.seconds_to_full,
             describe_victim(decision.victim) if decision.victim else None,
             steps,
@@ -276,13 +357,9 @@ class Guardian:
             max(0, len(decision.refused) - MAX_REFUSED),
             helped,
         )
-        try:
-            self._journal.append(record)
-        except OSError as error:
-            self._log.write(
-                ERROR, f"the journal in {self._config.state_dir} is not written: {describe_error(error)}"
-            )
+        self._append(record)
         self._teller.tell(record)
+        return record
 
     def _tell_once(self, level: int, text: str) -> None:
         """Log a line once in a shortage."""
@@ -316,6 +393,16 @@ class Guardian:
             path.with_suffix(".new").replace(path)
         except OSError as error:
             self._tell_once(WARNING, f"{path} is not written: {describe_error(error)}")
+
+
+def is_open(record: Record) -> bool:
+    """Return True for a dry run without an outcome, of at most an hour ago."""
+    return (
+        record.dry_run
+        and record.victim is not None
+        and record.outcome is None
+        and now() - record.unix <= REPORT_SECONDS
+    )
 
 
 def describe_mode(seen: Config | Status) -> str:
@@ -389,6 +476,7 @@ def run(config: Config, log: Log | None = None) -> int:
     signal.signal(signal.SIGINT, stop)
     for warning in config.warnings:
         log.write(WARNING, warning)
+    guardian.judge_last_run()
     guardian.memory_locked = protect(log)
     notifier.ready(1.0)
     log.write(INFO, f"the guardian watches System RAM; {describe_mode(config)}")

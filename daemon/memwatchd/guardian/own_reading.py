@@ -18,6 +18,7 @@ from memwatchd.guardian.records import Adjustment, PoolState
 FILL_RATIO = 0.12
 # Between two readings, half of the time passes that such a collapse takes to the critical threshold.
 MIN_SECONDS, MAX_SECONDS = 0.05, 1.0
+VMSTAT_BYTES = 16 << 10
 # Available fraction below which the daemon is asked.
 SHORT_RATIO = 1 - SHORT_USED
 
@@ -30,6 +31,9 @@ class OwnReading:
         self._psi: KeptFile | None = None
         with suppress(OSError):  # a kernel without PSI
             self._psi = KeptFile(procfs / "pressure/memory", 512)
+        self._vmstat: KeptFile | None = None
+        with suppress(OSError):
+            self._vmstat = KeptFile(procfs / "vmstat", VMSTAT_BYTES)
         self._meminfo = Meminfo()
         self._trend = Trend()
 
@@ -56,8 +60,20 @@ class OwnReading:
         except (OSError, ValueError, IndexError):
             return False
 
+    def count_kills(self) -> int | None:
+        """Return the processes that the OOM killer killed since boot (Linux 4.13). None if that is not known."""
+        if self._vmstat is None:
+            return None
+        try:
+            _, found, rest = self._vmstat.read().partition(b"\noom_kill ")
+            return int(rest.split(None, 1)[0]) if found else None
+        except (OSError, ValueError, IndexError):
+            return None
+
     def close(self) -> None:
         self._file.close()
+        if self._vmstat is not None:
+            self._vmstat.close()
         if self._psi is not None:
             self._psi.close()
 

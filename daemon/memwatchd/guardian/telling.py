@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from memwatch.core.guardian_report import (
     ID_LENGTH,
@@ -60,7 +61,7 @@ class Teller:
             complain(f"decisions are not reported to {url}: the daemon takes them at its socket file only")
 
     def tell(self, record: Record) -> None:
-        """Send a record, or leave it for the next start if it cannot be sent."""
+        """Send a record, or its outcome if it has one, or leave it for the next start if it cannot be sent."""
         if self.is_possible:
             self._pending.append(build_report(record))
             self._news.set()
@@ -120,9 +121,10 @@ def build_report(record: Record) -> GuardianReport:
     """Return what the daemon needs of a record. A guardian makes no two decisions in one millisecond."""
     victim = record.victim
     taken = [one for one in record.steps if not one.result.startswith("not taken")]
+    outcome = record.outcome
     return GuardianReport(
         id=build_id(record),
-        unix=record.unix,
+        unix=(outcome or record).unix,
         decision="act" if record.decision == "act" else "nothing",
         dry_run=record.dry_run,
         reason=record.reason[:REASON_LENGTH],
@@ -135,11 +137,13 @@ def build_report(record: Record) -> GuardianReport:
             for one in taken
         ),
         helped=record.helped,
+        verdict=outcome.verdict if outcome else None,
+        evidence=outcome.evidence[:REASON_LENGTH] if outcome else "",
     )
 
 
 def build_id(record: Record) -> str:
-    return f"{record.unix:.3f}"
+    return f"{record.unix:.3f}{'-judged' if record.outcome else ''}"
 
 
 def list_untold(folder: Path, told: Path, now: float) -> Iterator[GuardianReport]:
@@ -151,9 +155,15 @@ def list_untold(folder: Path, told: Path, now: float) -> Iterator[GuardianReport
         last = ""
     untold: list[Record] = []
     with suppress(OSError):
-        for record in read_journal(folder):
+        whole = list(read_journal(folder))
+        alone = [replace(one, outcome=None) for one in whole]
+        for record in sorted([*alone, *(one for one in whole if one.outcome)], key=build_time):
             if build_id(record) == last:
                 untold.clear()
-            elif now - record.unix <= REPORT_SECONDS:
+            elif now - build_time(record) <= REPORT_SECONDS:
                 untold.append(record)
     yield from map(build_report, untold)
+
+
+def build_time(record: Record) -> float:
+    return (record.outcome or record).unix

@@ -20,6 +20,7 @@ from memwatch.core.guardian_report import (
     STEP_LENGTH,
     GuardianDecision,
     GuardianReport,
+    Verdict,
 )
 from memwatch_monitor.guardian_reports import GuardianReports
 from memwatch_web.api.dependencies import ApiServices
@@ -59,6 +60,8 @@ class DecisionBody(RequestBody):
     helped: Annotated[
         Annotated[bool, Field(strict=True)] | None, Field(description="Memory was no longer critical afterwards.")
     ] = None
+    verdict: Annotated[Verdict | None, Field(description="Of a dry run that was reported before.")] = None
+    evidence: Annotated[str, Field(max_length=REASON_LENGTH, description="For the verdict, as a clause.")] = ""
 
 
 class GuardianReceipt(Struct, frozen=True):
