@@ -12,6 +12,7 @@ import pytest
 from memwatch.core.budget import KINDS
 from memwatchd.settings.keys import TcpAddress, parse_address
 from memwatchd.settings.web import Web
+from memwatchd.sockets import OWNER_AND_GROUP
 from memwatchd.systemd.serve import MAX_DESCRIPTORS, SOCKET_NAME
 from support.paths import DEPLOY, SYSTEMD
 
@@ -92,6 +93,15 @@ def verify(unit: Path) -> list[str]:
         check=False,
     )
     return [line for line in done.stderr.splitlines() if unit.stem in line and "is transient" not in line]
+
+
+def test_guardian_without_capabilities_may_open_the_socket_file_of_the_daemon() -> None:
+    """The file is for its owner and its group, and only CAP_DAC_OVERRIDE would let root in as well."""
+    guardian, daemon = keys_of(GUARDIAN.read_text()), keys_of(UNIT.read_text())
+
+    assert OWNER_AND_GROUP == 0o660
+    assert guardian["CapabilityBoundingSet"] == ["CAP_KILL"]
+    assert guardian["SupplementaryGroups"] == daemon["Group"]
 
 
 def test_unit_of_the_guardian_is_valid_and_hardened(tmp_path: Path) -> None:
