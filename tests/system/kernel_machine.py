@@ -69,6 +69,9 @@ def install(root: Path, package: Path, settings: str, program: str, fstab: str) 
     (root / "etc/memwatchd/memwatchd.toml").write_text(settings)
     (root / "etc/systemd/system/check.service").write_text(UNIT.format(program=program))
     (root / "etc/fstab").write_text(fstab)
+    # At the first boot systemd would enable again whatever has no preset: also earlyoom and nohang.
+    (root / "etc/systemd/system-preset").mkdir(exist_ok=True)
+    (root / "etc/systemd/system-preset/00-none.preset").write_text("disable *\n")
     drop_ins = root / "etc/systemd/system/memwatchd.service.d"
     drop_ins.mkdir(parents=True)
     (drop_ins / "slow.conf").write_text(SLOW)
