@@ -18,6 +18,8 @@ from memwatch.reporting.report import contents
 from memwatch_build import debian_version, next_version
 from memwatch_monitor.history import ring_file
 from memwatch_monitor.notify import sqlite_store
+from memwatch_web.api_app import DESCRIPTION_FILE
+from scripts.reference import http_api
 from scripts.reference.__main__ import FOLDER, PAGES
 from scripts.reference.commands import WIDTH
 from scripts.reference.metrics import subject_of
@@ -31,6 +33,10 @@ CLIENT = str(Path(MEMWATCHD).with_name("memwatch"))
 @pytest.mark.parametrize("name", PAGES)
 def test_generated_page_is_up_to_date(name: str) -> None:
     assert (FOLDER / name).read_text() == PAGES[name](), "run: make reference"
+
+
+def test_served_description_of_the_api_is_that_of_its_routes() -> None:
+    assert DESCRIPTION_FILE.read_text() == http_api.render_description(), "run: make reference"
 
 
 def test_every_reference_page_is_generated() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -16,10 +18,11 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message
 
+from memwatch.build_info import __version__
 from memwatch_monitor.loop import Monitor
 from memwatch_web.asgi.lazy_app import ALERTS_FIRST_SECONDS, AppLoader, LazyApp
 from memwatch_web.asgi.problems import ProblemError
-from support.daemon_process import RunningDaemon, rss_bytes, running_daemon
+from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, rss_bytes, running_daemon
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 # A machine with 91% used: high from the first tick.
@@ -127,6 +130,51 @@ def test_preloading_starts_after_a_delay_and_once() -> None:
 
     assert [name for name, _ in made] == ["pages", "API"]
     assert made[0][1] - began >= ALERTS_FIRST_SECONDS - 0.01
+
+
+ASK_FOR_THE_DESCRIPTION = """
+import asyncio, sys
+from memwatch_web.metrics.endpoint import MetricsEndpoint
+from memwatchd.daemon import Daemon
+from memwatchd.http_server.server import create_lazy_app
+from memwatchd.settings.schema import Settings
+
+async def send(message):
+    if "body" in message:
+        sys.stdout.write(message["body"].decode())
+
+async def receive():
+    return {"type": "http.disconnect"}
+
+async def ask():
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "root_path": ""}
+    scope |= {"method": "GET", "path": "/openapi.json", "query_string": b"", "headers": []}
+    await app(scope, receive, send)
+
+daemon = Daemon(Settings(), lambda _: Settings())
+app = create_lazy_app(daemon, MetricsEndpoint(daemon.monitor, daemon.exporter))
+asyncio.run(ask())
+app.close()
+daemon.stop()
+loaded = [name for name, module in sys.modules.items() if module is not None]
+print(*(one for one in loaded if one.startswith(("pydantic.v1", "memwatch_web.api.openapi"))), file=sys.stderr)
+"""
+
+
+def test_description_of_the_api_needs_neither_its_generator_nor_pydantic_1() -> None:
+    """They would take 5 MiB that stay in use."""
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_FOR_THE_DESCRIPTION],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **WITHOUT_COVERAGE},
+    )
+
+    described = json.loads(done.stdout)
+    assert described["info"]["version"] == __version__
+    assert len(described["paths"]) > 30
+    assert done.stderr.split() == []
 
 
 def test_app_is_kept_if_the_first_client_disconnects() -> None:

@@ -9,6 +9,7 @@ import math
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -286,6 +287,7 @@ def create_lazy_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> LazyAp
         return create_services(daemon)
 
     def make_api() -> ASGIApp:
+        leave_out_pydantic_1()
         from memwatch_web.api_app import create_api
 
         return create_api(services(), metrics_endpoint)
@@ -299,6 +301,11 @@ def create_lazy_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> LazyAp
     metrics = AppLoader("the metrics", metrics_endpoint.prepare, is_light=True)
     pages = AppLoader("the pages", make_pages)
     return LazyApp(daemon.monitor, metrics, pages, AppLoader("the API", make_api))
+
+
+def leave_out_pydantic_1() -> None:
+    """Let FastAPI take Pydantic 1 for absent: to check that no model is one of it, it loads 2 MiB (0.165)."""
+    sys.modules.setdefault("pydantic.v1", None)  # type: ignore[arg-type]  # makes `import` raise ImportError
 
 
 def is_tight(snapshot: Snapshot) -> bool:

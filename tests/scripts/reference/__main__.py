@@ -1,10 +1,13 @@
-"""Write docs/reference, the template of /runbooks, systemd/memwatchd.toml and deploy/otel/collector.yml."""
+"""Write docs/reference and other generated files: the template of /runbooks, the description of the API,
+systemd/memwatchd.toml and deploy/otel/collector.yml.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from memwatch_web.api_app import DESCRIPTION_FILE
 from scripts import otel_collector, shipped_configuration
 from scripts.reference import (
     commands,
@@ -41,6 +44,7 @@ def main() -> None:
     for name, render in PAGES.items():
         write(FOLDER / name, render())
     write(runbooks.TEMPLATE, runbooks.render())
+    write(DESCRIPTION_FILE, http_api.render_description())
     write(shipped_configuration.SHIPPED, shipped_configuration.render())
     write(otel_collector.SHIPPED, otel_collector.with_conventions(otel_collector.SHIPPED.read_text()))
 

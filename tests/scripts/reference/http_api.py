@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from memwatch_web.api.openapi import with_answers
+from memwatch_web.api_app import api_routes, create_api
+from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.pages.template_environment import LINKS, PATHS
+from memwatchd.daemon import Daemon
+from memwatchd.settings.schema import Settings
+from memwatchd.web_app import create_services
 from scripts.reference.markdown import code, codes, first_paragraph, page, prose, table
-from support.daemon_process import running_daemon
 
 Json = Mapping[str, Any]
 
@@ -126,11 +130,30 @@ PROBLEMS = "ProblemDetails"
 UNUSED = frozenset({"HTTPValidationError", "ValidationError"})
 
 
-def description() -> Json:
-    """Return what /openapi.json of a daemon answers."""
-    with tempfile.TemporaryDirectory() as folder, running_daemon(Path(folder), "--demo", "dgx-spark") as daemon:
-        found: Json = daemon.get("/openapi.json").json
-    return found
+def describe() -> Json:
+    """Return the description of the API without `info`, which has the version of the program that serves it."""
+    daemon = Daemon(Settings(), lambda _: Settings())
+    try:
+        api = create_api(create_services(daemon), MetricsEndpoint(daemon.monitor, daemon.exporter))
+        return {name: part for name, part in with_answers(api.openapi(), api_routes()).items() if name != "info"}
+    finally:
+        daemon.stop()
+
+
+def render_description() -> str:
+    """Return the description as it is served, with a line for each path and each schema."""
+    described = describe()
+    parts = [f'"openapi":{_compact(described["openapi"])}', f'"paths":{_lines(described["paths"])}']
+    groups = [f"{_compact(name)}:{_lines(part)}" for name, part in described["components"].items()]
+    return "{" + ",\n".join([*parts, f'"components":{{{",".join(groups)}}}']) + "}\n"
+
+
+def _lines(members: Json) -> str:
+    return "{\n" + ",\n".join(f"{_compact(name)}:{_compact(part)}" for name, part in members.items()) + "\n}"
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def schema_text(schema: Json) -> str:
@@ -243,7 +266,7 @@ def objects_part(schemas: Json) -> str:
 
 def render(described: Json | None = None) -> str:
     """Return the page."""
-    described = described or description()
+    described = described or describe()
     schemas = described["components"]["schemas"]
     by_subject: dict[str, list[str]] = {subject: [f"## {subject}"] for subject in ORDER}
     for path, operations in described["paths"].items():
