@@ -299,3 +299,17 @@ def test_growth_in_a_demo_counts_from_the_begin_of_its_round(tmp_path: Path) -> 
     grown = {one.process.title: one.grown_bytes for one in tracker.since(tracker.boottime - 600, last.unix)}
     assert player.rounds == 1
     assert grown["train.py"] > 30 << 30
+
+
+def test_frames_share_what_has_not_changed() -> None:
+    """The last three minutes stay in memory, as on a real machine, whose collectors keep what they read."""
+    before: Snapshot | None = None
+    equal = same = 0
+    for frame in frames_of("h100x8-mig"):
+        if before is not None:
+            pairs = list(zip(frame.processes, before.processes, strict=False))
+            equal += sum(new == old for new, old in pairs)
+            same += sum(new is old for new, old in pairs)
+        before = frame
+
+    assert equal == same > 3000
