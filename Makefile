@@ -53,7 +53,7 @@ help:
 	@echo "make verify-types check that everything that \`import memwatch\` offers has a known type (pyright)"
 	@echo "make format       fix lint findings and format the code"
 	@echo "make bench        measure overhead, compared with bare reads of the same files and with peers"
-	@echo "make bench-compare OLD=COMMIT  compare idle cost, first answers and scrapes with this tree (or NEW=COMMIT)"
+	@echo "make bench-compare  compare the cost of this tree with the commit before the change (OLD=COMMIT NEW=COMMIT); above 1.25 times it fails"
 	@echo "make bench-alerts measure alert latency, and lost alerts over a hundred kills"
 	@echo "make bench-pressure  score memwatchd and common rules on tests/traces: collapses and healthy machines"
 	@echo "make trace        turn a recording into a trace (RECORDING=FILE TRACE_ARGS='--name NAME --ends 90')"
@@ -165,8 +165,8 @@ format: $(VENV)/.test
 bench: $(VENV)/.test bench-tools
 	PYTHONPATH=tests $(BIN)/python tests/bench/bench.py $(BENCH_ARGS)
 
-bench-compare: $(VENV)/.test bench-tools
-	PYTHONPATH=tests $(BIN)/python tests/bench/compare.py $(OLD) $(NEW) $(BENCH_ARGS)
+bench-compare: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python tests/bench/compare.py $(if $(OLD),--old $(OLD)) $(if $(NEW),--new $(NEW))
 
 bench-alerts: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python tests/bench/alerts.py $(BENCH_ARGS)

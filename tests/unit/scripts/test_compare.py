@@ -12,7 +12,7 @@ from support.paths import ROOT, TESTS
 
 sys.path.append(str(TESTS / "bench"))
 
-from compare import rows, verdict
+from compare import far_above, judge, reasons_of, rows, verdict
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,47 @@ def test_row_has_medians_and_the_ratio_of_each_round() -> None:
     assert rows(rounds) == ["| RSS | 20 | 22 | 1.10 | 1.10 to 1.20 | more |"]
 
 
+def looks(*ratios: float) -> list[tuple[dict[str, float], dict[str, float]]]:
+    return [({"CPU": 2.0, "RSS": 40.0}, {"CPU": 2.0 * ratio, "RSS": 41.0}) for ratio in ratios]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "failed"),
+    [
+        ((1.3, 1.4, 1.26), (1.3, 1.3, 1.3), ["CPU"]),
+        ((1.3, 1.24, 1.4), (1.3, 1.3, 1.3), []),
+        ((1.3, 1.4, 1.3), (1.3, 1.3, 1.2), []),
+        ((1.3, 1.4), (1.3, 1.4), []),
+    ],
+)
+def test_figure_fails_only_above_the_limit_in_all_rounds_of_two_looks(
+    first: Sequence[float], second: Sequence[float], failed: Sequence[str]
+) -> None:
+    assert judge(looks(*first), looks(*second), {}) == failed
+
+
+def test_first_look_alone_fails_nothing() -> None:
+    assert far_above(looks(1.5, 1.5, 1.5)) == ["CPU"]
+    assert judge(looks(1.5, 1.5, 1.5), None, {}) == []
+
+
+def test_reason_in_a_commit_allows_its_figure_only() -> None:
+    """A line without a reason allows nothing."""
+    reasons = reasons_of(
+        "pages: load them before they are needed\n\nCost: CPU: three new collectors\nCost: RSS: \n"
+    )
+
+    assert reasons == {"CPU": "Cost: CPU: three new collectors"}
+    assert judge(looks(2.0, 2.0, 2.0), looks(2.0, 2.0, 2.0), reasons) == []
+
+
+def test_figure_that_was_zero_has_no_ratio() -> None:
+    assert rows([({"wake-ups": 0.0}, {"wake-ups": 1.0})] * 3) == []
+
+
 @pytest.mark.process
 def test_unknown_commit_is_refused() -> None:
-    command = [sys.executable, "tests/bench/compare.py", "no-such-commit"]
+    command = [sys.executable, "tests/bench/compare.py", "--old", "no-such-commit"]
     environ = {"PYTHONPATH": f"{TESTS}:{ROOT / 'daemon'}:{ROOT / 'web'}", "PATH": "/usr/bin:/bin"}
 
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
