@@ -20,6 +20,7 @@ from support.budget import summarize as summarize_measures
 from support.fork_server import installed_programs
 from support.lanes import ALONE, Lane, assign_lane, count_workers, lane_of, running, taking_turns
 from support.needed_programs import NOT_RUN, leave_out, path_of, summarize
+from support.paths import ROOT, is_tested_here
 from support.purity import NotPureError, guarded
 from support.scheduling import Scheduling
 from support.shared_compilation import import_share
@@ -98,6 +99,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    if not is_tested_here(ROOT):
+        raise pytest.UsageError(
+            f"Python imports a memwatchd of another checkout than {ROOT}: run make .venv/.test here, or set "
+            f"PYTHONPATH={ROOT}/daemon:{ROOT}/web"
+        )
     if session.config.option.markexpr == Lane.MEASURE.value:
         RESULTS.unlink(missing_ok=True)
 

@@ -104,7 +104,7 @@ def test_concurrent_first_starts_share_one_secret(tmp_path: Path) -> None:
     """Every one of eight starters reads the same complete secret."""
     file = tmp_path / "secret"
     started = [run_script(file, "cat", str(file), NAMED=str(file)) for _ in range(STARTERS)]
-    read = {one.communicate(timeout=20)[0] for one in started}
+    read = {one.communicate(timeout=MAX_WAIT_SECONDS)[0] for one in started}
 
     assert read == {file.read_text()}
     assert len(file.read_text()) == 64
@@ -118,8 +118,8 @@ def test_existing_file_or_link_is_never_replaced(tmp_path: Path) -> None:
     kept.write_text(TOKEN)
 
     refused = run_script(link, "true", NAMED=str(link))
-    _, error = refused.communicate(timeout=20)
-    unchanged = run_script(kept, "cat", str(kept), NAMED=str(kept)).communicate(timeout=20)
+    _, error = refused.communicate(timeout=MAX_WAIT_SECONDS)
+    unchanged = run_script(kept, "cat", str(kept), NAMED=str(kept)).communicate(timeout=MAX_WAIT_SECONDS)
 
     assert refused.returncode == 78
     assert f"cannot create {link}" in error
@@ -131,7 +131,7 @@ def test_unusable_folder_prevents_the_start(tmp_path: Path) -> None:
     """The error names the folder's file and the remedy. The command is not run without its secret."""
     file = tmp_path / "missing/secret"
     done = run_script(file, "echo", "started", NAMED=str(file))
-    output, error = done.communicate(timeout=20)
+    output, error = done.communicate(timeout=MAX_WAIT_SECONDS)
 
     assert done.returncode == 78
     assert "started" not in output
@@ -210,4 +210,4 @@ def test_grafana_admin_has_a_created_password(tmp_path: Path) -> None:
     assert environment["GF_SECURITY_ADMIN_PASSWORD__FILE"] == file
     assert "GF_SECURITY_ADMIN_PASSWORD" not in environment
     assert mounted[str(Path(file).parent)] == "grafana"
-    assert re.fullmatch(r"[0-9a-f]{64}", started.communicate(timeout=20)[0])
+    assert re.fullmatch(r"[0-9a-f]{64}", started.communicate(timeout=MAX_WAIT_SECONDS)[0])

@@ -20,6 +20,7 @@ from shared_files import place_of
 from support.dashboard_conditions import ALL, LASTING, condition_of, explain
 from support.dashboard_fleet import DEMOS, OTHERS, Fleet, Watched, watched_fleet
 from support.paths import DEPLOY
+from support.waiting import MAX_WAIT_SECONDS
 
 GRAFANA = DEPLOY / "grafana"
 BOARDS = {file.stem: json.loads(file.read_text()) for file in sorted((GRAFANA / "dashboards").glob("*.json"))}
@@ -243,7 +244,7 @@ def test_incident_annotations_link_to_the_page_of_the_incident(fleet: Fleet) -> 
         assert {full, lost} <= links.keys()
         assert {"kind", "target", *mark["tagKeys"].split(",")} <= found[0].keys()
         for instance in (full, lost):
-            with urllib.request.urlopen(links[instance], timeout=10) as page:
+            with urllib.request.urlopen(links[instance], timeout=MAX_WAIT_SECONDS) as page:
                 report = f'incidents/{links[instance].rpartition("/")[2]}/report.md"'
                 assert report in page.read().decode()
 

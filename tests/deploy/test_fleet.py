@@ -16,6 +16,7 @@ from support.daemon_process import RunningDaemon, running_daemon
 from support.dockerfile import stages_of
 from support.paths import ROOT
 from support.prometheus_servers import prometheus, shipped
+from support.waiting import MAX_WAIT_SECONDS
 
 NEEDED_PROGRAMS = ("openssl",)
 SCRIPT = ROOT / "deploy/compose/fleet-secrets.sh"
@@ -149,4 +150,4 @@ def test_health_check_of_the_agent_succeeds_with_tls(tmp_path: Path) -> None:
 
 def run_health_check(daemon: RunningDaemon, command: list[str]) -> int:
     there = [word.replace("127.0.0.1:6360", f"127.0.0.1:{daemon.port}") for word in command]
-    return subprocess.run(there, capture_output=True, check=False, timeout=30).returncode
+    return subprocess.run(there, capture_output=True, check=False, timeout=MAX_WAIT_SECONDS).returncode

@@ -18,6 +18,7 @@ from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, 
 from support.login_settings import TOKEN, login_config
 from support.mutable_machine import MutableMachine
 from support.paths import ROOT
+from support.waiting import MAX_WAIT_SECONDS
 
 NEEDED_PROGRAMS = ("systemd-analyze",)
 
@@ -42,7 +43,7 @@ def run(command: list[str], daemon: RunningDaemon, **environ: str) -> subprocess
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=MAX_WAIT_SECONDS,
         env=clean_environment(**{"MEMWATCH_URL": daemon.url, **environ}),
     )
 
@@ -129,7 +130,7 @@ def test_llama_swap_starts_the_server_with_its_memory_reserved(tmp_path: Path) -
             line = process.stdout.readline()
             leases = daemon.get("/api/v1/leases").json
             process.kill()
-            process.wait(10)
+            process.wait(MAX_WAIT_SECONDS)
             process.stdout.close()
 
             assert line.startswith(f"{process.pid} --port 5800 --model /models/"), line

@@ -26,6 +26,7 @@ from memwatch.core.backends.probes import (
 )
 from memwatch.core.linux.files import Roots
 from support.daemon_process import POWERLESS
+from support.waiting import MAX_WAIT_SECONDS
 
 
 def write(path: Path, content: bytes = b"") -> None:
@@ -114,7 +115,7 @@ def test_kfd_is_checked_without_being_opened(tmp_path: Path) -> None:
     thread = threading.Thread(target=lambda: found.append(probe(tmp_path)), daemon=True)
 
     thread.start()
-    thread.join(10)
+    thread.join(MAX_WAIT_SECONDS)
 
     assert [(one.kfd, one.kfd_permitted) for one in found] == [(True, True)]
 

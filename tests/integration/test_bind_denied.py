@@ -7,6 +7,7 @@ import sys
 
 from support.daemon_process import MEMWATCHD, clean_environment
 from support.dead_address import dead_port
+from support.waiting import MAX_WAIT_SECONDS
 
 # A seccomp filter (seccomp(2)) that fails bind(2) like SocketBindDeny= does, then the program in its arguments.
 WITHOUT_BIND = """
@@ -26,7 +27,9 @@ def test_denied_port_names_the_line_of_the_unit_that_allows_it() -> None:
     """The exit code stops systemd's restarts, and the error names SocketBindAllow= with the port."""
     port = dead_port()
     command = [sys.executable, "-c", WITHOUT_BIND, MEMWATCHD, "--listen", f"127.0.0.1:{port}"]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), timeout=30, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=clean_environment(), timeout=MAX_WAIT_SECONDS, check=False
+    )
 
     assert done.returncode == 78, done.stderr
     assert done.stderr.splitlines()[-1] == (

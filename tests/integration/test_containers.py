@@ -18,6 +18,7 @@ from memwatchd.wiring import build_host
 from support.container_host import OFTEN, simulated
 from support.daemon_process import running_daemon
 from support.settings_sample import problems_from, settings_from
+from support.waiting import MAX_WAIT_SECONDS
 
 ID = "c0ffee" * 10 + "beef"
 LISTED = json.dumps([{"Id": ID, "Names": ["/vllm"], "Image": "vllm"}, {"Id": "f" * 64, "Names": []}]).encode()
@@ -53,7 +54,7 @@ def runtime(tmp_path: Path, response: bytes) -> Iterator[tuple[str, list[bytes]]
         with socket.socket(socket.AF_UNIX) as last:
             last.connect(str(path))
             last.shutdown(socket.SHUT_WR)
-            thread.join(5)
+            thread.join(MAX_WAIT_SECONDS)
 
 
 def test_container_names_are_listed_by_id(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from memwatchd.guardian.requests import ask_engine
 from support.guardian_machine import BEFORE, IGNORES_SIGTERM, QUICK, ROOMY, SHORT, GuardianMachine, guardian_machine
 from support.guardian_states import GIB, candidate
 from support.http_site import http, site
-from support.waiting import wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 # Requests while memory is short come four times a second: evidence is confirmed within three of them.
 DECIDED = 8
@@ -42,7 +42,7 @@ def test_victim_that_ends_on_sigterm_is_not_killed(box: GuardianMachine) -> None
 
     record = box.wait_for_record()
 
-    assert victim.wait(30) == -signal.SIGTERM
+    assert victim.wait(MAX_WAIT_SECONDS) == -signal.SIGTERM
     assert record.victim is not None
     assert (record.decision, record.dry_run, record.victim.pid) == ("act", False, victim.pid)
     assert [step.step for step in record.steps] == ["reclaim", "sigterm"]
@@ -58,7 +58,7 @@ def test_victim_that_ignores_sigterm_is_killed(box: GuardianMachine) -> None:
 
     record = box.wait_for_record()
 
-    assert victim.wait(30) == -signal.SIGKILL
+    assert victim.wait(MAX_WAIT_SECONDS) == -signal.SIGKILL
     assert [step.step for step in record.steps] == ["reclaim", "sigterm", "sigkill"]
     assert record.steps[1].result == "sent"
     assert record.steps[2].result.startswith("sent; ")
@@ -234,7 +234,7 @@ def test_hook_that_hangs_is_killed_with_what_it_started_and_the_next_step_follow
 
     assert results[0].result == "it did not end within 1.0 s and was killed"
     assert results[1].step == "sigkill"
-    assert started.wait(30) == -signal.SIGKILL
+    assert started.wait(MAX_WAIT_SECONDS) == -signal.SIGKILL
     wait_until(lambda: not any(is_running(int(pid)) for pid in pids.read_text().split()))
 
 
@@ -314,7 +314,7 @@ def test_guardian_ends_on_sigterm(box: GuardianMachine) -> None:
     guardian = box.start()
     guardian.terminate()
 
-    assert guardian.wait(30) == 0
+    assert guardian.wait(MAX_WAIT_SECONDS) == 0
 
 
 def test_guardian_does_not_start_without_its_folder(box: GuardianMachine) -> None:

@@ -26,7 +26,7 @@ from support.daemon_process import RunningDaemon, running_daemon
 from support.guardian_machine import QUICK, GuardianMachine, guardian_machine
 from support.http_site import http, site
 from support.other_user import CAN_SWITCH, MARKED, OTHER_UID, build_request, connect_as
-from support.waiting import wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_receiver import Site, receiving
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -94,7 +94,7 @@ def test_victim_of_a_guardian_is_an_event_and_counted(tmp_path: Path) -> None:
         box.free_on_end(victim, ROOMY)
         box.set_available(SHORT)
         text = wait_for_event(daemon, box, "guardian.acted")
-        assert victim.wait(30) == -signal.SIGTERM
+        assert victim.wait(MAX_WAIT_SECONDS) == -signal.SIGTERM
         assert re.match(rf"killed by memwatch-guardian: \S+ \({victim.pid}\), 30\d\.\d MiB; ", text)
         assert text.endswith("; steps: reclaim, sigterm")
         wait_until(lambda: (count_of(daemon, "act", "false"), count_of(daemon, "act", "true")) == (1, 0))
@@ -314,7 +314,7 @@ def test_daemon_that_hangs_does_not_delay_the_guardian(tmp_path: Path) -> None:
                 box.start_and_fall()
             else:
                 box.fall()
-            assert victim.wait(60) == -signal.SIGTERM
+            assert victim.wait(MAX_WAIT_SECONDS) == -signal.SIGTERM
             wait_until(lambda: box.reports, describe=box.log)
 
         assert box.reports == 1

@@ -13,7 +13,7 @@ import pytest
 from support.daemon_process import RunningDaemon, running_daemon
 from support.memory_cgroup import HOG, memory_cgroup
 from support.paths import MACHINES
-from support.waiting import wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 MIB = 1 << 20
 LIMIT = 128 * MIB
@@ -41,7 +41,7 @@ def test_hog_is_critical_before_the_oom_kill(tmp_path: Path) -> None:
             cgroup.add(daemon.pid)
             daemon.wait_for("/api/v1/snapshot", lambda found: limit_of(found) == LIMIT)
             hog = cgroup.run(HOG, str(MIB_PER_SECOND), "1024")
-            hog.wait(60)
+            hog.wait(MAX_WAIT_SECONDS)
             killed_at = time.time()
             daemon.wait_for("/api/v1/events", lambda found: any(event["kind"] == "oom_kill" for event in found))
             if any((one["name"], one["state"]) == ("kmsg", "ok") for one in daemon.get("/api/v1/collectors").json):

@@ -210,7 +210,7 @@ def test_real_kill_at_the_limit_of_a_cgroup_names_its_program(tmp_path: Path) ->
                 (one["name"], one["state"]) == ("kmsg", "ok") for one in daemon.get("/api/v1/collectors").json
             )
             hog = group.run(HOG, "40", "1024")
-            assert hog.wait(60) == -9
+            assert hog.wait(MAX_WAIT_SECONDS) == -9
             if (
                 not reads_log
             ):  # by the counters of the group, or by the end of its process while the machine reclaims

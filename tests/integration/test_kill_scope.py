@@ -11,6 +11,7 @@ from support.alert_machine import AlertMachine, quick_config, wait_for_deliverie
 from support.daemon_process import RunningDaemon, running_daemon
 from support.kill_host import events
 from support.memory_cgroup import HOG, MemoryCgroup, memory_cgroup
+from support.waiting import MAX_WAIT_SECONDS
 from support.webhook_receiver import receiving
 
 EVENT = "OOM killer: killed 1 process, of the machine or at a cgroup's limit: no log and no counter shows which"
@@ -133,7 +134,7 @@ def count_unknown(found: list[dict[str, str]]) -> int:
 
 
 def fill(group: MemoryCgroup) -> int:
-    return group.run(HOG, "200", "256").wait(60)
+    return group.run(HOG, "200", "256").wait(MAX_WAIT_SECONDS)
 
 
 def count_of(group: MemoryCgroup, found: list[dict[str, str]]) -> int:

@@ -24,6 +24,7 @@ from support.daemon_process import (
 )
 from support.login_settings import BEARER, PASSWORD, basic, login_config
 from support.other_user import CAN_SWITCH, ask_as_other
+from support.waiting import MAX_WAIT_SECONDS
 
 WRONG = basic("ada", "wrong")
 
@@ -123,7 +124,7 @@ def test_local_user_gains_no_tries_from_other_loopback_addresses(daemon: Running
 
 
 def status_from(source: str, daemon: RunningDaemon) -> int:
-    connection = HTTPConnection("127.0.0.1", daemon.port, timeout=10, source_address=(source, 0))
+    connection = HTTPConnection("127.0.0.1", daemon.port, timeout=MAX_WAIT_SECONDS, source_address=(source, 0))
     with closing(connection):
         connection.request("GET", "/metrics", headers=WRONG)
         return connection.getresponse().status

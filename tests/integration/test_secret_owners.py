@@ -198,17 +198,17 @@ def test_otlp_login_goes_to_the_first_user_only(tmp_path: Path) -> None:
     adapter = DeadlineAdapter(lambda: pytest.fail("no https"), owners().admit(settings.otlp.secret, None))
     session = create_session(adapter)
     with receiver_at(port):
-        assert session.post(settings.otlp.url, b"x", timeout=5.0).ok
+        assert session.post(settings.otlp.url, b"x", timeout=MAX_WAIT_SECONDS).ok
     with server_of_other(port) as sent:
         with pytest.raises(PushFailedError):
-            session.post(settings.otlp.url, b"x", timeout=5.0, headers={"authorization": PASSWORD})
+            session.post(settings.otlp.url, b"x", timeout=MAX_WAIT_SECONDS, headers={"authorization": PASSWORD})
         assert (read_now(sent) == b"") is CAN_SWITCH
         os.close(sent)
     if CAN_SWITCH:
         assert "its login is not sent: user " in adapter.failure
         assert "set user under [otlp]" in adapter.failure
     with receiver_at(port):
-        assert session.post(settings.otlp.url, b"x", timeout=5.0).ok
+        assert session.post(settings.otlp.url, b"x", timeout=MAX_WAIT_SECONDS).ok
 
 
 def test_squatter_at_the_other_address_of_localhost_is_passed_over() -> None:

@@ -52,6 +52,14 @@ def test_run_above_its_limit_is_killed(suite: SmallSuite) -> None:
 
 
 @pytest.mark.host
+def test_product_of_this_checkout_is_run_in_an_environment_of_another(suite: SmallSuite) -> None:
+    suite.write("daemon/memwatchd/__init__.py", "HERE = True\n")
+    suite.write("tests/test_x.py", "import memwatchd\n\ndef test_a(): assert memwatchd.HERE\n")
+
+    assert [list(row.failed) for row in stress(suite).run()] == [[], []]
+
+
+@pytest.mark.host
 def test_busy_loops_end_with_their_parent() -> None:
     starter = (
         "import sys, time; from scripts.stress import busy_loops\n"

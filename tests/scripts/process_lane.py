@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import os
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from msgspec import Struct
 from support import disturbed, second_look
 from support.change_base import Base, Repository, changed_files, find_base
 from support.host_load import describe_load
+from support.paths import environment_of_tests
 from support.run_records import Run, read_records, run_of
 from support.second_look import FAILED, PASSED_ALONE, Attempt, Look, Suspect
 from support.waiting import wait_for_quiet_host
@@ -70,7 +70,9 @@ class Lane:
 
     def _first_try(self, arguments: Sequence[str]) -> Run:
         records = self._folder / "first-try.jsonl"
-        done = subprocess.run(self._command(records, *arguments), cwd=self._root, env=_environment(), check=False)
+        done = subprocess.run(
+            self._command(records, *arguments), cwd=self._root, env=environment_of_tests(self._root), check=False
+        )
         return run_of(done.returncode, read_records(records))
 
     def _command(self, records: Path, *arguments: str) -> list[str]:
@@ -139,7 +141,7 @@ def _run_bounded(command: Sequence[str], root: Path) -> tuple[int, str]:
         done = subprocess.run(
             command,
             cwd=root,
-            env=_environment(),
+            env=environment_of_tests(root),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -150,11 +152,6 @@ def _run_bounded(command: Sequence[str], root: Path) -> tuple[int, str]:
     except subprocess.TimeoutExpired:
         return 124, f"timed out after {MAX_SECONDS_ALONE:g} s"
     return done.returncode, done.stdout
-
-
-def _environment() -> dict[str, str]:
-    """Return this environment as of a pytest that a shell starts: the tests' daemons must not find our modules."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def main() -> None:

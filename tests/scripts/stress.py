@@ -29,6 +29,7 @@ from support.change_base import Repository, changed_files, find_base
 from support.cpu_cgroup import CpuCgroup, cpu_cgroup
 from support.function_changes import changed_tests
 from support.host_load import describe_load
+from support.paths import environment_of_tests
 from support.run_records import Run, read_records, run_of
 
 LOG = Path("out/stress.log")
@@ -135,12 +136,11 @@ class Stress:
         patient = ["-o", f"faulthandler_timeout={self._plan.limit:g}"]
         options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-m", self._plan.marks, f"--test-records={records}"]
         command = [*(group.inside if group else ()), sys.executable, "-m", "pytest", *options, *patient]
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with (records.parent / "output").open("wb") as output:
             process = subprocess.Popen(
                 [*command, *self._plan.tests],
                 cwd=self._root,
-                env=environment,
+                env=environment_of_tests(self._root),
                 stdout=output,
                 stderr=output,
                 preexec_fn=bind,

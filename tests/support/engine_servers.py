@@ -12,6 +12,7 @@ from typing import Any
 
 from support import engine_texts
 from support.http_site import serving
+from support.waiting import MAX_WAIT_SECONDS
 
 Answer = bytes | Callable[["Handler"], None]
 
@@ -74,7 +75,7 @@ def engine_process(kind: str) -> Iterator[int]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())
-        process.communicate(timeout=10)
+        process.communicate(timeout=MAX_WAIT_SECONDS)
 
 
 def main(kind: str) -> None:

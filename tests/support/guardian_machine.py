@@ -25,7 +25,7 @@ from memwatchd.guardian.journal import Record, read_journal
 from memwatchd.guardian.loop import STATUS_NAME, Status
 from memwatchd.guardian.records import Config, Limits, send
 from support.sample_parts import GIB, snapshot, system_ram
-from support.waiting import wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 SIZE = 64 * GIB
 # From `BEFORE` to `SHORT` less than 2 % are lost: too little for a forecast, which would shorten the steps.
@@ -259,7 +259,7 @@ class GuardianMachine:
         with suppress(OSError):
             self.leave()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(MAX_WAIT_SECONDS)
 
 
 def start_of(pid: int) -> float:

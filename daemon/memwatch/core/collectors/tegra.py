@@ -224,13 +224,18 @@ class TegrastatsCollector(BaseCollector):
         interval_seconds: float = 1.0,
         board: str = AUTO,
         search_path: str | None = None,
+        deadline_seconds: float = MIN_DEADLINE_SECONDS,
     ) -> None:
-        """`search_path`: search path for the program, PATH by default."""
+        """`search_path`: search path for the program, PATH by default.
+
+        `deadline_seconds`: the program is killed after this long without a valid line, or after three intervals if
+        that is longer.
+        """
         found = find_tegrastats(roots, path, board, search_path)
         if found.path is None:
             raise SourceUnavailable(explain_missing(roots, path, board, found))
         self.period_seconds = interval_seconds
-        self._deadline = max(3 * interval_seconds, MIN_DEADLINE_SECONDS)
+        self._deadline = max(3 * interval_seconds, deadline_seconds)
         from memwatch.core.drivers.tegra.tegrastats import MAX_LINE_BYTES, parse_line
 
         command = [found.path, "--interval", f"{interval_seconds * 1000:.0f}"]
