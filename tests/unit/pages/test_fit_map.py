@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.model import Device
+from memwatch.core.model import Absent, Device
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
 from memwatch.planning.checkpoint import describe_config
@@ -18,7 +18,9 @@ from memwatch.reporting.render.drawing import Box, width_of
 from memwatch.reporting.render.tower import MAX_CELLS
 from memwatch_web.pages.fit_page import FitForm, build_form, build_headline, group_verdicts
 from memwatch_web.pages.landscape_page import FONT, Now, PageLandscape
+from memwatch_web.pages.renderer import Pages
 from scripts.published_models import MODELS
+from support.html_reader import Reader
 from support.launch_lines import machine
 
 DEMOS = ("dgx-spark", "gh200", "h100x8-mig", "jetson-orin", "macbook", "rtx4090", "strix-halo")
@@ -258,3 +260,18 @@ def test_model_with_a_hostile_name_is_printable() -> None:
     texts = [text.strong for tower in form.landscape.towers for text in tower.now.drawing.texts]
 
     assert not any("\x1b" in one or "\u202e" in one for one in (*texts, form.sentence))
+
+
+def test_reason_of_pools_without_figures_is_said_once() -> None:
+    """With the names of the pools, below them."""
+    snapshot = machine("rtx4090")
+    stale = tuple(
+        replace(one, used_bytes=Absent.STALE, available_bytes=Absent.STALE, contents=(), free_bytes=Absent.STALE)
+        for one in snapshot.pools
+    )
+    snapshot = replace(snapshot, pools=stale)
+    text = Reader(Pages().fit(snapshot, build_form({"bytes": "20GiB"}, snapshot))).text
+    names = ", ".join(one.label for one in stale)
+
+    assert text.count(f"{names} — stale: ") == 1
+    assert " of 0 B" not in text
