@@ -192,6 +192,26 @@ def test_use_three_minutes_ago_is_in_words_at_any_width(visited_page: Page, widt
         expect(visited_page.locator(".landscape-then")).to_contain_text("3 min ago")
 
 
+@pytest.mark.parametrize("width", [1440, 1280, 390])
+def test_use_of_many_gpus_three_minutes_ago_is_in_one_line_of_the_first_screen(
+    visited_page: Page, width: int
+) -> None:
+    """Beside the title, with the use of all together where there is room."""
+    demo = moments_of("h100x8-mig").fullest
+    with visiting(visited_page, Site(demo), width=width, height=900):
+        then = visited_page.locator(".landscape-then")
+        expect(then).to_contain_text(re.compile(r"^3 min ago VRAM \d \d+\.\d%"))
+        place, head = then.bounding_box(), visited_page.locator(".landscape-head").bounding_box()
+        together = visited_page.locator(".then-all").is_visible()
+
+    assert place is not None
+    assert head is not None
+    assert place["y"] + place["height"] <= 900
+    assert place["height"] <= 24
+    assert together is (width >= 1280)
+    assert width < 1280 or head["height"] <= 30
+
+
 @pytest.mark.parametrize("width", [320, 390])
 def test_title_keeps_its_line_on_a_phone_in_the_first_minutes(visited_page: Page, width: int) -> None:
     """Without the use of three minutes ago, the ranges would fit beside it and take its width."""

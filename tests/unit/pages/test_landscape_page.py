@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from itertools import pairwise
 
 import pytest
@@ -24,7 +26,7 @@ from memwatch_web.pages.landscape_past import find_ghosts, find_run
 from memwatch_web.pages.overview import Ghost
 from memwatch_web.pages.past_picture import NEAR, WIDE_PAST, Word, thin_out, write_times
 from memwatch_web.pages.renderer import Pages
-from memwatch_web.pages.template_environment import describe_then
+from memwatch_web.pages.template_environment import describe_cells_then, describe_then
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames
 from support.html_reader import Reader
@@ -214,6 +216,33 @@ def test_use_three_minutes_ago_is_in_words_if_it_is_known() -> None:
         assert describe_then(tower) == words_of_it
     (tower,) = drawn(snapshot).towers
     assert describe_then(tower) == ""
+
+
+def test_use_of_many_gpus_three_minutes_ago_is_that_of_the_worst_and_of_all() -> None:
+    """Of those with a figure. Without any there is no sentence."""
+    size = 80 * GIB
+    base = with_gpus(4, size)
+    verdicts = {f"gpu{n}": pressure_of(f"gpu{n}", Level.HIGH, (0.9, 0.95, 0.85, 0.8)[n]) for n in range(4)}
+    times = (0.0, 300.0, 600.0)
+
+    def past(*sizes: float | None) -> Past:
+        return Past(times, 0.0, 485.0, (Layer("used", sizes), Layer("page_cache", (0.0, 0.0, 0.0))))
+
+    full = {f"gpu{n}": past(size * 0.25, size * (0.2 + n / 10), None) for n in range(4)}
+    some = {**full, "gpu1": past(None, None, None)}
+
+    assert then_of(base, full, verdicts) == "3 min ago VRAM 1 30.0% · 4 GPUs 35.0%"
+    assert then_of(base, some, verdicts) == "3 min ago VRAM 0 20.0% · 3 GPUs 36.7%"
+    assert then_of(base, full, {}) == "3 min ago 4 GPUs 35.0%"
+    assert then_of(base, {}, verdicts) == ""
+
+
+def pressure_of(target: str, level: Level, ratio: float) -> Pressure:
+    return Pressure(target, level, level, ratio)
+
+
+def then_of(snapshot: Snapshot, pasts: Mapping[str, Past], pressure: Mapping[str, Pressure]) -> str:
+    return re.sub("<[^>]*>", "", describe_cells_then(drawn(snapshot, Scene(pasts=pasts)), pressure))
 
 
 def half_of(share: Share) -> int:

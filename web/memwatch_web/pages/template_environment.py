@@ -30,7 +30,7 @@ from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.actions import describe_owner
 from memwatch.reporting.render.engine_view import describe_engine, describe_load, list_parts
 from memwatch.reporting.render.memory_map import MemoryMap
-from memwatch.reporting.render.summary import has_figures, until_utc
+from memwatch.reporting.render.summary import has_figures, measure_urgency, until_utc
 from memwatch_monitor.alerts.rules import EVENTS
 from memwatch_web.pages.charts import DASHES
 from memwatch_web.pages.landscape_page import PageLandscape, PageTower
@@ -120,9 +120,13 @@ def maps_of(found: PageLandscape) -> tuple[MemoryMap, ...]:
 
 def worst_level(one: MemoryMap, pressure: Mapping[str, Pressure]) -> str:
     """Return the worst level of a pool and its MIG instances, "unknown" without one."""
+    verdicts = _find_verdicts(one, pressure)
+    return max(verdict.level for verdict in verdicts).word if verdicts else "unknown"
+
+
+def _find_verdicts(one: MemoryMap, pressure: Mapping[str, Pressure]) -> list[Pressure]:
     targets = (one.whole.id, *(piece.share.id for piece in one.slices))
-    levels = [pressure[target].level for target in targets if target in pressure]
-    return max(levels).word if levels else "unknown"
+    return [pressure[target] for target in targets if target in pressure]
 
 
 def describe_room(one: MemoryMap) -> str:
@@ -138,7 +142,8 @@ def heading(found: PageLandscape, snapshot: Snapshot) -> Markup:
     maps = maps_of(found)
     if found.cells:
         total = words.size(sum(one.map.whole.size_bytes for one in found.towers))
-        return _title("GPU memory", f"{len(found.towers)} GPUs, {total}, one scale")
+        scale = Markup('<span class="one-scale">, one scale</span>')
+        return _title("GPU memory", Markup("{} GPUs, {}{}").format(len(found.towers), total, scale))
     if len(maps) == 1:
         whole = maps[0].whole
         shared = any(_is_unified(device, maps[0]) for device in snapshot.devices)
@@ -160,16 +165,42 @@ def _title(name: str, detail: str) -> Markup:
 
 def describe_then(one: PageTower) -> str:
     """Return what of a pool was used THEN_SECONDS ago, or nothing if its past has no figure of about that time."""
+    used = _find_then(one)
+    if used is None or not one.map.whole.size_bytes:
+        return ""
+    return f"{words.duration(THEN_SECONDS)} ago {words.ratio(used / one.map.whole.size_bytes)}"
+
+
+def describe_cells_then(found: PageLandscape, pressure: Mapping[str, Pressure]) -> Markup | str:
+    """Return what of many GPUs was used THEN_SECONDS ago, of the worst one first; only of those with a figure."""
+    known = [(one.map, used) for one in found.towers if (used := _find_then(one)) is not None]
+    sizes = [one.whole.size_bytes for one, _ in known]
+    if not known or not all(sizes):
+        return ""
+    together = f"{len(known)} GPUs {words.ratio(sum(used for _, used in known) / sum(sizes))}"
+    judged = [
+        (max(verdicts, key=measure_urgency), one.whole, used)
+        for one, used in known
+        if (verdicts := _find_verdicts(one, pressure))
+    ]
+    if not judged:
+        return f"{words.duration(THEN_SECONDS)} ago {together}"
+    _, worst, used = max(judged, key=lambda found: measure_urgency(found[0]))
+    one = f"{words.duration(THEN_SECONDS)} ago {worst.label} {words.ratio(used / worst.size_bytes)}"
+    return Markup('{}<span class="then-all"> · {}</span>').format(one, together)
+
+
+def _find_then(one: PageTower) -> float | None:
+    """Return the bytes of a pool that were used THEN_SECONDS ago, None without a figure of about that time."""
     past = one.past.past if one.past else None
     if past is None or not past.times:
-        return ""
+        return None
     then = past.end - THEN_SECONDS
     number = min(range(len(past.times)), key=lambda number: abs(past.times[number] - then))
     sizes = [layer.sizes[number] for layer in past.layers[:-1]]
-    if abs(past.times[number] - then) > NEAR_SECONDS or None in sizes or not one.map.whole.size_bytes:
-        return ""
-    used = sum(size or 0.0 for size in sizes) / one.map.whole.size_bytes
-    return f"{words.duration(THEN_SECONDS)} ago {words.ratio(used)}"
+    if abs(past.times[number] - then) > NEAR_SECONDS or None in sizes:
+        return None
+    return sum(size or 0.0 for size in sizes)
 
 
 def device_lines(one: MemoryMap, snapshot: Snapshot) -> list[Markup]:
@@ -317,6 +348,7 @@ WORDS = (
 LANDSCAPE = (
     area_attributes,
     compact,
+    describe_cells_then,
     describe_room,
     describe_then,
     device_lines,

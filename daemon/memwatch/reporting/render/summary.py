@@ -128,13 +128,14 @@ class Allocatable(NamedTuple):
 
 
 def find_worst(snapshot: Snapshot) -> Pressure | None:
-    """Return the target with the highest level; at critical the first to be full; then the highest use."""
+    """Return the target with the highest urgency."""
+    return max(snapshot.pressure, key=measure_urgency, default=None)
 
-    def rank(one: Pressure) -> tuple[Level, float, float]:
-        left = one.seconds_to_full if one.level is Level.CRITICAL else Absent.NOT_AVAILABLE
-        return one.level, -inf if isinstance(left, Absent) else -left, one.ratio
 
-    return max(snapshot.pressure, key=rank, default=None)
+def measure_urgency(one: Pressure) -> tuple[Level, float, float]:
+    """Return what orders targets: the level; at critical the time until it is full; then the use."""
+    left = one.seconds_to_full if one.level is Level.CRITICAL else Absent.NOT_AVAILABLE
+    return one.level, -inf if isinstance(left, Absent) else -left, one.ratio
 
 
 def compute_headroom(snapshot: Snapshot) -> Allocatable | None:
