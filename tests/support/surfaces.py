@@ -390,7 +390,8 @@ def place_of(device: Device, snapshot: Snapshot) -> str:
 
 def head_of(html: str) -> Cells:
     match = re.search(
-        r'id="machine"[^>]*><b>.*?</b> <span>(?:<span class="machine-name">(.*?)</span> · )?(.*?)(?: ·|</span>)',
+        r'id="machine"[^>]*><b>.*?</b> <span>'
+        r'(?:<span class="machine-name">(.*?)</span> <span>· |<span>)(.*?)(?: ·|</span>)',
         html,
         re.DOTALL,
     )

@@ -29,8 +29,8 @@ def test_events_are_shown_newest_first() -> None:
     page = Pages(events=lambda: log.latest(8)).page("overview", replace(calm, unix=noon + 60.0))
 
     text = text_of(page)
-    assert "12:00:00 UTC OOM killer: killed <b>x</b> (7), 1.0 GiB" in text
-    assert text.index("12:00:00 UTC") < text.index("11:59:48 UTC System RAM: OK → high (87.5% used;")
+    assert "12:00:00 UTC OOM kill: <b>x</b>, 1.0 GiB" in text
+    assert text.index("12:00:00 UTC") < text.index("11:59:48 UTC System RAM: OK → high (87.5%)")
     assert b"<b>x" not in page
 
 

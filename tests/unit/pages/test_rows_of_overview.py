@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from memwatch.core.events import Event
@@ -11,7 +12,7 @@ from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level
 from memwatch.reporting.incidents.records import Incident
 from memwatch_monitor.notify.status import Receipt
-from memwatch_web.pages.overview import build_firing, find_top_holders, link_events, name_few
+from memwatch_web.pages.overview import build_firing, find_top_holders, link_events, name_few, shorten_event
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader
 from support.sample_mig import eight_by_seven
@@ -44,6 +45,26 @@ def test_incident_that_lasts_has_the_events_until_now() -> None:
 
     assert link_events([event], [replace(INCIDENT, ended=None)], 200.0)[0].word == "incident"
     assert link_events([event], [INCIDENT], 200.0)[0].word == "then"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "short"),
+    [
+        (
+            "level",
+            "System RAM: high → critical (95.2% used; full in about 15 s)",
+            "System RAM: high → critical (95.2%)",
+        ),
+        ("level", "GPU 7 · MIG 2: OK → high (1.2 GiB available)", "GPU 7 · MIG 2: OK → high"),
+        ("alert", "alert firing: VRAM 1 critical, now also: 97.0% used; x", "alert firing: VRAM 1 critical"),
+        ("alert", "alert resolved: System RAM critical (now OK)", "alert resolved: System RAM critical"),
+        ("oom_kill", "OOM killer: killed train (1).py (51210), 39.9 GiB", "OOM kill: train (1).py, 39.9 GiB"),
+        ("oom_kill", "OOM killer: killed 3 more processes", "OOM killer: killed 3 more processes"),
+        ("mark", "Before VAE Load (process 4242)", "Before VAE Load (process 4242)"),
+    ],
+)
+def test_event_is_short_in_a_table_of_a_card(kind: str, text: str, short: str) -> None:
+    assert shorten_event(Event(1, 0.0, kind, text)) == short
 
 
 def test_process_that_grows_is_first() -> None:
@@ -143,3 +164,17 @@ def test_two_processes_alike_stay_two_rows() -> None:
     two = [replace(base, pid=pid) for pid in (1001, 1002)]
 
     assert [one.alike for one in find_top_holders(replace(critical_gb10(), processes=two), ())] == [(), ()]
+
+
+def test_tables_of_many_gpus_have_as_many_rows_at_every_level() -> None:
+    """Nothing moves when the first of them is above OK."""
+    firing = eight_by_seven()
+    calm = replace(firing, pressure=tuple(replace(one, level=Level.LOW, ratio=0.1) for one in firing.pressure))
+    events = [Event(number, firing.unix - number, "mark", f"step {number}") for number in range(9)]
+    pages = Pages(events=lambda: events)
+    shown = [pages.page("overview", one).decode() for one in (firing, calm)]
+
+    assert ["firing-table" in page for page in shown] == [True, False]
+    assert [page.count('id="event-') for page in shown] == [7, 7]
+    assert shown[0].count('<tr id="firing-') == shown[1].count('<tr id="who-') == 7
+    assert all("pair-many" in page for page in shown)

@@ -40,6 +40,8 @@ MAX_NAMED_RECEIVERS = 2
 # Kinds of events that an incident of the same target explains, and the level after a change.
 OF_INCIDENTS = frozenset({"oom_kill", "level", "alert"})
 CHANGED = re.compile(r"→ (?P<after>\w+) \(")
+USED = re.compile(r"(\d+\.\d%) used\b")
+KILLED_BY_KERNEL = re.compile(r"OOM killer: killed (?P<name>.+) \(\d+\), (?P<size>[\d.,]+ [KMGT]?i?B)")
 # Processes of a job are one row from this number on, if each has this much and this part of another.
 MIN_ALIKE, MIN_ALIKE_BYTES, ALIKE_RATIO = 3, 1 << 30, 0.9
 # The earlier value is an average over this time: a single sample may be a spike.
@@ -96,8 +98,9 @@ def find_top_holders(
     grown: Iterable[ProcessGrowth],
     grower: Process | None = None,
     ghosts: Sequence[Ghost] = (),
+    rows: int = MAX_HOLDERS,
 ) -> tuple[TopHolder, ...]:
-    """Return the largest processes, the one that grows now first, then largest first.
+    """Return the largest processes, the one that grows now first, then largest first: as many as a table has rows.
 
     `ghosts` have rows of the same table: each takes the place of one, and is no holder in a scan of before.
     """
@@ -105,7 +108,7 @@ def find_top_holders(
     killed = {one.pid: one.unix for one in ghosts}
     alive = [one for one in snapshot.processes if one.pid not in killed or _began_after(one, killed[one.pid])]
     ordered = sorted(by_footprint(alive), key=lambda one: key_of(one) != first)
-    groups = list(islice(_group_alike(ordered), max(1, MAX_HOLDERS - len(ghosts))))
+    groups = list(islice(_group_alike(ordered), max(1, rows - len(ghosts))))
     largest = [process for process, *_ in groups]
     growth = {key_of(one.process): one for one in grown}
     scale = max((_known(process.footprint_high_bytes) for process in largest), default=0)
@@ -208,6 +211,24 @@ class EventRow(Struct, frozen=True):
     href: str
     word: str
 
+    @property
+    def short(self) -> str:
+        """Its text without what the page of the event has: "System RAM: high → critical (95.2%)"."""
+        return shorten_event(self.event)
+
+
+def shorten_event(event: Event) -> str:
+    """Return an event of a level, an alert or a kill in the width of a table; others as they are."""
+    text = event.text
+    if event.kind == "level":
+        changed, _, rest = text.partition(" (")
+        used = USED.match(rest)
+        return f"{changed} ({used[1]})" if used else changed
+    if event.kind == "alert":
+        return text.partition(" (")[0].partition(", now also: ")[0]
+    killed = KILLED_BY_KERNEL.fullmatch(text) if event.kind == "oom_kill" else None
+    return f"OOM kill: {killed['name']}, {killed['size']}" if killed else text
+
 
 def link_events(events: Sequence[Event], incidents: Iterable[Incident], now: float) -> tuple[EventRow, ...]:
     """Return the newest events as rows. `incidents`: those that are kept, in any order."""
@@ -260,11 +281,16 @@ class FiringRow(Struct, frozen=True):
     grown_bytes: Bytes
 
 
+def has_many_gpus(snapshot: Snapshot) -> bool:
+    """Return True for a machine whose tables have the rows and widths of firing pools, at every level."""
+    return sum(pool.kind in (PoolKind.VRAM, PoolKind.HBM) for pool in snapshot.pools) >= MANY_GPUS
+
+
 def build_firing(
     snapshot: Snapshot, events: Sequence[Event], grown: Iterable[ProcessGrowth]
 ) -> tuple[FiringRow, ...]:
     """Return the pools and limits above OK of a machine with many GPUs, worst first. Empty for other machines."""
-    if sum(pool.kind in (PoolKind.VRAM, PoolKind.HBM) for pool in snapshot.pools) < MANY_GPUS:
+    if not has_many_gpus(snapshot):
         return ()
     growth = {key_of(one.process): one.measured_bytes for one in grown}
     above = [one for one in snapshot.pressure if one.level > Level.LOW]

@@ -73,6 +73,7 @@ from memwatch_web.pages.overview import (
     advise_engines,
     build_firing,
     find_top_holders,
+    has_many_gpus,
     link_events,
 )
 from memwatch_web.pages.processes import (
@@ -410,7 +411,8 @@ class Pages:
     def _overview(self, snapshot: Snapshot, span: Range) -> dict[str, Any]:
         pressure: dict[str, Pressure] = {verdict.target: verdict for verdict in snapshot.pressure}
         past, grown, events = self._past(), self.growth(snapshot), self._events()
-        firing, ghosts = build_firing(snapshot, events, grown), find_ghosts(snapshot, events)[-MAX_GHOSTS:]
+        ghosts, many = find_ghosts(snapshot, events)[-MAX_GHOSTS:], has_many_gpus(snapshot)
+        rows = MAX_FIRING if many else MAX_HOLDERS
         return {
             "stream": "overview" if span is RANGES[0] else f"overview-{span.name}",
             "pressure": pressure,
@@ -423,12 +425,13 @@ class Pages:
             "span": span,
             "spans": RANGES if past is None else available_ranges(past.tiers),
             "cuda_free": find_cuda_free(snapshot),
-            "holders": find_top_holders(snapshot, grown, status.grower.process if status.grower else None, ghosts),
-            "ghosts": ghosts,
-            "firing_rows": firing,
-            "events": link_events(
-                events[: MAX_FIRING if firing else MAX_HOLDERS], self._incidents(), snapshot.unix
+            "holders": find_top_holders(
+                snapshot, grown, status.grower.process if status.grower else None, ghosts, rows
             ),
+            "ghosts": ghosts,
+            "many_gpus": many,
+            "firing_rows": build_firing(snapshot, events, grown),
+            "events": link_events(events[:rows], self._incidents(), snapshot.unix),
             "latest": self._latest(snapshot),
             "advice": advise_engines(snapshot),
         }
