@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import product
+from typing import get_args
 
 from msgspec.structs import replace
 
-from memwatch.core.guardian_report import GuardianReport
+from memwatch.core.guardian_report import GuardianDecision, GuardianReport
 from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.model import RAM, find_system_ram
 from memwatch.core.printable import printable
@@ -30,7 +31,7 @@ class GuardianReports(Feature):
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
         self._known: deque[str] = deque(maxlen=MAX_KNOWN)
-        self._counts = dict.fromkeys(product(("act", "nothing"), ("false", "true")), 0)
+        self._counts = dict.fromkeys(product(get_args(GuardianDecision), ("false", "true")), 0)
 
     def take(self, report: GuardianReport) -> bool:
         """Take a report. Return False for one that was taken before."""

@@ -28,6 +28,7 @@ from memwatch.core.model import RAM, Absent
 from memwatch.core.printable import printable, printable_lines
 from memwatch.core.snapshot import Level
 from memwatchd.guardian.journal import Record, read_journal
+from memwatchd.guardian.load_guard import FROZEN_NAME, thaw_noted
 from memwatchd.guardian.loop import STATUS_NAME, Status, describe_mode, read_boot_id
 from memwatchd.guardian.machine import AskError, Machine, adjust, ask_daemon
 from memwatchd.guardian.own_reading import OwnReading
@@ -65,6 +66,7 @@ def load_config(file: str | None, environ: Mapping[str, str]) -> Config:
     critical = sections.pressure.percents_for(RAM)[2]
     return Config(
         limits=section.limits,
+        load=section.load_limits,
         dry_run=section.dry_run,
         hook=section.hook,
         daemon=environ.get("MEMWATCH_URL") or f"unix:{SOCKET_FILE}",
@@ -159,11 +161,27 @@ def describe_status(found: Status) -> Iterator[str]:
         f"{units.size(found.critical_bytes)} or less are critical."
     )
     yield f"Decision: {found.decision}."
+    if found.load:
+        yield f"Load guard: {found.load}."
     yield f"Daemon: {found.daemon}."
     since = local(found.started_unix)
     yield f"Since {since} it acted {found.acted} times, and would have acted {found.would_have_acted} times."
     score = "not known" if found.oom_score_adj is None else str(found.oom_score_adj)
     yield f"Memory {'locked' if found.memory_locked else 'not locked'}, oom_score_adj {score}."
+
+
+@guardian.command(hidden=True)
+@click.pass_obj
+def thaw(file: str | None) -> None:
+    """Thaw what a guardian froze that has ended. The unit runs it after each end."""
+    from memwatchd.settings.load import SettingsError
+
+    try:
+        folder = load_config(file, os.environ).state_dir
+    except SettingsError:
+        folder = Config().state_dir
+    if result := thaw_noted(Path(folder) / FROZEN_NAME):
+        click.echo(printable(result))
 
 
 @guardian.command()
@@ -195,7 +213,7 @@ def describe_record(record: Record) -> Iterator[str]:
         yield f"  not {record.more_refused} more"
     if record.outcome:
         yield f"  {VERDICTS[record.outcome.verdict]}: {record.outcome.evidence}"
-    elif record.dry_run and record.victim:
+    elif record.dry_run and record.decision == "act":
         yield "  not judged yet"
 
 

@@ -29,7 +29,7 @@ OTHERS: dict[tuple[str, ...], str] = {
     ("replay", "file"): '"other.memwatch"',
     ("recording", "file"): '"other.memwatch"',
     ("systemd", "socket_dir"): '"/etc/memwatchd/run"',
-    **{("guardian", name): '["unit:other.service"]' for name in ("prefer", "avoid", "never")},
+    **{("guardian", name): '["unit:other.service"]' for name in ("prefer", "avoid", "never", "freeze")},
     ("guardian", "hook"): '["/usr/bin/other"]',
     ("guardian", "state_dir"): '"/etc/memwatchd/other"',
     ("sampling", "procfs"): '"/etc/memwatchd"',

@@ -26,7 +26,7 @@ class Event(Struct, frozen=True):
     """`kind`: started, reloaded, level, alert, oom_kill, driver, suspend, clock, late, collector, release,
     silence, test, unclean, history, replay, leak, memory.not_returned, memory.returned, process.killed,
     process.orphaned, incident, neighbour.silent, neighbour.back, guardian.acted, guardian.would_have_acted,
-    guardian.declined, guardian.judged, mark, lease."""
+    guardian.declined, guardian.judged, guardian.froze, guardian.would_have_frozen, mark, lease."""
 
     seq: int
     unix: float

@@ -11,8 +11,8 @@ from memwatch.core import units
 
 PATH = "/api/v1/guardian/decisions"
 ACTED, WOULD_HAVE_ACTED, DECLINED = "guardian.acted", "guardian.would_have_acted", "guardian.declined"
-JUDGED = "guardian.judged"
-GUARDIAN_EVENTS = frozenset({ACTED, WOULD_HAVE_ACTED, DECLINED, JUDGED})
+JUDGED, FROZE, WOULD_HAVE_FROZEN = "guardian.judged", "guardian.froze", "guardian.would_have_frozen"
+GUARDIAN_EVENTS = frozenset({ACTED, WOULD_HAVE_ACTED, DECLINED, JUDGED, FROZE, WOULD_HAVE_FROZEN})
 Verdict = Literal["right", "needed", "needless", "unknown"]
 # Of the end of a process in a dry run.
 VERDICTS: Mapping[Verdict, str] = {
@@ -21,7 +21,7 @@ VERDICTS: Mapping[Verdict, str] = {
     "needless": "that end would have been needless",
     "unknown": "it is not known whether that end would have been right",
 }
-GuardianDecision = Literal["act", "nothing"]
+GuardianDecision = Literal["act", "nothing", "freeze"]
 # An older report is about a shortage that is over: the guardian does not send it, and the daemon refuses it.
 REPORT_SECONDS = 3600.0
 REASON_LENGTH, NAME_LENGTH, STEP_COUNT, STEP_LENGTH, ID_LENGTH = 1000, 200, 8, 20, 64
@@ -57,6 +57,8 @@ class GuardianReport(Struct, frozen=True):
             return JUDGED
         if self.decision == "nothing":
             return DECLINED
+        if self.decision == "freeze":
+            return WOULD_HAVE_FROZEN if self.dry_run else FROZE
         return WOULD_HAVE_ACTED if self.dry_run else ACTED
 
     @property
@@ -69,6 +71,9 @@ class GuardianReport(Struct, frozen=True):
             )
         if self.decision == "nothing":
             return f"{'dry run: ' if self.dry_run else ''}memwatch-guardian found no process to end: {self.reason}"
+        if self.decision == "freeze":
+            start = "dry run: memwatch-guardian would have frozen" if self.dry_run else "memwatch-guardian froze"
+            return f"{start} {self.name} ({self.pid}) while it loads: {self.reason}"
         held = "" if self.footprint_bytes is None else f", {units.size(self.footprint_bytes)}"
         what = f"{self.name} ({self.pid}){held}; steps: {', '.join(self.steps) or 'none in time'}"
         if self.dry_run:

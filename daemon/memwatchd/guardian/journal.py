@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.guardian_report import GuardianDecision
 from memwatch.core.runtime.own_files import open_own
 from memwatchd.guardian.acting import StepResult
 from memwatchd.guardian.outcome import Outcome
@@ -53,15 +54,15 @@ class RefusedRecord(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """One decision and what came of it. `unix`: when it was made. `decision`: `act` or `nothing`.
+    """One decision and what came of it. `unix`: when it was made. `decision`: `act`, `nothing` or `freeze`.
 
     `refused`: the first processes that were not chosen; `more_refused`: the number of others. `helped`: the memory
     was no longer critical after the last step; None in a dry run, or if nothing was done. `outcome`: judgement of a
-    dry run, which has a line of its own.
+    dry run, which has a separate line.
     """
 
     unix: float
-    decision: str
+    decision: GuardianDecision
     reason: str
     dry_run: bool
     available_before_bytes: int

@@ -38,6 +38,7 @@ from memwatchd.guardian.journal import (
     now,
     read_journal,
 )
+from memwatchd.guardian.load_guard import FreezeError, Freezer, decide_load, describe_freeze, is_enough
 from memwatchd.guardian.machine import AskError, DaemonAnswer, Machine, adjust, ask_daemon, by_pid
 from memwatchd.guardian.outcome import Outcome, Seen, after, judge
 from memwatchd.guardian.own_reading import OwnReading, next_pause
@@ -56,6 +57,8 @@ MAX_DAEMON_SECONDS = 1.0
 # One shortage is over after this time without evidence. In each there is one record of the same kind.
 QUIET_SECONDS = 60.0
 STATUS_SECONDS = 5.0
+# While a loader is frozen, or may have to be.
+LOAD_SECONDS = 0.2
 # The program that reads the settings has this long.
 READ_SECONDS = 60.0
 OOM_SCORE_ADJ = -900
@@ -79,6 +82,7 @@ class Status(Struct, frozen=True):
     daemon: str
     acted: int
     would_have_acted: int
+    load: str = ""
 
 
 class Watch(NamedTuple):
@@ -131,6 +135,12 @@ class Guardian:
         self._acted = self._would_have_acted = 0
         self._started = now()
         self._watch: Watch | None = None
+        cgroups = Path(config.sysfs) / "fs/cgroup"
+        self._freezer = Freezer(cgroups, config.proc, Path(config.state_dir))
+        self._frozen_with: tuple[Candidate, str, PoolState] | None = None
+        self._low_at, self._spent = -inf, 0.0
+        self._load_words = "no fast load"
+        self._load_told: set[str] = set()
         self._own_pids = frozenset({os.getpid(), os.getppid()})
         self._status_at = -inf
         self._reading_settings: threading.Thread | None = None
@@ -145,6 +155,7 @@ class Guardian:
         return "dry run" if self._config.dry_run else "watching"
 
     def close(self) -> None:
+        self.thaw()
         self._reading.close()
         self._machine.close()
         self._journal.close()
@@ -161,7 +172,8 @@ class Guardian:
         if pool.level >= Level.HIGH or self._growth.falls(pool.size_bytes):
             self._ask(read_at, ASK_SOON_SECONDS if short else ASK_EVERY_SECONDS)
         # The growth of processes is known only if they were read before it is needed.
-        candidates, fall = self._growth.measure(self._candidates()) if short else ((), None)
+        is_low = self._config.load.enabled and self._is_low(pool)
+        candidates, fall = self._growth.measure(self._candidates()) if short or is_low else ((), None)
         own = self._own_pids | ({self._answer.pid} if self._answer and self._answer.pid else set())
         state = State(time.monotonic(), read_at, (pool,), candidates, own, fall)
         decision, self._past = decide(state, self._config.limits, self._past)
@@ -169,11 +181,83 @@ class Guardian:
             self._short_at = read_at
         elif read_at - self._short_at > QUIET_SECONDS:
             self._told.clear()
+        self._guard_load(pool, state, is_short=short is not None)
         if short and decision.kind != "wait":
             self._carry_out(decision, pool, state.now)
         self._follow(pool, state.now)
         self._write_status(pool, decision)
-        return next_pause(pool)
+        return min(next_pause(pool), LOAD_SECONDS) if self._freezer.frozen or is_low else next_pause(pool)
+
+    def _is_low(self, pool: PoolState) -> bool:
+        return pool.ready_bytes is not None and pool.ready_bytes < self._config.load.floor_bytes
+
+    def _guard_load(self, pool: PoolState, state: State, *, is_short: bool) -> None:
+        """Thaw a loader in time, and freeze one that loads too fast. A frozen process runs no handler."""
+        load, now = self._config.load, state.now
+        if self._freezer.frozen and (
+            is_short or now >= self._freezer.frozen.until or is_enough(pool.ready_bytes, load)
+        ):
+            self.thaw()
+        if not load.enabled or is_short or self._freezer.frozen:
+            return
+        if self._is_low(pool):
+            self._low_at = now
+        elif now - self._low_at > QUIET_SECONDS:
+            self._spent = 0.0
+            self._load_words = "no fast load"
+            self._load_told.clear()
+            return
+        decision = decide_load(state, load, self._config.limits, self._growth.falls(pool.size_bytes), self._spent)
+        self._load_words = decision.reason
+        if decision.loader is not None:
+            self._freeze(decision.loader, decision.reason, pool, state)
+
+    def _freeze(self, loader: Candidate, reason: str, pool: PoolState, state: State) -> None:
+        load = self._config.load
+        seconds = min(load.freeze_seconds, load.total_seconds - self._spent)
+        if self._config.dry_run:
+            if "dry run" not in self._load_told:
+                self._load_told.add("dry run")
+                self._log.write(WARNING, f"dry run: {reason}; {loader.title} would be frozen for {seconds:.1f} s")
+                self._record_freeze(loader, reason, pool, "would be frozen", 0.0, None)
+            return
+        try:
+            self._freezer.freeze(loader, state.now, seconds, state.own_pids)
+        except FreezeError as error:
+            if str(error) not in self._load_told:
+                self._load_told.add(str(error))
+                self._log.write(WARNING, f"{loader.title} is not frozen: {error}")
+            self._load_words = f"{loader.title} is not frozen: {error}"
+            return
+        self._frozen_with = loader, reason, pool
+        self._log.write(WARNING, f"{reason}; {loader.title} is frozen for {seconds:.1f} s at most")
+
+    def thaw(self) -> None:
+        """Thaw what is frozen, and record what that helped."""
+        frozen, found = self._freezer.frozen, self._frozen_with
+        if frozen is None or found is None:
+            return
+        result = self._freezer.thaw()
+        if result != "thawed":
+            self._log.write(ERROR, f"{frozen.title}: {result}")
+            return
+        at = time.monotonic()
+        self._spent += at - frozen.since
+        loader, reason, before = found
+        ready: int | None = None
+        with suppress(OSError, ParseError):
+            ready = self._reading.read(at, self._adjustment).ready_bytes
+        words = describe_freeze(frozen, at, before.ready_bytes or 0, ready)
+        self._log.write(NOTICE, f"{loader.title} is thawed: {words}")
+        helped = ready is not None and ready >= self._config.load.floor_bytes
+        self._record_freeze(loader, f"{reason}; {words}", before, words, at - frozen.since, helped)
+
+    def _record_freeze(
+        self, loader: Candidate, reason: str, pool: PoolState, words: str, seconds: float, helped: bool | None
+    ) -> None:
+        step = StepResult("freeze", words, pool.available_bytes, round(seconds, 3))
+        decision = Decision("freeze", reason, loader)
+        self._record(decision, pool, (step,), helped)
 
     def _reload(self) -> None:
         """Have a program read the settings again, and use them once it has ended. Wrong ones change nothing."""
@@ -279,6 +363,11 @@ class Guardian:
         self._append(outcome)
         self._teller.tell(replace(record, outcome=outcome))
 
+    def thaw_last_run(self) -> None:
+        """Thaw what the last guardian left frozen."""
+        if result := self._freezer.thaw_last_run():
+            self._log.write(WARNING, result)
+
     def judge_last_run(self) -> None:
         """Judge the dry runs that no guardian could follow to the end, as it or the machine stopped."""
         try:
@@ -345,7 +434,7 @@ class Guardian:
         left = steps[-1].available_bytes if steps else pool.available_bytes
         record = Record(
             now(),
-            decision.kind,
+            "nothing" if decision.kind == "wait" else decision.kind,
             decision.reason,
             self._config.dry_run,
             pool.available_bytes,
@@ -386,6 +475,7 @@ class Guardian:
             self._daemon_words,
             self._acted,
             self._would_have_acted,
+            self._load_words if self._config.load.enabled else "",
         )
         path = Path(self._config.run_dir) / STATUS_NAME
         try:
@@ -399,7 +489,7 @@ def is_open(record: Record) -> bool:
     """Return True for a dry run without an outcome, of at most an hour ago."""
     return (
         record.dry_run
-        and record.victim is not None
+        and record.decision == "act"
         and record.outcome is None
         and now() - record.unix <= REPORT_SECONDS
     )
@@ -476,24 +566,27 @@ def run(config: Config, log: Log | None = None) -> int:
     signal.signal(signal.SIGINT, stop)
     for warning in config.warnings:
         log.write(WARNING, warning)
+    guardian.thaw_last_run()
     guardian.judge_last_run()
     guardian.memory_locked = protect(log)
     notifier.ready(1.0)
     log.write(INFO, f"the guardian watches System RAM; {describe_mode(config)}")
     failed = ""
-    while not guardian.is_stopping:
-        try:
-            pause = guardian.turn()
-            failed = ""
-        except (OSError, ParseError, MemoryError) as error:
-            pause = 1.0
-            if str(error) != failed:
-                failed = str(error)
-                log.write(ERROR, f"System RAM is not read: {describe_error(error)}")
-        notifier.alive(guardian.mode)
-        if not guardian.is_stopping:
-            time.sleep(pause)
-    guardian.close()
+    try:
+        while not guardian.is_stopping:
+            try:
+                pause = guardian.turn()
+                failed = ""
+            except (OSError, ParseError, MemoryError) as error:
+                pause = 1.0
+                if str(error) != failed:
+                    failed = str(error)
+                    log.write(ERROR, f"System RAM is not read: {describe_error(error)}")
+            notifier.alive(guardian.mode)
+            if not guardian.is_stopping:
+                time.sleep(pause)
+    finally:
+        guardian.close()
     return 0
 
 

@@ -31,7 +31,7 @@ class Outcome(Struct, frozen=True):
 
 
 class Seen(Struct):
-    """What was seen since a decision. Times are seconds after it, None if that has not happened.
+    """Facts since a decision. Times are seconds after it, None if that has not happened.
 
     `kills`: processes that the kernel killed for lack of memory; None if its counter is not readable. `calm_after`:
     memory is not critical since then.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from memwatch.core.linux.files import KeptFile, ParseError
 from memwatch.core.linux.meminfo import Meminfo, gpu_pool_kib
@@ -48,7 +50,8 @@ class OwnReading:
         self._trend = self._trend.with_point(now, available, size, is_fast=True)
         forecast = self._trend.forecast(size)
         seconds = None if forecast is None else forecast.seconds
-        return judge_ram(size, available, seconds, self._stalls, adjustment)
+        pool = judge_ram(size, available, seconds, self._stalls, adjustment)
+        return replace(pool, ready_bytes=read_ready(kib))
 
     def _stalls(self) -> bool:
         """Return True if all tasks stalled on memory for a fifth of the last 10 s."""
@@ -76,6 +79,13 @@ class OwnReading:
             self._vmstat.close()
         if self._psi is not None:
             self._psi.close()
+
+
+def read_ready(kib: Mapping[str, int]) -> int | None:
+    """Return free pages, file cache and reclaimable slabs in bytes, also those below the watermarks."""
+    if "MemFree" not in kib:
+        return None
+    return sum(kib.get(name, 0) for name in ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")) << 10
 
 
 def judge_ram(

@@ -33,7 +33,8 @@ class PoolState(Struct, frozen=True):
     """A pool now. At `critical_bytes` or less available it is critical by use.
 
     `evidence`: codes of the signals of the pool itself for its level, as in `Reason.signal`. `seconds_to_full` at
-    the current rate; None if it does not fill up.
+    the current rate; None if it does not fill up. `ready_bytes`: free pages, file cache and reclaimable slabs, also
+    those below the watermarks; None if that was not read.
     """
 
     id: str
@@ -44,6 +45,7 @@ class PoolState(Struct, frozen=True):
     level: Level
     evidence: tuple[str, ...] = ()
     seconds_to_full: float | None = None
+    ready_bytes: int | None = None
 
 
 class Candidate(Struct, frozen=True):
@@ -126,6 +128,16 @@ class Limits(Struct, frozen=True):
     sigkill_seconds: float = 5.0
 
 
+class LoadLimits(Struct, frozen=True):
+    """Limits of the load guard. `units`: what may be frozen. Times are seconds: of one freeze, of all in a load."""
+
+    enabled: bool = False
+    units: tuple[Match, ...] = ()
+    floor_bytes: int = 4 << 30
+    freeze_seconds: float = 3.0
+    total_seconds: float = 30.0
+
+
 class Adjustment(NamedTuple):
     """Facts that only the daemon and its settings know. `critical_ratio`: used fraction above which it is critical.
 
@@ -148,6 +160,7 @@ class Config(Struct, frozen=True):
     """
 
     limits: Limits = Limits()
+    load: LoadLimits = LoadLimits()
     dry_run: bool = True
     hook: tuple[str, ...] = ()
     daemon: str = "unix:/run/memwatchd/memwatchd.sock"
@@ -210,12 +223,12 @@ class Past(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """Do nothing, wait for another reading, or act on one victim by these steps. `reason` is a clause.
+    """Do nothing, wait for another reading, act on one victim by these steps, or freeze it. `reason` is a clause.
 
     `refused`: processes that were looked at before the victim, largest cause first.
     """
 
-    kind: Literal["nothing", "wait", "act"]
+    kind: Literal["nothing", "wait", "act", "freeze"]
     reason: str
     victim: Candidate | None = None
     steps: tuple[Step, ...] = ()

@@ -125,7 +125,7 @@ def build_report(record: Record) -> GuardianReport:
     return GuardianReport(
         id=build_id(record),
         unix=(outcome or record).unix,
-        decision="act" if record.decision == "act" else "nothing",
+        decision=record.decision,
         dry_run=record.dry_run,
         reason=record.reason[:REASON_LENGTH],
         pid=victim.pid if victim else None,

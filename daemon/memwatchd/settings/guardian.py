@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 from memwatch.core.doc import Doc
-from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
-from memwatchd.guardian.records import Limits, Match, MatchKind, Others
+from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, Size, seconds
+from memwatchd.guardian.records import Limits, LoadLimits, Match, MatchKind, Others
 from memwatchd.settings.keys import AT_START_OF_GUARDIAN, parse_new_folder, parse_tuple
 
 KINDS: tuple[MatchKind, ...] = get_args(MatchKind)
@@ -87,6 +87,31 @@ class GuardianSection(Section, frozen=True, kw_only=True):
     reclaim_time: StepTime = seconds(2)
     sigterm_time: StepTime = seconds(5)
     sigkill_time: StepTime = seconds(5)
+    load_guard: Annotated[
+        bool,
+        Doc(
+            "Freeze a program for seconds while it loads a model into a GPU faster than memory is reclaimed, and "
+            "thaw it. Needs cgroup v2. In a dry run it only records."
+        ),
+    ] = False
+    freeze: Annotated[
+        Patterns,
+        Doc(
+            "Processes whose unit or container the load guard may freeze, as in prefer. The whole control group "
+            "freezes. By default none, and never one of never, or one beside a login."
+        ),
+    ] = ()
+    load_floor: Annotated[
+        Size,
+        Bounds(Size(64 << 20), Size(1 << 40)),
+        Doc("Free and reclaimable memory, {bounds}, below which the load guard freezes a loader."),
+    ] = Size(4 << 30)
+    freeze_time: Annotated[
+        Duration, Bounds(seconds(0.2), seconds(10)), Doc("Longest time of one freeze, {bounds}.")
+    ] = seconds(3)
+    freeze_total: Annotated[
+        Duration, Bounds(seconds(1), seconds(120)), Doc("Longest time of all freezes during one load, {bounds}.")
+    ] = seconds(30)
     state_dir: Annotated[
         Path,
         Converter(parse_new_folder),
@@ -108,6 +133,16 @@ class GuardianSection(Section, frozen=True, kw_only=True):
             reclaim_seconds=self.reclaim_time.total_seconds(),
             sigterm_seconds=self.sigterm_time.total_seconds(),
             sigkill_seconds=self.sigkill_time.total_seconds(),
+        )
+
+    @property
+    def load_limits(self) -> LoadLimits:
+        return LoadLimits(
+            enabled=self.load_guard,
+            units=_matches(self.freeze),
+            floor_bytes=int(self.load_floor),
+            freeze_seconds=self.freeze_time.total_seconds(),
+            total_seconds=self.freeze_total.total_seconds(),
         )
 
 

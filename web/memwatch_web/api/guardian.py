@@ -74,8 +74,9 @@ async def decisions(services: ApiServices, request: Request, report: DecisionBod
     refuse_others(request)
     if services.monitor.simulated:
         raise ProblemError(404, "not available for demo data: no guardian watches a simulated machine.")
-    if report.decision == "act" and (report.pid is None or not report.name):
-        raise ProblemError(422, "decision act: pid and name are missing; send those of the chosen process.")
+    if report.decision != "nothing" and (report.pid is None or not report.name):
+        why = "pid and name are missing; send those of the chosen process."
+        raise ProblemError(422, f"decision {report.decision}: {why}")
     if services.monitor.moment().wall - report.unix > REPORT_SECONDS:
         raise ProblemError(422, f"unix: the decision is older than {REPORT_SECONDS:.0f} s; send newer ones only.")
     made = GuardianReport(**{**report.model_dump(), "steps": tuple(report.steps)})
