@@ -324,7 +324,7 @@ class Guardian:
                 self._would_have_acted += 1
                 steps = would_take(decision.steps, pool.available_bytes)
                 names = ", ".join(step.name for step in decision.steps)
-                self._log.write(WARNING, f"dry run: {decision.reason}; would be taken: {names}")
+                self._log.write(WARNING, f"dry run: {decision.reason}; steps that would be taken: {names}")
                 record = self._record(decision, pool, tuple(steps), None)
                 self._begin_to_follow(record, decision.victim, decided_at)
             return

@@ -148,7 +148,7 @@ class Machine:
             known = self.read(process)
             if known is None:
                 continue
-            one = self._build(process, known, in_ram, device_age, process.pid in askable)
+            one = build_candidate(process, known, in_ram, device_age, process.pid in askable)
             one = with_container_name(one, snapshot)
             found.append(one)
             ticks[one.key] = known.start_ticks
@@ -176,34 +176,36 @@ class Machine:
         cgroup = paths.get("", paths.get("name=systemd", Absent.NOT_AVAILABLE))
         return Known(stat.start_ticks, began, shared, cgroup)
 
-    def _build(
-        self, process: Process, known: Known, in_ram: frozenset[str], device_age: float, is_engine: bool
-    ) -> Candidate:
-        held = {place: size for place, size in process.device_bytes.items() if isinstance(size, int)}
-        device = sum(size for place, size in held.items() if place in in_ram)
-        whole = process.footprint_low_bytes
-        if isinstance(whole, Absent):
-            whole = device + (0 if isinstance(process.rss_bytes, Absent) else process.rss_bytes)
-        else:
-            whole -= sum(held.values()) - device
-        # Pages of files and shared memory stay when one process ends, or are available already.
-        shared = min(known.shared_bytes, 0 if isinstance(process.rss_bytes, Absent) else process.rss_bytes)
-        return Candidate(
-            pid=process.pid,
-            start_time=known.start_time,
-            name=process.title if isinstance(process.name, Absent) else process.name,
-            footprint_bytes=max(0, whole - shared),
-            device_bytes=device,
-            device_age_seconds=device_age,
-            commands=tuple(filter(None, (process.script,))),
-            user=process.user,
-            unit=process.unit,
-            container=process.container,
-            cgroup=known.cgroup,
-            slice=slice_of(known.cgroup),
-            visible=process.visible,
-            engine=is_engine,
-        )
+
+def build_candidate(
+    process: Process, known: Known, in_ram: frozenset[str], device_age: float, is_engine: bool
+) -> Candidate:
+    """Return a process that could end. `in_ram`: ids of System RAM and of the shares in it."""
+    held = {place: size for place, size in process.device_bytes.items() if isinstance(size, int)}
+    device = sum(size for place, size in held.items() if place in in_ram)
+    whole = process.footprint_low_bytes
+    if isinstance(whole, Absent):
+        whole = device + (0 if isinstance(process.rss_bytes, Absent) else process.rss_bytes)
+    else:
+        whole -= sum(held.values()) - device
+    # Pages of files and shared memory stay when one process ends, or are available already.
+    shared = min(known.shared_bytes, 0 if isinstance(process.rss_bytes, Absent) else process.rss_bytes)
+    return Candidate(
+        pid=process.pid,
+        start_time=known.start_time,
+        name=process.title if isinstance(process.name, Absent) else process.name,
+        footprint_bytes=max(0, whole - shared),
+        device_bytes=device,
+        device_age_seconds=device_age,
+        commands=tuple(filter(None, (process.script,))),
+        user=process.user,
+        unit=process.unit,
+        container=process.container,
+        cgroup=known.cgroup,
+        slice=slice_of(known.cgroup),
+        visible=process.visible,
+        engine=is_engine,
+    )
 
 
 def with_container_name(one: Candidate, snapshot: Snapshot) -> Candidate:

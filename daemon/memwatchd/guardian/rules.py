@@ -153,10 +153,10 @@ def find_causes(state: State) -> tuple[tuple[Candidate, ...], str]:
     explained = sum(one.growth_bytes_per_second or 0.0 for one in able)
     grown = sum(max(0.0, one.growth_bytes_per_second or 0.0) for one in known)
     if explained < fall * MIN_EXPLAINED_RATIO or grown > fall * MAX_EXPLAINED_RATIO:
+        alike = "" if len(able) == 1 else f" with {len(able) - 1} alike"
         return (), (
-            f"the cause is not known: {cause.title} has grown most, but it fell by {units.size(round(fall))} a "
-            f"second, all that grew by {units.size(round(grown))} a second, and that which grew most by "
-            f"{units.size(round(explained))}"
+            f"the cause is not known: {units.size(round(fall))} a second were lost; {cause.title} grew most{alike}"
+            f", by {units.size(round(explained))} a second, and all processes by {units.size(round(grown))}"
         )
     return tuple(sorted(able, key=order)), ""
 

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 from memwatch.core.doc import Doc
-from memwatch.core.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, Size, seconds
+from memwatch.core.options import (
+    Accepts,
+    Bounds,
+    Converter,
+    Duration,
+    InvalidValueError,
+    Section,
+    Size,
+    parse_size,
+    seconds,
+)
 from memwatchd.guardian.records import Limits, LoadLimits, Match, MatchKind, Others
 from memwatchd.settings.keys import AT_START_OF_GUARDIAN, parse_new_folder, parse_tuple
 
@@ -103,6 +113,7 @@ class GuardianSection(Section, frozen=True, kw_only=True):
     ] = ()
     load_floor: Annotated[
         Size,
+        Converter(parse_size),
         Bounds(Size(64 << 20), Size(1 << 40)),
         Doc("Free and reclaimable memory, {bounds}, below which the load guard freezes a loader."),
     ] = Size(4 << 30)
