@@ -154,7 +154,12 @@ class Daemon:
             __version__,
             self.monitor.features,
             lambda: self.web_options().process_metrics,
-            lambda: ProcessFigures(self._log_lines_dropped(), self.thread_states(), self.failed_logins.total),
+            lambda: ProcessFigures(
+                self._log_lines_dropped(),
+                self.thread_states(),
+                self.failed_logins.total,
+                self.monitor.self_usage.virtual_bytes,
+            ),
             self.monitor.identity,
             lambda: self.web_options().owner_metrics,
             self.labels,

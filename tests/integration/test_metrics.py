@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
@@ -10,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from prometheus_client import Metric, generate_latest
+from prometheus_client import Metric, ProcessCollector, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from memwatch.core.model import Absent, PoolKind, Process, Quality, Share, ShareKind
 from memwatch.core.snapshot import CollectorStatus, Level, Machine, Pressure, Reason, SelfUsage, Snapshot
 from memwatch_monitor.between_scrapes import BetweenScrapes
-from memwatch_web.metrics.families import Exporter
+from memwatch_web.metrics.families import Exporter, ProcessFigures, own_process_families
 from memwatchd.recording.demos import DESCRIPTIONS, path_of
 from memwatchd.recording.player import read_frames, rebuild_owners
 from scripts.golden import RUN_HERE
@@ -298,3 +299,27 @@ def scraped(daemon: RunningDaemon) -> dict[str, float]:
     lines = [line for line in daemon.get("/metrics", Accept=CLASSIC).text.splitlines() if line[0] != "#"]
     samples = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
     return {name.partition("{")[0]: value for name, value in samples.items()} | samples
+
+
+def test_own_process_is_described_as_by_the_client_library() -> None:
+    """Names, texts and types are those of every client library; figures are of this process."""
+    usage = replace(snapshot_of().self_usage, rss_bytes=5, cpu_seconds=2.5)
+    ours = own_process_families(usage, ProcessFigures(0, {}, 0, 7))
+    theirs = {one.name: one for one in ProcessCollector(registry=None).collect()}
+
+    assert {one.name for one in ours} == set(theirs)
+    found = {one.name.removeprefix("process_"): one.samples[0].value for one in ours}
+    for one in ours:
+        other = theirs[one.name]
+        assert (one.type, one.documentation, one.unit) == (other.type, other.documentation, other.unit)
+        assert [each._replace(value=0) for each in one.samples] == [
+            each._replace(value=0) for each in other.samples
+        ]
+    assert (found["virtual_memory_bytes"], found["resident_memory_bytes"], found["cpu_seconds"]) == (7, 5, 2.5)
+    for name in ("max_fds", "start_time_seconds"):
+        assert found[name] == pytest.approx(theirs[f"process_{name}"].samples[0].value, abs=0.02)
+    assert found["open_fds"] == len(os.listdir("/proc/self/fd")) - 1
+
+
+def test_own_process_without_figures_has_no_series() -> None:
+    assert own_process_families(snapshot_of().self_usage, None) == ()

@@ -26,14 +26,14 @@ from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.notify.manager import NotificationManager
 from memwatch_monitor.notify.outbox import Outbox
 from memwatch_web.metrics.families import Exporter, ProcessFigures, limit_series
-from memwatch_web.metrics.samples import PREFIX
+from memwatch_web.metrics.samples import PREFIX, RowFamily
 from support.fakes import GIB, ram
 from support.monitors import create_monitor
 
 SUFFIXES = {"counter": "_total", "info": "_info"}
 
 
-def exported_families() -> list[Metric]:
+def exported_families() -> list[RowFamily]:
     """Return every metric family that the exporter has."""
     line = PsiLine(0.0, 0.0, 0.0, 0.0)
     own = SelfUsage(Absent.NOT_SUPPORTED, 0.0, 0.0, 0.0, False)
@@ -53,7 +53,7 @@ def exported_families() -> list[Metric]:
     monitor = create_monitor(Sampler([], SystemClock()), SystemClock(), MonitorRules(), Identity("host", "boot"))
     monitor.features.add(NotificationManager(monitor, Outbox(None)))
     exporter = Exporter("1", monitor.features, lambda: 1, lambda: process_figures, budgets=monitor.budgets)
-    return [*exporter.families(full), *limit_series([])]
+    return [*exporter.families(full), *limit_series([])[0]]
 
 
 def name_of(family: Metric) -> str:

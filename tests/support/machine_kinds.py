@@ -56,7 +56,7 @@ class MachineKind(Struct, frozen=True):
         monitor = create_monitor(Sampler([], clock), clock, MonitorRules(), Identity("host", "boot"))
         monitor.features.get(BetweenScrapes).add(snapshot)
         exporter = Exporter("1", monitor.features)
-        return sum(len(family.samples) for family in limit_series(exporter.families(snapshot)))
+        return sum(len(family.samples) for group in limit_series(exporter.groups(snapshot)) for family in group)
 
     def _home(self, pid: int) -> dict[str, str | None]:
         if pid > self.containers:

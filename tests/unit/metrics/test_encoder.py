@@ -8,15 +8,14 @@ from copy import copy
 
 import pytest
 from msgspec.structs import force_setattr, replace
-from prometheus_client import Metric
-from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
+from memwatch_monitor.feature import Histogram
 from memwatch_web.metrics.encoder import Families, FamilyEncoder, SteadyFamilies
 from memwatch_web.metrics.families import Exporter, negotiate_format
-from memwatch_web.metrics.samples import Row, counter, gauge, info
+from memwatch_web.metrics.samples import Row, RowFamily, counter, gauge, histogram, info
 from support.exported_metrics import exported_families
 from support.sample_snapshots import SAMPLES
 
@@ -31,7 +30,7 @@ FORMATS = {
 
 @pytest.fixture(params=FORMATS)
 def encode(request: pytest.FixtureRequest) -> Callable[[Collector], bytes]:
-    return negotiate_format(FORMATS[request.param])[0]  # type: ignore[return-value]  # it only calls `collect`
+    return negotiate_format(FORMATS[request.param])[0]
 
 
 def test_machines_one_after_another_have_the_bytes_of_the_library(encode: Callable[[Collector], bytes]) -> None:
@@ -40,18 +39,19 @@ def test_machines_one_after_another_have_the_bytes_of_the_library(encode: Callab
     for make in (*SAMPLES.values(), *SAMPLES.values()):
         snapshot = make()
         for _ in range(2):
-            families = list(exporter.families(snapshot))
-            assert encoder(Families(families)) == encode(Families(families))
+            groups = exporter.groups(snapshot)
+            families = [one for group in groups for one in group if one.samples]
+            assert encoder(groups) == encode(Families(families))
 
 
 def test_families_of_features_have_the_bytes_of_the_library(encode: Callable[[Collector], bytes]) -> None:
-    families = exported_families()
+    families = [one for one in exported_families() if one.samples]
     encoder = FamilyEncoder(encode)
 
-    assert [encoder(Families(families)) for _ in range(2)] == [encode(Families(families))] * 2
+    assert [encoder([families]) for _ in range(2)] == [encode(Families(families))] * 2
 
 
-def families_of(exporter: Exporter, snapshot: Snapshot) -> list[Metric]:
+def families_of(exporter: Exporter, snapshot: Snapshot) -> list[RowFamily]:
     """Return families that do not depend on earlier snapshots."""
     return [one for one in exporter.families(snapshot) if not one.name.startswith("memwatch_owner_")]
 
@@ -75,7 +75,7 @@ def test_any_part_of_the_snapshot_that_changes_alone_is_exported() -> None:
 def test_steady_part_is_not_built_again() -> None:
     built: list[object] = []
 
-    def families(snapshot: Snapshot, given: int) -> list[Metric]:
+    def families(snapshot: Snapshot, given: int) -> list[RowFamily]:
         built.append(snapshot.swap)
         return [gauge("swap_size_bytes", "Swap.", [((), given)])]
 
@@ -91,7 +91,7 @@ def test_steady_part_is_not_built_again() -> None:
 def test_families_of_their_arguments_alone_are_built_once_for_each() -> None:
     steady, shot = SteadyFamilies(), SAMPLES["critical_gb10"]()
 
-    def families(_snapshot: Snapshot, figure: float) -> Iterator[Metric]:
+    def families(_snapshot: Snapshot, figure: float) -> Iterator[RowFamily]:
         yield gauge("one", "One.", [((), figure)])
 
     first = steady.build(families, shot, 1)
@@ -100,10 +100,11 @@ def test_families_of_their_arguments_alone_are_built_once_for_each() -> None:
     assert [one.value for family in steady.build(families, shot, 2) for one in family.samples] == [2]
 
 
-def histogram(count: float) -> Metric:
-    family = HistogramMetricFamily("run_seconds", "Runs.", labels=("of",))
-    family.add_metric(["a"], [("0.1", count), ("+Inf", count + 1)], count / 3)
-    return family
+def runs(count: int) -> Histogram:
+    found = Histogram((0.1, 2.0))
+    for number in range(count):
+        found.observe(number / 3)
+    return found
 
 
 FIGURES = (0, 1, True, 0.1 + 0.2, 1e6, 123456789, 2**63, 1e21, 1e-9, -2.5, math.inf, -math.inf, math.nan)
@@ -119,10 +120,10 @@ def test_any_figure_and_any_label_have_the_bytes_of_the_library(encode: Callable
             counter("things", f"Text {turn % 2}.", rows, ("name", "own_label")),
             info("machine", "Identity.", [(value, "") for value in HOSTILE], ("name", f"label_{turn % 2}")),
             gauge("plain", "Without labels.", [((), figure)]),
-            gauge("empty", "Without samples.", []),
-            histogram(figure),
+            histogram("run_seconds", "Runs.", [(("a",), runs(turn))], ("of",)),
         ]
-        assert encoder(Families(families)) == encode(Families(families))
+        empty = gauge("empty", "Without samples.", [])
+        assert encoder([[empty, *families]]) == encode(Families(families))
 
 
 def test_known_series_are_not_rendered_again() -> None:
@@ -131,11 +132,27 @@ def test_known_series_are_not_rendered_again() -> None:
 
     def encode(collector: Collector) -> bytes:
         calls.extend(len(family.samples) for family in collector.collect())
-        return negotiate_format("")[0](collector)  # type: ignore[arg-type]  # it only calls `collect`
+        return negotiate_format("")[0](collector)
 
     encoder = FamilyEncoder(encode)
     for figures in ({"a": 1}, {"a": 2}, {"a": 2, "b": 1}, {"b": 3}):
         rows: list[Row] = [((name,), figure) for name, figure in figures.items()]
-        encoder(Families([gauge("size_bytes", "Size.", rows, ("name",))]))
+        encoder([[gauge("size_bytes", "Size.", rows, ("name",))]])
 
     assert calls == [0, 1, 1]
+
+
+def test_group_that_is_the_last_one_is_not_looked_into() -> None:
+    class Group(list[RowFamily]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[RowFamily]:
+            type(self).looks += 1
+            return super().__iter__()
+
+    steady = Group([gauge("size_bytes", "Size.", [((), 1)])])
+    encoder = FamilyEncoder(negotiate_format("")[0])
+    first = encoder([[], steady])
+
+    assert encoder([[gauge("things", "Things.", [((), 1)])], steady]).endswith(first)
+    assert Group.looks == 1

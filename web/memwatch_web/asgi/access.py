@@ -53,35 +53,49 @@ OwnNamesSource = Callable[[], frozenset[str]]
 
 
 class HostCheck:
-    """Check of Host headers, with a cache that ends when a name or an option changes."""
+    """Check of Host headers, with a cache that ends when a name or an option changes.
+
+    Names of this machine are read for other headers than addresses and configured names only, as most scrapes have.
+    """
 
     def __init__(self, own_names: OwnNamesSource) -> None:
         self._own_names = own_names
-        self._own = own_names()
-        self._known: dict[bytes, bool] = {}
-        self._known_for: object = None
+        self._own: frozenset[str] = frozenset()
+        self._is_old = True
+        self._configured: object = None
+        self._known_by_options: dict[bytes, bool] = {}
+        self._known_by_own: dict[bytes, bool] = {}
 
     def renew(self) -> None:
-        """Update the names of this machine, which may change."""
-        self._own = self._own_names()
+        """Read the names of this machine, which may change, before the next header that depends on them."""
+        self._is_old = True
 
     def is_known(self, header: bytes, options: WebOptions) -> bool:
-        names = options.hosts, options.certificate_names, self._own
-        if names != self._known_for:
-            self._known_for = names
-            self._known.clear()
-        known = self._known.get(header)
-        if known is None:
-            allowed = {
-                "localhost",
-                *self._own,
-                *options.certificate_names,
-                *(name.lower() for name in options.hosts),
-            }
-            known = is_allowed(header.decode("latin-1"), allowed)
-            if len(self._known) < MAX_REMEMBERED and len(header) <= MAX_NAME_LENGTH:
-                self._known[header] = known
-        return known
+        configured = options.hosts, options.certificate_names
+        if configured != self._configured:
+            self._configured = configured
+            self._known_by_options.clear()
+        names = ("localhost", *options.certificate_names, *map(str.lower, options.hosts))
+        return _remember(self._known_by_options, header, names) or self._is_own(header)
+
+    def _is_own(self, header: bytes) -> bool:
+        if self._is_old:
+            own = self._own_names()
+            if own != self._own:
+                self._own = own
+                self._known_by_own.clear()
+            self._is_old = False
+        return _remember(self._known_by_own, header, self._own)
+
+
+def _remember(known: dict[bytes, bool], header: bytes, names: Collection[str]) -> bool:
+    """Return whether a header is allowed by these names, from `known` if it was asked for before."""
+    found = known.get(header)
+    if found is None:
+        found = is_allowed(header.decode("latin-1"), set(names))
+        if len(known) < MAX_REMEMBERED and len(header) <= MAX_NAME_LENGTH:
+            known[header] = found
+    return found
 
 
 def is_valid(header: bytes) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
@@ -25,12 +26,15 @@ Row = tuple[Hashable, float]
 class Rendered(NamedTuple):
     """Text of a family, and what it was rendered from. `starts`: the line of each series up to its figure."""
 
-    family: Metric
+    family: RowFamily
     kind: object
     rows: Sequence[Row]
     head: str
     starts: Mapping[Hashable, str]
     text: bytes
+
+
+Group = Sequence[RowFamily]
 
 
 class Families(Collector):
@@ -43,34 +47,47 @@ class Families(Collector):
         return self._families
 
 
+class RenderedGroup(NamedTuple):
+    """Text of a group of families, and of each family in it."""
+
+    group: Group
+    families: Mapping[str, Rendered]
+    text: bytes
+
+
+NOTHING = RenderedGroup((), {}, b"")
+
+
 class FamilyEncoder:
     """Encoder with the same output as one of prometheus-client. Not thread-safe.
 
     prometheus-client renders the head of each family, and each series once, with the figure 0. After that only
-    figures are rendered, and none in a family whose figures are equal to the last ones.
+    figures are rendered, none in a family whose figures are equal to the last ones, and no family of a group that
+    is the last one.
     """
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
         self._end = encode(Families(()))
-        self._last: Mapping[str, Rendered] = {}
+        self._last: Sequence[RenderedGroup] = ()
 
-    def __call__(self, registry: Collector) -> bytes:
-        families = [(family.name, self._render(family)) for family in registry.collect()]
-        self._last = dict(families)
-        return b"".join([one.text for _, one in families]) + self._end
+    def __call__(self, groups: Iterable[Group]) -> bytes:
+        """Return the text of the families that have samples. The place of a group finds its last text."""
+        last = chain(self._last, repeat(NOTHING))
+        self._last = [
+            known if known.group is group else self._render_group(group, known.families)
+            for group, known in zip(groups, last)  # noqa: B905  the last ones have no end
+        ]
+        return b"".join([one.text for one in self._last]) + self._end
 
-    def _render(self, family: Metric) -> Rendered:
-        last = self._last.get(family.name)
+    def _render_group(self, group: Group, last: Mapping[str, Rendered]) -> RenderedGroup:
+        families = {one.head.name: self._render(one, last.get(one.head.name)) for one in group if one.rows}
+        return RenderedGroup(group, families, b"".join([one.text for one in families.values()]))
+
+    def _render(self, family: RowFamily, last: Rendered | None) -> Rendered:
         if last is not None and last.family is family:
             return last
-        kind: object
-        rows: Sequence[Row]
-        if isinstance(family, RowFamily):
-            kind, rows = (family.head, family.labels), family.rows
-        else:
-            kind = family.type, family.unit, family.documentation
-            rows = [((one.name, *one.labels.items()), one.value) for one in family.samples]
+        kind, rows = (family.head, family.labels), family.rows
         if last is None or last.kind != kind:
             head = self._render_samples(family, []).removesuffix("\n")
             last = Rendered(family, kind, (), head, {}, b"")
@@ -80,7 +97,7 @@ class FamilyEncoder:
         lines = [f"{starts[key]}{figure_text(figure)}" for key, figure in rows]
         return Rendered(family, kind, rows, last.head, starts, "\n".join([last.head, *lines, ""]).encode())
 
-    def _find_starts(self, family: Metric, rows: Sequence[Row], last: Rendered) -> Mapping[Hashable, str]:
+    def _find_starts(self, family: RowFamily, rows: Sequence[Row], last: Rendered) -> Mapping[Hashable, str]:
         """Return the lines of all series up to their figures. Those of new series are rendered."""
         new = {row[0]: place for place, row in enumerate(rows) if row[0] not in last.starts}
         if not new and len(last.starts) == len(rows):
@@ -92,7 +109,7 @@ class FamilyEncoder:
             found = {key: line.removesuffix(ZERO) for key, line in zip(new, lines, strict=True)}
         return {key: found.get(key) or last.starts[key] for key, _ in rows}
 
-    def _render_samples(self, family: Metric, samples: list[Sample]) -> str:
+    def _render_samples(self, family: RowFamily, samples: list[Sample]) -> str:
         """Return the text of this family with other samples."""
         other = copy(family)
         other.samples = samples
@@ -117,16 +134,16 @@ class Built(NamedTuple):
     given: Sequence[object]
     read: Callable[[Snapshot], object]
     parts: object
-    families: Sequence[Metric]
+    families: Group
 
 
 class SteadyFamilies:
     """The families of functions that read nothing but the snapshot and their arguments."""
 
     def __init__(self) -> None:
-        self._built: dict[Callable[..., Iterable[Metric]], Built] = {}
+        self._built: dict[Callable[..., Iterable[RowFamily]], Built] = {}
 
-    def build(self, build: Callable[..., Iterable[Metric]], snapshot: Snapshot, *given: object) -> Sequence[Metric]:
+    def build(self, build: Callable[..., Iterable[RowFamily]], snapshot: Snapshot, *given: object) -> Group:
         """Return the families of `build(snapshot, *given)`; those of the last call if all that it read is equal."""
         last = self._built.get(build)
         if last is not None and last.given == given and last.read(snapshot) == last.parts:

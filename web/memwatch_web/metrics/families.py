@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+import os
+import resource
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from itertools import chain
+from pathlib import Path
 
 from msgspec import Struct
-from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -14,14 +17,16 @@ from prometheus_client.registry import Collector
 from memwatch.build_info import UNKNOWN
 from memwatch.core.budget import Budgets
 from memwatch.core.engines.records import Engine
-from memwatch.core.model import Absent
+from memwatch.core.linux.files import read_once
+from memwatch.core.linux.process_files import parse_boot_time, read_start_ticks
+from memwatch.core.model import Absent, Bytes
 from memwatch.core.reading.identity import Identity
 from memwatch.core.runtime.worker import ThreadState
-from memwatch.core.snapshot import CollectorStatus, Snapshot
+from memwatch.core.snapshot import CollectorStatus, SelfUsage, Snapshot
 from memwatch.reporting.doctor.model import ConfigState
 from memwatch_monitor.between_scrapes import BetweenScrapes, RecentExtremes
 from memwatch_monitor.feature import Features
-from memwatch_web.metrics.encoder import FamilyEncoder, SteadyFamilies
+from memwatch_web.metrics.encoder import Families, FamilyEncoder, Group, SteadyFamilies
 from memwatch_web.metrics.machine_families import (
     DEFAULT_OWNERS,
     OwnerSelection,
@@ -59,9 +64,10 @@ class ProcessFigures(Struct, frozen=True):
     log_lines_dropped: int
     thread_states: Mapping[str, ThreadState]
     failed_logins: int
+    virtual_bytes: Bytes = Absent.NOT_AVAILABLE
 
 
-def collector_families(snapshot: Snapshot) -> Iterator[Metric]:
+def collector_families(snapshot: Snapshot) -> Iterator[RowFamily]:
     available = [status for status in snapshot.collectors if status.state != "unavailable"]
 
     def rows(figure: Callable[[CollectorStatus], Value]) -> list[Row]:
@@ -82,34 +88,44 @@ def collector_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield counter("collector_errors", "Total errors of a collector, by reason.", errors, ("collector", "reason"))
 
 
-def list_families(snapshot: Snapshot) -> Iterator[Metric]:
+def list_families(snapshot: Snapshot) -> Iterator[RowFamily]:
     """Yield the number of entries that lists leave out. Most machines have no such list, and no such series."""
     rows = [((name,), count) for name, count in sorted(snapshot.left_out.items()) if count]
     text = "Number of entries that a list leaves out because of its maximum; absent if it has all."
     yield gauge("list_left_out", text, rows, ("list",))
 
 
-def budget_families(budgets: Budgets | None) -> Iterator[Metric]:
+def budget_families(_snapshot: Snapshot, refused: Mapping[str, int]) -> Iterator[RowFamily]:
     """Yield what the budgets of accounts refused. Most machines have no such series."""
-    kinds = {} if budgets is None else budgets.by_kind
-    rows = [((name,), one.refused) for name, one in sorted(kinds.items()) if one.refused]
     text = "Total things that were refused, or had to go, by the budgets of accounts; absent for a kind without."
-    yield counter("budget_refused", text, rows, ("kind",))
+    yield counter("budget_refused", text, [((name,), count) for name, count in refused.items()], ("kind",))
 
 
-def daemon_families(process: ProcessFigures | None) -> Iterator[Metric]:
+def count_refused(budgets: Budgets | None) -> Mapping[str, int]:
+    kinds = {} if budgets is None else budgets.by_kind
+    return {name: one.refused for name, one in sorted(kinds.items()) if one.refused}
+
+
+def daemon_families(
+    _snapshot: Snapshot, dropped: Value, failed_logins: Value, states: Mapping[str, ThreadState]
+) -> Iterator[RowFamily]:
     """Yield the metrics of the daemon's log and threads."""
-    dropped = [] if process is None else [((), process.log_lines_dropped)]
-    yield counter("log_lines_dropped", "Total log lines dropped because stderr did not accept them.", dropped)
-    refused = [] if process is None else [((), process.failed_logins)]
-    yield counter("failed_logins", "Total requests refused for wrong credentials.", refused)
-    states = {} if process is None else process.thread_states
+    text = "Total log lines dropped because stderr did not accept them."
+    yield counter("log_lines_dropped", text, [((), dropped)])
+    yield counter("failed_logins", "Total requests refused for wrong credentials.", [((), failed_logins)])
     up = [((name,), int(state is ThreadState.OK)) for name, state in states.items()]
     text = "1 if a thread that delivers alerts works, 0 if it has not started, has ended or is stuck."
     yield gauge("thread_up", text, up, ("thread",))
 
 
-def config_families(config: ConfigState | None) -> Iterator[Metric]:
+def daemon_figures(process: ProcessFigures | None) -> tuple[Value, Value, Mapping[str, ThreadState]]:
+    """Return the figures of `daemon_families`."""
+    if process is None:
+        return Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE, {}
+    return process.log_lines_dropped, process.failed_logins, process.thread_states
+
+
+def config_families(_snapshot: Snapshot, config: ConfigState | None) -> Iterator[RowFamily]:
     """Yield the state of the configuration."""
     problems = [] if config is None else [((), len(config.problems))]
     yield gauge(
@@ -125,7 +141,7 @@ def config_families(config: ConfigState | None) -> Iterator[Metric]:
 
 def machine_families(
     snapshot: Snapshot, identity: Identity | None, own_labels: Mapping[str, str]
-) -> Iterator[Metric]:
+) -> Iterator[RowFamily]:
     """Yield the identity of the machine. `own_labels`: those of [labels]."""
     kernel, cpu = (identity.kernel, identity.cpu) if identity else ("", "")
     machine = snapshot.machine
@@ -135,7 +151,7 @@ def machine_families(
     yield info("machine", text, [values], labels)
 
 
-def tick_families(snapshot: Snapshot, between: BetweenScrapes | None) -> Iterator[Metric]:
+def tick_families(snapshot: Snapshot, between: BetweenScrapes | None) -> Iterator[RowFamily]:
     yield gauge("snapshot_timestamp_seconds", "Unix time of the latest snapshot.", [((), snapshot.unix)])
     usage = snapshot.self_usage
     yield gauge("tick_lag_seconds", "Delay of the latest tick in seconds.", [((), usage.tick_lag_seconds)])
@@ -159,7 +175,7 @@ ENGINE_FIELDS = (
 )
 
 
-def engine_families(snapshot: Snapshot) -> Iterator[Metric]:
+def engine_families(snapshot: Snapshot) -> Iterator[RowFamily]:
     """Yield the memory and the load of each model server."""
     engines = snapshot.engines
     rows = [(one.id, one.kind, one.version, one.model) for one in engines]
@@ -188,7 +204,7 @@ def engine_families(snapshot: Snapshot) -> Iterator[Metric]:
 LABELS = ("neighbour",)
 
 
-def neighbour_families(snapshot: Snapshot) -> Iterator[Metric]:
+def neighbour_families(snapshot: Snapshot) -> Iterator[RowFamily]:
     up = [((one.name,), int(one.state == "up")) for one in snapshot.neighbours]
     yield gauge("neighbour_up", "1 if a neighbour sends ticks, else 0.", up, LABELS)
     times = [((one.name,), one.last_tick_unix) for one in snapshot.neighbours]
@@ -202,7 +218,7 @@ WINDOW = "1m"
 POOL = ("pool", "kind", "device", "window")
 
 
-def extreme_families(snapshot: Snapshot, recent: RecentExtremes) -> Iterator[Metric]:
+def extreme_families(snapshot: Snapshot, recent: RecentExtremes) -> Iterator[RowFamily]:
     """Yield extremes of the last minute. A pool or device whose figure is unknown now has none."""
     found, devices = recent.extremes(snapshot.monotonic), find_devices(snapshot)
     used: list[Row] = []
@@ -223,6 +239,46 @@ def extreme_families(snapshot: Snapshot, recent: RecentExtremes) -> Iterator[Met
     ]
     text = "Lowest headroom of a device after reclaim of page cache in the window, in bytes."
     yield gauge("device_headroom_after_reclaim_bytes_min", text, room, ("device", "window"))
+
+
+# Metrics of the daemon's own process.
+
+OWN_FOLDER, OWN_FILES = Path("/proc/self"), "/proc/self/fd"
+OWN_HEADS = (
+    Metric("process_virtual_memory_bytes", "Virtual memory size in bytes.", "gauge"),
+    Metric("process_resident_memory_bytes", "Resident memory size in bytes.", "gauge"),
+    Metric("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", "gauge"),
+    Metric("process_cpu_seconds", "Total user and system CPU time spent in seconds.", "counter"),
+    Metric("process_open_fds", "Number of open file descriptors.", "gauge"),
+    Metric("process_max_fds", "Maximum number of open file descriptors.", "gauge"),
+)
+
+
+def own_process_families(usage: SelfUsage, process: ProcessFigures | None) -> Group:
+    """Return standard metrics of the daemon's own process, as each client library of Prometheus names them.
+
+    Most of their figures were read by the tick: prometheus-client opens three files, and lists a folder, for each
+    scrape. There are none without /proc.
+    """
+    start = find_own_start()
+    if process is None or start is None:
+        return ()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    figures = (process.virtual_bytes, usage.rss_bytes, start, usage.cpu_seconds, count_own_files(), most)
+    rows = zip(OWN_HEADS, figures, strict=True)
+    return tuple([RowFamily(head, [((), figure)]) for head, figure in rows if not isinstance(figure, Absent)])
+
+
+@cache
+def find_own_start() -> float | None:
+    """Return the start of this process as Unix time."""
+    ticks, stat = read_start_ticks(OWN_FOLDER), read_once(OWN_FOLDER.parent / "stat")
+    return None if ticks is None or stat is None else parse_boot_time(stat) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def count_own_files() -> int:
+    """Return the number of open descriptors: the size of their folder since Linux 6.2, which is 0 before."""
+    return os.stat(OWN_FILES).st_size or len(os.listdir(OWN_FILES)) - 1  # without that of the listing itself
 
 
 # More than any machine has: a limit on what one machine can cost a Prometheus server.
@@ -258,88 +314,105 @@ class Exporter(Collector):
         self._budgets = budgets
         self._owners = OwnerSelection()
         self._steady = SteadyFamilies()
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
 
-    def render(self, snapshot: Snapshot, encode: Callable[[CollectorRegistry], bytes]) -> bytes:
+    def render(self, snapshot: Snapshot, encode: Callable[[Collector], bytes]) -> bytes:
         self.snapshot = snapshot
-        return encode(self._registry)
+        return encode(Families([*self.collect(), *own_process_families(snapshot.self_usage, self._process())]))
 
-    def renderer(self, encode: Callable[[CollectorRegistry], bytes]) -> Callable[[Snapshot], bytes]:
+    def renderer(self, encode: Callable[[Collector], bytes]) -> Callable[[Snapshot], bytes]:
         """Return `render` with this encoder, for a client that asks again: only what changed is rendered."""
-        again = FamilyEncoder(encode)  # type: ignore[arg-type]  # encoders only call `collect`
-        return lambda snapshot: self.render(snapshot, again)
+        again = FamilyEncoder(encode)
+
+        def render(snapshot: Snapshot) -> bytes:
+            own = own_process_families(snapshot.self_usage, self._process())
+            return again((*limit_series(self.groups(snapshot)), own))
+
+        return render
 
     @staticmethod
-    def negotiate_format(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    def negotiate_format(accept: str) -> tuple[Callable[[Collector], bytes], str]:
         """Return the encoder for `render` and the content type, by an Accept header."""
         return negotiate_format(accept)
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[RowFamily]:
         """Yield the families that have samples, within MAX_SERIES."""
         if self.snapshot is not None:
-            yield from limit_series(self.families(self.snapshot))
+            yield from (one for group in limit_series(self.groups(self.snapshot)) for one in group if one.rows)
 
-    def families(self, snapshot: Snapshot) -> Iterator[Metric]:
-        """Yield all families, including those without samples. The last ones are dropped first."""
-        between, steady = self._between, self._steady.build
-        yield from steady(machine_families, snapshot, self._identity, self._labels())
-        yield from pool_families(snapshot)
-        yield from steady(swap_families, snapshot)
-        yield from steady(pinned_families, snapshot)
-        yield from tick_families(snapshot, between)
-        yield from steady(self._build_families, snapshot)
-        for feature in self._features:
-            yield from map(build_family, feature.families())
-        yield from collector_families(snapshot)
-        yield from steady(list_families, snapshot)
-        yield from budget_families(self._budgets)
-        yield from daemon_families(self._process())
-        yield from config_families(self._config())
-        yield from steady(kernel_families, snapshot, between.kills.scopes if between else {})
-        yield from steady(device_families, snapshot)
-        yield from steady(ghost_families, snapshot)
-        yield from steady(engine_families, snapshot)
-        yield from steady(neighbour_families, snapshot)
-        if between is not None:
-            yield from extreme_families(snapshot, between.recent)
-        yield from steady(share_families, snapshot)
-        yield from pressure_families(snapshot, between.levels if between else None)
+    def families(self, snapshot: Snapshot) -> Iterator[RowFamily]:
+        """Yield all families, including those without samples."""
+        yield from chain.from_iterable(self.groups(snapshot))
+
+    def groups(self, snapshot: Snapshot) -> list[Group]:
+        """Return all families, a group for each function that builds some. The last ones are dropped first."""
+        between, steady, process = self._between, self._steady.build, self._process()
+        found = [
+            steady(machine_families, snapshot, self._identity, self._labels()),
+            tuple(pool_families(snapshot)),
+            steady(swap_families, snapshot),
+            steady(pinned_families, snapshot),
+            tuple(tick_families(snapshot, between)),
+            steady(self._build_families, snapshot),
+            *[tuple(map(build_family, feature.families())) for feature in self._features],
+            tuple(collector_families(snapshot)),
+            steady(list_families, snapshot),
+            steady(budget_families, snapshot, count_refused(self._budgets)),
+            steady(daemon_families, snapshot, *daemon_figures(process)),
+            steady(config_families, snapshot, self._config()),
+            steady(kernel_families, snapshot, between.kills.scopes if between else {}),
+            steady(device_families, snapshot),
+            steady(ghost_families, snapshot),
+            steady(engine_families, snapshot),
+            steady(neighbour_families, snapshot),
+            tuple(extreme_families(snapshot, between.recent)) if between else (),
+            steady(share_families, snapshot),
+            tuple(pressure_families(snapshot, between.levels if between else None)),
+        ]
         if most := self._max_owners():
-            yield from steady(holder_families, snapshot, self._max_processes() > 0)
-            yield from owner_families(snapshot, self._owners, most)
+            found.append(steady(holder_families, snapshot, self._max_processes() > 0))
+            found.append(steady(owner_families, snapshot, self._owners.choose(snapshot, most)))
         if most := self._max_processes():
-            yield from steady(process_families, snapshot, most)
+            found.append(steady(process_families, snapshot, most))
+        return found
 
-    def _build_families(self, snapshot: Snapshot) -> Iterator[Metric]:
+    def _build_families(self, snapshot: Snapshot) -> Iterator[RowFamily]:
         labels = {**self._build, "simulated": "true" if snapshot.simulated else "false"}
         text = "Version and commit of memwatchd, and whether its data is simulated."
         yield info("build", text, [tuple(labels.values())], tuple(labels))
 
 
-def limit_series(families: Iterable[Metric]) -> Iterator[Metric]:
-    """Yield families with samples, at most MAX_SERIES together, and the number of samples left out.
+def limit_series(groups: Sequence[Group]) -> Sequence[Group]:
+    """Return groups with at most MAX_SERIES samples together, and the number of samples left out.
 
     A family that does not fit is left out as a whole: a part of it would give wrong sums.
     """
+    if sum([len(family.rows) for group in groups for family in group]) <= MAX_SERIES:
+        return (*groups, NONE_DROPPED)
     left, dropped = MAX_SERIES, 0
-    for family in families:
-        size = len(family.rows if isinstance(family, RowFamily) else family.samples)
-        if size > left:
-            dropped += size
-        elif size:
+    fitting: list[RowFamily] = []
+    for family in chain.from_iterable(groups):
+        size = len(family.rows)
+        if size <= left:
             left -= size
-            yield family
+            fitting.append(family)
+        else:
+            dropped += size
+    return fitting, count_dropped(dropped)
+
+
+def count_dropped(dropped: int) -> Group:
     text = f"Number of series left out of this scrape because it is limited to {MAX_SERIES}."
-    yield gauge("series_dropped", text, [((), dropped)])
+    return (gauge("series_dropped", text, [((), dropped)]),)
+
+
+NONE_DROPPED = count_dropped(0)
 
 
 @lru_cache(maxsize=32)
-def negotiate_format(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+def negotiate_format(accept: str) -> tuple[Callable[[Collector], bytes], str]:
     """Return the encoder and the content type for an Accept header."""
     try:
         return choose_encoder(accept)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
-from prometheus_client.core import GaugeMetricFamily, Metric
 
 from memwatch.core.accounting.driver_errors import unassigned_errors
 from memwatch.core.accounting.leased import held_by_pool
@@ -32,13 +32,16 @@ from memwatch.reporting.incidents.readings import build_frame, find_places, size
 from memwatch.reporting.render.summary import by_footprint
 from memwatch_monitor.between_scrapes import LevelTimes, TargetTimes
 from memwatch_web.metrics.samples import (
-    PREFIX,
+    FigureRow,
+    PairFamily,
     Row,
+    RowFamily,
     Value,
     counter,
     find_devices,
     gauge,
     gauges,
+    head_of,
     info,
     read_docs,
     words,
@@ -46,14 +49,14 @@ from memwatch_web.metrics.samples import (
 
 POOL, DEVICE, NODE = ("pool", "kind", "device"), ("device",), ("node",)
 SHARE = ("share", "kind", "within", "device")
-TARGET = ("target", "device")
+TARGET, OWNER = ("target", "device"), ("kind", "name")
 
 # Fields of a record with a family each.
 POOL_FIELDS = ("size_bytes", "used_bytes", "available_bytes", "free_bytes", "unattributed_bytes")
 ACTIVITY = ("busy_ratio", "memory_busy_ratio", "temperature_celsius", "power_watts")
 
 
-def pool_families(snapshot: Snapshot) -> Iterator[Metric]:
+def pool_families(snapshot: Snapshot) -> Iterator[RowFamily]:
     devices = find_devices(snapshot)
     rows = [((pool.id, pool.kind.value, devices.get(pool.id, "")), pool) for pool in snapshot.pools]
     yield from gauges("pool_", Pool, POOL_FIELDS, rows, POOL)
@@ -67,7 +70,7 @@ def pool_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield gauge("pool_contents_bytes", text, parts, ("pool", "content", "device"))
 
 
-def share_families(snapshot: Snapshot) -> Iterator[Metric]:
+def share_families(snapshot: Snapshot) -> Iterator[RowFamily]:
     rows = [((s.id, s.kind.value, s.within, s.device or ""), s) for s in snapshot.shares]
     yield from gauges("share_", Share, ("used_bytes", "limit_bytes"), rows, SHARE)
     cgroups = [(values, s) for values, s in rows if s.kind is ShareKind.CGROUP and isinstance(s.limit_bytes, int)]
@@ -75,7 +78,7 @@ def share_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield gauge("share_limit_throttles", text, [(values, int(s.limit_throttles)) for values, s in cgroups], SHARE)
 
 
-def swap_families(snapshot: Snapshot) -> Iterator[Metric]:
+def swap_families(snapshot: Snapshot) -> Iterator[RowFamily]:
     """Yield swap and compressed memory. zram and zswap are part of the kernel's memory in System RAM."""
     if not isinstance(swap := snapshot.swap, Absent):
         yield from gauges("swap_", Swap, ("size_bytes", "used_bytes"), [((), swap)])
@@ -84,7 +87,7 @@ def swap_families(snapshot: Snapshot) -> Iterator[Metric]:
         yield from gauges("zram_", Zram, ("stored_bytes", "memory_bytes"), [((), zram)])
 
 
-def pinned_families(snapshot: Snapshot) -> Iterator[Metric]:
+def pinned_families(snapshot: Snapshot) -> Iterator[RowFamily]:
     """Yield memory that the kernel cannot reclaim, and ZFS's cache, which it can."""
     yield from gauges("", Kernel, ("mlocked_bytes", "unevictable_bytes"), [((), snapshot.kernel)])
     if not isinstance(cache := snapshot.zfs_cache, Absent):
@@ -93,7 +96,7 @@ def pinned_families(snapshot: Snapshot) -> Iterator[Metric]:
         yield from gauges("zfs_cache_", ZfsCache, ("minimum_bytes",), [((), cache)])
 
 
-def device_families(snapshot: Snapshot) -> Iterator[Metric]:
+def device_families(snapshot: Snapshot) -> Iterator[RowFamily]:
     """Yield identity, headroom, utilization, sensors and errors of devices."""
     devices = snapshot.devices
     rows = [((device.id,), device) for device in devices]
@@ -131,7 +134,7 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield from driver_error_families(snapshot)
 
 
-def driver_error_families(snapshot: Snapshot) -> Iterator[Metric]:
+def driver_error_families(snapshot: Snapshot) -> Iterator[RowFamily]:
     labels = ("device", "kind")
     log = snapshot.kernel_log
     others = () if isinstance(log, Absent) else unassigned_errors(snapshot.devices, log)
@@ -144,7 +147,7 @@ def driver_error_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield gauge("driver_memory_error_last_seen_timestamp_seconds", text, seen, labels)
 
 
-def pressure_families(snapshot: Snapshot, levels: LevelTimes | None) -> Iterator[Metric]:
+def pressure_families(snapshot: Snapshot, levels: LevelTimes | None) -> Iterator[RowFamily]:
     devices, judged = find_devices(snapshot), snapshot.pressure
 
     def rows(figure: Callable[[Pressure], Value]) -> list[Row]:
@@ -172,7 +175,7 @@ def pressure_families(snapshot: Snapshot, levels: LevelTimes | None) -> Iterator
         yield from level_families(levels.times(snapshot.monotonic), devices)
 
 
-def level_families(times: Mapping[str, TargetTimes], devices: Mapping[str, str]) -> Iterator[Metric]:
+def level_families(times: Mapping[str, TargetTimes], devices: Mapping[str, str]) -> Iterator[RowFamily]:
     """Yield counters that include levels between two scrapes."""
     keys = {target: (target, devices.get(target, "")) for target in times}
     seconds = [
@@ -184,7 +187,7 @@ def level_families(times: Mapping[str, TargetTimes], devices: Mapping[str, str])
     yield counter("pressure_changes", "Total changes of the level of a target.", changes, TARGET)
 
 
-def kernel_families(snapshot: Snapshot, scopes: Mapping[str, int]) -> Iterator[Metric]:
+def kernel_families(snapshot: Snapshot, scopes: Mapping[str, int]) -> Iterator[RowFamily]:
     """Yield the kernel's figures. `scopes`: OOM kills by scope, empty if none is known."""
     yield from psi_families(snapshot)
     yield from gauges(
@@ -208,7 +211,7 @@ def kernel_families(snapshot: Snapshot, scopes: Mapping[str, int]) -> Iterator[M
     yield counter("kernel_oom_kills", text, kills if is_known else [], ("scope",))
 
 
-def psi_families(snapshot: Snapshot) -> Iterator[Metric]:
+def psi_families(snapshot: Snapshot) -> Iterator[RowFamily]:
     psi = snapshot.psi
     if isinstance(psi, Absent):
         return
@@ -246,6 +249,14 @@ class OwnerSample(Struct, frozen=True):
     footprint_bytes: Bytes
 
 
+class ChosenOwners(NamedTuple):
+    """Owners of one kind: those that are exported one by one, and the others."""
+
+    kind: OwnerKind
+    shown: Sequence[OwnerTotal]
+    others: Sequence[OwnerTotal]
+
+
 class OwnerSelection:
     """Selects the largest owners of each kind, and those that were among them in the last ten minutes.
 
@@ -256,6 +267,16 @@ class OwnerSelection:
         self._among_largest: dict[tuple[str, str], float] = {}
         self._totals: dict[OwnerKind, list[OwnerTotal]] = {}
         self._of: tuple[object, object, object] = (None, None, None)
+
+    def choose(self, snapshot: Snapshot, most: int) -> list[ChosenOwners]:
+        """Return the owners of each kind that processes have; `most`: how many of the largest."""
+        now = snapshot.monotonic
+        self.forget(now)
+        return [
+            ChosenOwners(kind, *self.select(kind, totals, now, most))
+            for kind, totals in self.totals(snapshot).items()
+            if any(total.visible for total in totals)
+        ]
 
     def totals(self, snapshot: Snapshot) -> Mapping[OwnerKind, Sequence[OwnerTotal]]:
         """Return the owners of each kind, the largest first."""
@@ -289,16 +310,11 @@ class OwnerSelection:
         return now - self._among_largest.get((kind, str(total.name)), -math.inf) <= KEEP_SECONDS
 
 
-def owner_families(snapshot: Snapshot, selection: OwnerSelection, most: int) -> Iterator[Metric]:
-    """Yield the memory of owners, of each kind the `most` largest one by one."""
-    selection.forget(snapshot.monotonic)
-    samples = [
-        sample
-        for kind, totals in selection.totals(snapshot).items()
-        for sample in owner_samples(snapshot, kind, totals, selection, most)
-    ]
+def owner_families(snapshot: Snapshot, chosen: Sequence[ChosenOwners]) -> Iterator[RowFamily]:
+    """Yield the memory of owners, of each kind the largest one by one."""
+    samples = [sample for one in chosen for sample in owner_samples(snapshot, one)]
     text = "Resident memory (RSS) of the processes of an owner, in bytes. Sum over one kind only."
-    yield _family("resident", text, [(one.labels, one.resident_bytes) for one in samples])
+    yield _family("resident", text, OWNER, [(one.labels, one.resident_bytes) for one in samples])
     devices = find_devices(snapshot)
     held = [
         ({**one.labels, "within": place, "device": devices.get(place, "")}, figure)
@@ -306,19 +322,15 @@ def owner_families(snapshot: Snapshot, selection: OwnerSelection, most: int) -> 
         for place, figure in one.device_bytes.items()
     ]
     text = "Device memory of an owner by pool or share, in bytes. It may also be resident."
-    yield _family("device", text, held, (*OWNER, "within", "device"))
+    yield _family("device", text, (*OWNER, "within", "device"), held)
     # Equal to the resident memory on a machine without devices.
     footprints = samples if snapshot.devices else ()
     text = "Memory of an owner in bytes: resident and device memory, no byte counted twice. Only with devices."
-    yield _family("footprint", text, [(one.labels, one.footprint_bytes) for one in footprints])
+    yield _family("footprint", text, OWNER, [(one.labels, one.footprint_bytes) for one in footprints])
 
 
-def owner_samples(
-    snapshot: Snapshot, kind: OwnerKind, totals: Sequence[OwnerTotal], selection: OwnerSelection, most: int
-) -> list[OwnerSample]:
-    if not any(total.visible for total in totals):  # the processes have no owners of this kind
-        return []
-    shown, others = selection.select(kind, totals, snapshot.monotonic, most)
+def owner_samples(snapshot: Snapshot, chosen: ChosenOwners) -> list[OwnerSample]:
+    kind, shown, others = chosen
     samples, taken = [], {OTHERS}
     for total in shown:
         labels = _labels(snapshot, kind, total)
@@ -358,18 +370,16 @@ def _sum_others(kind: OwnerKind, others: Iterable[OwnerTotal]) -> OwnerSample:
 
 
 def _family(
-    what: str, text: str, rows: Iterable[tuple[Mapping[str, str], Bytes]], labels: Sequence[str] = OWNER
-) -> Metric:
-    """Return a gauge with these labels. Samples of Kubernetes have more."""
-    name = f"{PREFIX}owner_{what}_bytes"
-    family = GaugeMetricFamily(name, text, labels=labels, unit="bytes")
-    for values, figure in rows:
-        if not isinstance(figure, Absent):
-            family.add_sample(name, dict(values), figure)
-    return family
+    what: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Mapping[str, str], Bytes]]
+) -> RowFamily:
+    """Return a gauge. `labels`: those of each sample; samples of Kubernetes have more."""
+    known: list[FigureRow] = [
+        (tuple(pairs.items()), figure) for pairs, figure in rows if not isinstance(figure, Absent)
+    ]
+    return PairFamily(head_of("gauge", f"owner_{what}_bytes", text), known, labels)
 
 
-def holder_families(snapshot: Snapshot, shows_processes: bool) -> Iterator[Metric]:
+def holder_families(snapshot: Snapshot, shows_processes: bool) -> Iterator[RowFamily]:
     """Yield the largest holder of each pool above OK, for the texts of alerts: at most one sample for a pool.
 
     It has no name that other metrics do not have: of a process only with `shows_processes`, else of a container.
@@ -396,7 +406,7 @@ def name_holder(process: Process, snapshot: Snapshot, shows_process: bool) -> tu
     return ("", unit) if home == unit else (home, "")
 
 
-def ghost_families(snapshot: Snapshot) -> Iterator[Metric]:
+def ghost_families(snapshot: Snapshot) -> Iterator[RowFamily]:
     """Yield the memory of processes that only a driver lists. At most one sample for each pool and share."""
     ghosts = [process for process in snapshot.processes if not process.visible]
     places = dict.fromkeys(place for ghost in ghosts for place in ghost.device_bytes)
@@ -414,7 +424,7 @@ def ghost_families(snapshot: Snapshot) -> Iterator[Metric]:
 PROCESS = ("pid", "name", "unit", "container")
 
 
-def process_families(snapshot: Snapshot, max_processes: int) -> Iterator[Metric]:
+def process_families(snapshot: Snapshot, max_processes: int) -> Iterator[RowFamily]:
     """Yield the largest processes. A snapshot has more: it includes every process that holds GPU memory."""
     largest = by_footprint(snapshot.processes)[:max_processes]
     keys = [(str(one.pid), words(one.name), words(one.unit), words(one.container)) for one in largest]

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from msgspec import Struct
-from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
@@ -26,25 +26,49 @@ Value = float | int | Absent
 Row = tuple[tuple[str, ...], Value]
 
 
+HEAD = frozenset(("name", "documentation", "unit", "type"))
+# Key of a sample, and its figure.
+FigureRow = tuple[tuple[Any, ...], float]
+
+
 class RowFamily(Metric):
     """Family whose samples have one name and the same labels. `rows`: their label values and figures.
 
     A scrape needs no `Sample`: they are built when `samples` is read.
     """
 
-    def __init__(self, head: Metric, rows: list[tuple[tuple[str, ...], float]], labels: Sequence[str]) -> None:
+    def __init__(self, head: Metric, rows: list[FigureRow], labels: Sequence[str] = ()) -> None:
         """`head`: name, type and text."""
-        self.name, self.documentation, self.unit, self.type = head.name, head.documentation, head.unit, head.type
         self.head: Metric = head
-        self.rows: list[tuple[tuple[str, ...], float]] = rows
+        self.rows: list[FigureRow] = rows
         self.labels: Sequence[str] = labels
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  as of any attribute
-        if name != "samples":
-            raise AttributeError(name)
+        if name == "samples":
+            self.samples = [self.sample(key, figure) for key, figure in self.rows]
+            return self.samples
+        if name in HEAD:
+            return getattr(self.head, name)
+        raise AttributeError(name)
+
+    def sample(self, key: tuple[Any, ...], figure: float) -> Sample:
         own = self.name + SUFFIXES.get(self.type, "")
-        self.samples = [Sample(own, dict(zip(self.labels, key, strict=False)), figure) for key, figure in self.rows]
-        return self.samples
+        return Sample(own, dict(zip(self.labels, key, strict=False)), figure)
+
+
+class PairFamily(RowFamily):
+    """Family whose samples have different labels. A key has pairs of label and value."""
+
+    def sample(self, key: tuple[Any, ...], figure: float) -> Sample:
+        return Sample(self.name, dict(key), figure)
+
+
+class HistogramFamily(RowFamily):
+    """Histogram. A key has the suffix of the name, the label values and, of a bucket, its limit."""
+
+    def sample(self, key: tuple[Any, ...], figure: float) -> Sample:
+        suffix, *values = key
+        return Sample(self.name + suffix, dict(zip((*self.labels, "le"), values, strict=False)), figure)
 
 
 @cache
@@ -53,7 +77,7 @@ def head_of(kind: str, name: str, text: str) -> Metric:
     return Metric(PREFIX + name, text, kind, "" if kind == "info" else unit_of(name))
 
 
-def gauge(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
+def gauge(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> RowFamily:
     known = [(values, figure) for values, figure in rows if not isinstance(figure, Absent)]
     return RowFamily(head_of("gauge", name, text), known, labels)
 
@@ -64,7 +88,7 @@ def gauges(
     fields: Iterable[str],
     rows: Sequence[tuple[tuple[str, ...], object]],
     labels: Sequence[str] = (),
-) -> Iterator[Metric]:
+) -> Iterator[RowFamily]:
     """Yield a gauge for each of these fields of a record. `rows`: label values, and the record.
 
     The name of a family is that of the field after `prefix`, and its HELP is the `Doc` of the field.
@@ -81,12 +105,12 @@ def read_docs(kind: type[Struct]) -> Mapping[str, str]:
     return {name: one.text for name, hint in hints.items() for one in get_args(hint)[1:] if isinstance(one, Doc)}
 
 
-def counter(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
+def counter(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> RowFamily:
     known = [(values, figure) for values, figure in rows if not isinstance(figure, Absent)]
     return RowFamily(head_of("counter", name, text), known, labels)
 
 
-def info(name: str, text: str, rows: Iterable[Sequence[str | Absent]], labels: Sequence[str]) -> Metric:
+def info(name: str, text: str, rows: Iterable[Sequence[str | Absent]], labels: Sequence[str]) -> RowFamily:
     """Return a family whose samples are 1. An unknown label is empty."""
     known = [(tuple(["" if isinstance(value, Absent) else value for value in values]), 1.0) for values in rows]
     return RowFamily(head_of("info", name, text), known, labels)
@@ -94,15 +118,24 @@ def info(name: str, text: str, rows: Iterable[Sequence[str | Absent]], labels: S
 
 def histogram(
     name: str, text: str, found: Iterable[tuple[Sequence[str], Histogram]], labels: Sequence[str] = ()
-) -> Metric:
-    family = HistogramMetricFamily(PREFIX + name, text, labels=labels, unit=unit_of(name))
+) -> RowFamily:
+    rows: list[FigureRow] = []
     for values, one in found:
-        limits = (*map(floatToGoString, one.bounds), "+Inf")
-        family.add_metric(values, list(zip(limits, one.cumulative(), strict=True)), one.total)
-    return family
+        counts = one.cumulative()
+        rows += [
+            (("_bucket", *values, limit), count) for limit, count in zip(limits_of(one.bounds), counts, strict=True)
+        ]
+        rows += [(("_count", *values), counts[-1]), (("_sum", *values), one.total)]
+    return HistogramFamily(head_of("histogram", name, text), rows, labels)
 
 
-BUILDERS: Mapping[str, Callable[..., Metric]] = {
+@cache
+def limits_of(bounds: tuple[float, ...]) -> Sequence[str]:
+    """Return the upper limits of buckets as values of the label `le`."""
+    return (*map(floatToGoString, bounds), "+Inf")
+
+
+BUILDERS: Mapping[str, Callable[..., RowFamily]] = {
     "gauge": gauge,
     "counter": counter,
     "info": info,
@@ -110,7 +143,7 @@ BUILDERS: Mapping[str, Callable[..., Metric]] = {
 }
 
 
-def build_family(family: Family) -> Metric:
+def build_family(family: Family) -> RowFamily:
     """Return a family of a feature."""
     return BUILDERS[family.kind](*family[1:])
 

@@ -36,6 +36,8 @@ class SelfUsageReader:
         self._reserve: bytes | None = bytes(RESERVE_BYTES)
         self._read_at = -math.inf
         self._rss: Bytes = Absent.NOT_AVAILABLE
+        # Address space at the latest reading.
+        self.virtual_bytes: Bytes = Absent.NOT_AVAILABLE
         self._cpu_seconds = 0.0
 
     def read(self, now: float, lag_seconds: float) -> SelfUsage:
@@ -88,7 +90,9 @@ class SelfUsageReader:
     def _rss_bytes(self) -> Bytes:
         if self._statm is None:
             return Absent.NOT_SUPPORTED
-        return int(self._statm.read().split(b" ", 2)[1]) * self._page_size
+        virtual, resident, _ = self._statm.read().split(b" ", 2)
+        self.virtual_bytes = int(virtual) * self._page_size
+        return int(resident) * self._page_size
 
 
 def _own_statm() -> KeptFile | None:
