@@ -18,9 +18,11 @@ from msgspec.structs import replace
 
 from memwatch.core.snapshot import Kernel
 from memwatch.reporting.history.notable_ticks import unpack
-from memwatch_monitor.history.ring_file import MAX_RUNS, PARTS
+from memwatch_monitor.history.records import TICK
+from memwatch_monitor.history.ring_file import MAX_RUNS, PARTS, open_ring_set
 from support.fakes import GIB
 from support.monitors import history
+from support.open_things import close_at_end
 from support.paths import TESTS
 from support.store_machine import SIZE, USED, Machine
 from support.waiting import MAX_WAIT_SECONDS, wait_until
@@ -118,6 +120,27 @@ def test_tick_at_high_pressure_is_on_disk_before_it_is_served(tmp_path: Path) ->
     first.kill()
 
     assert machine.start().values()[-4:] == [4.0 * GIB, 54.0 * GIB, 60.0 * GIB, 63.0 * GIB]
+
+
+@pytest.mark.parametrize(
+    ("used", "moved", "written"),
+    [(54.0, 0.0, 3), (54.0, 0.02, 3), (54.0, 0.1, 30), (63.0, 0.0, 30)],
+)
+def test_tick_at_rest_is_written_every_ten_seconds_below_critical(
+    tmp_path: Path, used: float, moved: float, written: int
+) -> None:
+    """A machine that serves a model is at high all day. 0.02 GiB of 64 are less than 0.05 %, 0.1 GiB are more."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    for second in range(30):
+        first.tick((used + moved * (second % 2)) * GIB)
+    wait_until(lambda: not first.keeper._urgent and not first.keeper._writing)
+    first.kill()
+
+    ring_set = open_ring_set(machine.folder, SIZE, machine.clock.wall())
+    for ring in ring_set.rings.values():
+        close_at_end(ring)
+    assert len(ring_set.records("flight", TICK)) == written
 
 
 def test_unclean_shutdown_is_reported_once_with_its_last_samples(tmp_path: Path) -> None:
