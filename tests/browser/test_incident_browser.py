@@ -9,11 +9,13 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from support.axe import faults_in_both_themes
-from support.browsing import SharedBrowser, opened
+from support.browsing import SharedBrowser, opened, wait_for_frames
 from support.daemon_process import RunningDaemon, running_daemon
 from support.waiting import wait_until
 
 DESKTOP, PHONES = {"width": 1440, "height": 900}, (390, 320)
+# Chrome calls 0.1 good.
+MAX_SHIFT = 0.02
 SIZES, WEIGHTS = {"11px", "13px", "16px", "22px", "40px"}, {"400", "600", "700"}
 # Of a machine whose figures are real there is no banner.
 AS_ON_A_MACHINE = """() => {
@@ -67,6 +69,17 @@ def test_incident_fits_one_screen(browser: SharedBrowser, url: str, incident: An
     assert bottom <= DESKTOP["height"]
     assert {size for size, _ in fonts} <= SIZES
     assert {weight for _, weight in fonts} <= WEIGHTS
+
+
+@pytest.mark.parametrize("width", [1440, 390, 320])
+def test_scripts_of_an_incident_move_nothing(browser: SharedBrowser, url: str, width: int) -> None:
+    """Times in the zone of the reader and the words of the buttons are no wider than what they replace."""
+    with opened(browser, url, viewport={"width": width, "height": 900}) as page:
+        expect(page.get_by_role("link", name="Copy link")).to_be_visible()
+        wait_for_frames(page)
+        moved = page.evaluate("window.moved")
+
+    assert moved <= MAX_SHIFT
 
 
 def test_page_and_list_are_accessible_and_fit_phones(

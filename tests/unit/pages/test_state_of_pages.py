@@ -34,7 +34,8 @@ def test_page_that_is_not_live_has_the_level_and_silences(name: str) -> None:
     page = rendered(name, replace(critical_gb10(), unix=NOON, silences=(SILENCE,)))
 
     assert page.values("aria-label").count("State of spark-1") == 1
-    assert "critical Full in ~40 s System RAM as of 12:00:00 UTC" in page.text
+    assert "critical Full in ~40 s System RAM as of 12:00:00 " in page.text
+    assert "Times in UTC" in page.text
     assert "silenced by root until 13:00 UTC: no one is notified" in page.text
     assert "alerts?end=sil_1" in page.values("action")
     assert page.open == []
