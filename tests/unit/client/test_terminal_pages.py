@@ -499,6 +499,10 @@ def test_quit_and_help_are_visible_at_every_size(is_ascii: bool) -> None:
             assert {"?", "q", "1", "4"} <= {one.key for one in frame.regions}
             assert max(map(line_cells, frame.lines)) <= width
             assert not is_ascii or all(plain(line).isascii() for line in frame.lines)
+            if state.page == 3:
+                assert re.match(
+                    r" Last \S+ \S+   highest value( of each column; .* without data)? *$", plain(frame.lines[1])
+                )
     for width, height in ((39, 10), (40, 9), (20, 5), (12, 2), (8, 1)):
         view = View(Moment(snapshot), State(), width, height, snapshot.unix, True, is_ascii)
         text = " ".join(plain(line) for line in render(view).lines)

@@ -46,11 +46,11 @@ def history_page(view: View) -> Frame:
 
 def _title(view: View) -> Line:
     word = RANGE_WORDS.get(view.state.range_seconds, "")
-    found = [
-        Span(f" Last {word}", "bold"),
-        Span("   highest value of each column; a gap is time without data", "muted"),
-    ]
-    return tuple(found)
+    title = f" Last {word}"
+    legend = "   highest value of each column; a gap is time without data"
+    if len(title) + len(legend) > view.width:
+        legend = legend.partition(" of each")[0]
+    return Span(title, "bold"), Span(legend, "muted")
 
 
 def _places(view: View) -> list[tuple[str, Place]]:
