@@ -22,7 +22,7 @@ from memwatch.reporting.render.past import Layer, Past
 from memwatch.reporting.render.summary import find_worst
 from memwatch.reporting.render.tower import Block, write_gutter
 from memwatch_web.pages.landscape_page import CELL, FONT, LOW_CELL, TOWER, PageLandscape, Scene, draw_page
-from memwatch_web.pages.landscape_past import find_ghosts, find_run
+from memwatch_web.pages.landscape_past import DrawnPast, find_ghosts, find_run
 from memwatch_web.pages.overview import Ghost
 from memwatch_web.pages.past_picture import NEAR, WIDE_PAST, Word, thin_out, write_times
 from memwatch_web.pages.renderer import Pages
@@ -243,6 +243,27 @@ def pressure_of(target: str, level: Level, ratio: float) -> Pressure:
 
 def then_of(snapshot: Snapshot, pasts: Mapping[str, Past], pressure: Mapping[str, Pressure]) -> str:
     return re.sub("<[^>]*>", "", describe_cells_then(drawn(snapshot, Scene(pasts=pasts)), pressure))
+
+
+@pytest.mark.parametrize(
+    ("full_at", "kinds", "serves"),
+    [
+        (700.0, ("used", "page_cache"), True),
+        (None, ("used", "page_cache"), False),
+        (700.0, ("used", "level-high", "page_cache"), False),
+    ],
+)
+def test_drawn_past_is_kept_until_its_forecast_or_its_growth_ends(
+    full_at: float | None, kinds: tuple[str, ...], serves: bool
+) -> None:
+    """The flag "full ~10:24:09" stood beside "no forecast" for a step."""
+    pool = calm_workstation().pools[0]
+    assert isinstance(pool.used_bytes, int)
+    sizes = (float(pool.used_bytes),)
+    drawn = Past((600.0,), 0.0, 600.0, (Layer("used", sizes), Layer("page_cache", (0.0,))), full_at=690.0)
+    new = Past((600.0,), 0.0, 601.0, tuple(Layer(kind, sizes) for kind in kinds), full_at=full_at)
+
+    assert DrawnPast(drawn, Level.HIGH).serves(pool, Level.HIGH, new, 601.0, 2.0) is serves
 
 
 def half_of(share: Share) -> int:

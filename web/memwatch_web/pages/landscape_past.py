@@ -226,8 +226,14 @@ class DrawnPast(Struct, frozen=True):
     past: Past
     level: Level | None
 
-    def serves(self, pool: Pool, level: Level | None, now: float, grain_seconds: float) -> bool:
-        """Check that it may stand beside the pool of now: less than a step old, with the same level and height."""
+    def serves(self, pool: Pool, level: Level | None, new: Past, now: float, grain_seconds: float) -> bool:
+        """Check that it may stand beside the pool of now: less than a step old, with the same level and height.
+
+        `new`: the past of now. A forecast or growth that has ended is no longer shown.
+        """
+        kinds, new_kinds = ([layer.kind for layer in one.layers] for one in (self.past, new))
+        if kinds != new_kinds or (self.past.full_at is None) != (new.full_at is None):
+            return False
         sizes = [layer.sizes[-1] for layer in self.past.layers[:-1]]
         if level is not self.level or None in sizes or isinstance(pool.used_bytes, Absent):
             return False

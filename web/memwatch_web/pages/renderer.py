@@ -486,7 +486,7 @@ class Pages:
         levels = {one.target: one.level for one in snapshot.pressure}
         for pool in snapshot.pools:
             drawn, level = self._drawn.get((span.name, pool.id)), levels.get(pool.id)
-            if drawn is None or not drawn.serves(pool, level, snapshot.unix, window.grain_seconds):
+            if drawn is None or not drawn.serves(pool, level, pasts[pool.id], snapshot.unix, window.grain_seconds):
                 drawn = DrawnPast(pasts[pool.id], level)
                 self._drawn[span.name, pool.id] = drawn
             pasts[pool.id] = drawn.past
