@@ -82,6 +82,50 @@ def test_overview_of_each_demo_is_one_screen(visited_page: Page, demo: str) -> N
     assert (heights, cut) == ([900] * 3, [])
 
 
+# Of each question: where its answer stands, and the words of it.
+QUESTIONS = {
+    "what is full": (".status-where", r"^System RAM$"),
+    "how bad": (".status-level", r"CRITICAL"),
+    "since when": (".status-level", r"for \d+ s"),
+    "when is it over": (".status-line", r"Full in (~\d+ s|seconds)|no forecast: \w+"),
+    "who grows": (".status-who a", r"^train\.py$"),
+    "by how much": (".status-who", r"\+\d+\.\d [MG]iB/s"),
+    "what to do": (".do-steps", r"stop train\.py.*or vLLM at 0\.\d\d"),
+    "what that frees": (".do-steps", r"frees \d+\.\d GiB.*frees \d+\.\d GiB"),
+    "is anybody told": (".do-told", r"Alerts go to: no receiver yet"),
+    "what is inside the CUDA Pool": (".now-wide", r"CUDA Pool.*vLLM.*weights"),
+    "what of it is free to take back": (".now-wide", r"KV cache reserved\s*\d+\.\d GiB\s*empty: can be freed"),
+    "what was it three minutes ago": (".landscape-then", r"^3 min ago \d+\.\d%$"),
+}
+# The answers that are whole on the screen, once the level is critical.
+ANSWERS = r"""(questions) => {
+  if (!document.querySelector(".state-block.level-critical")) return false;
+  const words = (one) => one.tagName === "svg"
+    ? [...one.querySelectorAll("text")].map((text) => text.textContent).join(" ") : one.innerText;
+  const isWhole = ({ top, left, right, bottom, width }) =>
+    width && top >= 0 && left >= 0 && right <= innerWidth && bottom <= innerHeight;
+  const found = Object.entries(questions).map(([question, [selector, pattern]]) => {
+    const seen = [...document.querySelectorAll(selector)].filter((one) => isWhole(one.getBoundingClientRect()));
+    const said = seen.map((one) => words(one).replace(/\s+/g, " ").trim());
+    return [question, said.some((one) => new RegExp(pattern).test(one)) ? "" : said.join(" | ") || "not shown"];
+  });
+  return Object.fromEntries(found);
+}"""
+
+
+def test_twelve_questions_are_answered_on_the_first_screen(browser: SharedBrowser, tmp_path: Path) -> None:
+    """Of the DGX Spark at critical, at 1440 × 900, without a click and without scrolling."""
+    with (
+        running_daemon(tmp_path, "--demo", "dgx-spark", "--at", "275s") as daemon,
+        opened(browser, daemon.url, viewport={"width": 1440, "height": 900}) as page,
+    ):
+        answers = page.wait_for_function(ANSWERS, arg=QUESTIONS).json_value()
+        height = page.evaluate("document.documentElement.scrollHeight")
+
+    assert answers == dict.fromkeys(QUESTIONS, "")
+    assert height <= 900
+
+
 def test_texts_of_many_gpus_stay_in_their_columns(visited_page: Page) -> None:
     """The headline covers no figure, and the table of the pools above OK ends in its card."""
     page = visited_page
