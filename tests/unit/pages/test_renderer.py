@@ -37,6 +37,8 @@ from support.sample_snapshots import (
     unknown_figures,
 )
 
+MAX_JAVASCRIPT_BYTES = 45_000
+
 
 def latest(fragment: bytes) -> Any:
     found = re.search(rb'<script type="application/json" id="latest">(.*?)</script>', fragment, re.DOTALL)
@@ -117,6 +119,14 @@ def test_own_assets_have_no_external_reference() -> None:
 
     assert len(ours) >= 4
     assert found == []
+
+
+def test_own_javascript_is_small() -> None:
+    """Unpacked, as a browser reads it. The libraries are in a folder of their own."""
+    sizes = {one.name: one.stat().st_size for one in STATIC.glob("*.js")}
+
+    assert len(sizes) >= 5
+    assert sum(sizes.values()) <= MAX_JAVASCRIPT_BYTES
 
 
 def test_vendored_files_match_their_checksums() -> None:
