@@ -276,6 +276,8 @@ def act_on_trace(trace: Trace, seconds: float | None = None) -> tuple[int | None
         growth.add_pool(at, available)
         if (pool.level >= Level.HIGH or growth.falls(size)) and at - scanned >= SCAN_SECONDS:
             scanned = at // SCAN_SECONDS * SCAN_SECONDS
+            if size - read_available(scanned) < SHORT_USED * size:
+                scanned = at // REST_SECONDS * REST_SECONDS
             found = candidate(100, size // 2), candidate(CULPRIT, size - read_available(scanned))
             growth.add(scanned, found)
         seen, fall = growth.measure(found) if pool.level is Level.CRITICAL else ((), None)

@@ -36,7 +36,7 @@ def list_candidates(snapshot: Snapshot) -> tuple[Candidate, ...]:
 
 def _place(process: Process) -> Known:
     """Return the cgroup of a process by its unit, which a demo has; it has no /proc."""
-    began, unit = process.start_time, process.unit if isinstance(process.unit, str) else "init.scope"
+    began, unit = process.start_time, process.unit if isinstance(process.unit, str) else ""
     slices = "user.slice/user-1000.slice" if unit.startswith(("session-", "app-")) else "system.slice"
     return Known(0, 0.0 if isinstance(began, Absent) else began, 0, f"/{slices}/{unit}")
 

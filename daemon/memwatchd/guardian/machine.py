@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from memwatch.core.engines.records import Engine
 from memwatch.core.http import GetError
-from memwatch.core.linux.cgroups import parse_cgroup
+from memwatch.core.linux.cgroups import parse_cgroup, parse_owners
 from memwatch.core.linux.daemon_connection import build_headers, connect_daemon
 from memwatch.core.linux.files import ParseError
 from memwatch.core.linux.process_files import STAT_BYTES, parse_boot_time, parse_stat, read_at
@@ -116,12 +116,13 @@ def adjust(before: Adjustment, snapshot: Snapshot) -> Adjustment:
 
 
 class Known(NamedTuple):
-    """A listed process in /proc: when it started, and its pages of files and of shared memory."""
+    """A listed process in /proc: when it started, its pages of files and of shared memory, and its name."""
 
     start_ticks: int
     start_time: float
     shared_bytes: int
     cgroup: Words
+    comm: str = ""
 
 
 class Machine:
@@ -174,7 +175,7 @@ class Machine:
         shared = int(columns[2]) * self._page if len(columns) > 2 and columns[2].isdigit() else 0
         paths = parse_cgroup(read_at(self._folder, f"{prefix}cgroup", 4096) or b"")
         cgroup = paths.get("", paths.get("name=systemd", Absent.NOT_AVAILABLE))
-        return Known(stat.start_ticks, began, shared, cgroup)
+        return Known(stat.start_ticks, began, shared, cgroup, stat.name.decode("utf-8", "replace"))
 
 
 def build_candidate(
@@ -197,11 +198,12 @@ def build_candidate(
         footprint_bytes=max(0, whole - shared),
         device_bytes=device,
         device_age_seconds=device_age,
-        commands=tuple(filter(None, (process.script,))),
+        commands=tuple(filter(None, dict.fromkeys((process.script, known.comm)))),
         user=process.user,
         unit=process.unit,
         container=process.container,
         cgroup=known.cgroup,
+        kernel_unit=None if isinstance(known.cgroup, Absent) else parse_owners({"": known.cgroup}).unit,
         slice=slice_of(known.cgroup),
         visible=process.visible,
         engine=is_engine,

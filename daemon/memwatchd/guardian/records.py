@@ -55,7 +55,8 @@ class Candidate(Struct, frozen=True):
     `device_bytes`, which no kernel counter of processes contains. `device_age_seconds`: age of these; infinite if
     they were never read. `growth_bytes_per_second`: of the footprint since System RAM began to fall, at least; None
     if it is not known. `max_growth_bytes_per_second`: at most.
-    `commands`: its name, and its script if it is an interpreter. `slice`: the slices of its cgroup.
+    `commands`: its script if it is an interpreter, and the kernel's name of it. `kernel_unit`: its unit by its
+    cgroup, which the guardian reads itself. `slice`: the slices of its cgroup.
     """
 
     pid: int
@@ -72,6 +73,7 @@ class Candidate(Struct, frozen=True):
     container: Words | None = Absent.NOT_AVAILABLE
     container_name: str | None = None
     cgroup: Words = Absent.NOT_AVAILABLE
+    kernel_unit: str | None = None
     slice: Words = Absent.NOT_AVAILABLE
     visible: bool = True
     kernel_thread: bool = False

@@ -244,8 +244,9 @@ def why_protected(one: Candidate, state: State) -> str:
     # Where the unit is not known, the cgroup may still be; where neither is, neither is what depends on it.
     if isinstance(one.unit, Absent):
         return "its unit is not known"
-    if one.unit is not None and is_protected_unit(one.unit):
-        return f"{one.unit} is needed to log in, for a session, or to run containers"
+    for unit in filter(None, (one.unit, one.kernel_unit)):
+        if is_protected_unit(unit):
+            return f"{unit} is needed to log in, for a session, or to run containers"
     if not isinstance(one.slice, Absent) and any(fnmatchcase(one.slice, pattern) for pattern in PROTECTED_SLICES):
         return "it belongs to memwatchd"
     return ""
@@ -271,7 +272,7 @@ def values(one: Candidate, match: Match) -> tuple[str | Absent | None, ...]:
         return (one.name, *one.commands)
     if match.kind == "container":
         return one.container, one.container_name
-    return (one.unit if match.kind == "unit" else one.user,)
+    return (one.unit, one.kernel_unit) if match.kind == "unit" else (one.user,)
 
 
 def plan_steps(forecast: float | None, victim: Candidate, limits: Limits) -> tuple[Step, ...]:

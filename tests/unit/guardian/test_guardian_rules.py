@@ -376,6 +376,22 @@ def test_unit_that_is_needed_to_log_in_never_ends(unit: str) -> None:
     assert unit in why_protected(candidate(10, unit=unit), state())
 
 
+@pytest.mark.parametrize("given", [{"commands": ("serve.py", "sshd")}, {"kernel_unit": "ssh.service"}])
+def test_daemon_that_hides_a_login_does_not_end_it(given: dict[str, object]) -> None:
+    """The name and the unit by the kernel count as well: who controls the daemon chooses its words."""
+    decision = confirmed(state(candidate(10, **given)))
+
+    assert decision.victim is None
+    assert "is needed to log in" in decision.reason
+
+
+def test_unit_in_never_counts_by_the_kernel_as_well() -> None:
+    limits = Limits(never=(Match("unit", "postgres*"),))
+
+    assert confirmed(state(candidate(10, kernel_unit="postgresql.service")), limits).victim is None
+    assert confirmed(state(candidate(10, kernel_unit="vllm.service")), limits).victim is not None
+
+
 def test_second_reading_must_confirm_the_first() -> None:
     seen = state(candidate(10))
     first, past = decide(seen, Limits(), Past())
