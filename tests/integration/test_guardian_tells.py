@@ -94,9 +94,13 @@ def test_victim_of_a_guardian_is_an_event_and_counted(tmp_path: Path) -> None:
         box.free_on_end(victim, ROOMY)
         box.set_available(SHORT)
         text = wait_for_event(daemon, box, "guardian.acted")
-        assert victim.wait(MAX_WAIT_SECONDS) == -signal.SIGTERM
-        assert re.match(rf"killed by memwatch-guardian: \S+ \({victim.pid}\), 30\d\.\d MiB; ", text)
-        assert text.endswith("; steps: reclaim, sigterm")
+        # It falls so fast that SIGTERM has half a second, which a busy machine may exceed.
+        assert victim.wait(MAX_WAIT_SECONDS) in (-signal.SIGTERM, -signal.SIGKILL)
+        assert re.fullmatch(
+            rf"killed by memwatch-guardian: \S+ \({victim.pid}\), 30\d\.\d MiB; "
+            r"steps: (reclaim, sigterm(, sigkill)?|sigkill)",
+            text,
+        )
         wait_until(lambda: (count_of(daemon, "act", "false"), count_of(daemon, "act", "true")) == (1, 0))
 
 
