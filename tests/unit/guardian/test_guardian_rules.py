@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from fnmatch import fnmatchcase
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
@@ -377,7 +377,7 @@ def test_unit_that_is_needed_to_log_in_never_ends(unit: str) -> None:
 
 
 @pytest.mark.parametrize("given", [{"commands": ("serve.py", "sshd")}, {"kernel_unit": "ssh.service"}])
-def test_daemon_that_hides_a_login_does_not_end_it(given: dict[str, object]) -> None:
+def test_daemon_that_hides_a_login_does_not_end_it(given: dict[str, Any]) -> None:
     """The name and the unit by the kernel count as well: who controls the daemon chooses its words."""
     decision = confirmed(state(candidate(10, **given)))
 
