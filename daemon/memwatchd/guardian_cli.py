@@ -170,7 +170,7 @@ def describe_status(found: Status) -> Iterator[str]:
     yield f"Memory {'locked' if found.memory_locked else 'not locked'}, oom_score_adj {score}."
 
 
-@guardian.command(hidden=True)
+@guardian.command()
 @click.pass_obj
 def thaw(file: str | None) -> None:
     """Thaw what a guardian froze that has ended. The unit runs it after each end."""

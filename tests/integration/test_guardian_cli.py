@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import json
 from msgspec.structs import replace
 
 from memwatchd.guardian.journal import Journal
+from memwatchd.guardian.load_guard import FROZEN_NAME, Frozen
 from memwatchd.guardian.outcome import Outcome
 from memwatchd.guardian.records import Adjustment, Match, receive, send
 from memwatchd.guardian_cli import load_config
@@ -202,6 +204,18 @@ def test_reload_applies_right_settings_and_keeps_those_in_force_otherwise(box: G
         guardian.terminate()
         guardian.wait()
     assert guardian.returncode == 0
+
+
+def test_thaw_ends_what_a_dead_guardian_left_frozen(box: GuardianMachine) -> None:
+    """The unit runs it after each end, also of a guardian that wrong settings ended."""
+    file = box.state / "cgroup.freeze"
+    file.write_text("1")
+    (box.state / FROZEN_NAME).write_bytes(json.encode(Frozen(str(file), "ollama (12)", 1.0, 4.0)))
+
+    assert run(box, "thaw").stdout == "ollama (12), which was frozen by the last guardian: thawed\n"
+    assert file.read_text() == "0"
+    assert run(box, "thaw").stdout == ""
+    assert run(box, "thaw", settings="dryrun = true").returncode == 0
 
 
 def test_client_runs_the_program_beside_it(box: GuardianMachine) -> None:
