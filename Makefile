@@ -22,6 +22,8 @@ PYTHONS ?= 3.10 3.14
 # Time for each target of `make fuzz`, and the targets; empty means all.
 SECONDS ?= 600
 TARGETS ?=
+# A part of `make test-guardian`, such as 'run earlyoom'; empty means all.
+GUARDIAN_ARGS ?=
 # Number of generated machines of `make machines`, and of histories of `make alert-laws`.
 COUNT ?= 100000
 # The build for the CPU is enough: TORCH="torch==2.13.0+cpu", with PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS.
@@ -36,7 +38,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-pure test-process test-stress test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine golden surface roads size mutants screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines alert-laws scale \
-	reference docs verify-types test-image test-deploy test-neighbours build deb test-system test-incidents test-arm64 audit fuzz clean lock release \
+	reference docs verify-types test-image test-deploy test-neighbours build deb test-system test-incidents test-guardian test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
 help:
@@ -91,6 +93,8 @@ help:
 	@echo "make deb          build a Debian package and its SBOM in dist/ (DEB_ARGS='--arch arm64')"
 	@echo "make test-system  test the package in systemd containers: install, kill, hang, upgrade, purge, protocols (root)"
 	@echo "make test-incidents  cause OOM kills, kills by services and power cuts in an emulated machine, and follow it (root)"
+	@echo "make test-guardian  let memory run out in an emulated machine, under memwatch-guardian, earlyoom, systemd-oomd and"
+	@echo "                  nothing, and write docs/quality/guardian.md (root; goes on where it ended; GUARDIAN_ARGS='run earlyoom')"
 	@echo "make test-arm64   test the arm64 package on an emulated processor"
 	@echo "make audit        check licences and known vulnerabilities of dependencies (ADVISORIES=FILE: by another list)"
 	@echo "make release      build all files of a release twice, compare and sign them (KEY=FILE_OR_GPG_ID)"
@@ -316,6 +320,13 @@ $(VENV)-fuzz/.made: pyproject.toml daemon/pyproject.toml $(CONSTRAINTS)
 		--only-binary atheris --group fuzz || { echo "atheris, the fuzzer, cannot be installed for this Python:" \
 		"it has wheels for Python 3.11 to 3.14 on x86-64 Linux. Try: make fuzz PYTHON=python3.11" >&2; exit 1; }
 	@touch $@
+
+# Results are kept in out/system/collapses, so a run goes on where an earlier one ended. For a new package, remove them
+# and out/system/collapses-booted.state.
+test-guardian: deb $(VENV)/.test
+	@sh tests/tools/need.sh debootstrap qemu-system-x86 qemu-utils
+	$(BIN)/python tests/system/collapses.py $(GUARDIAN_ARGS) || [ $$? -eq 77 ]
+	PYTHONPATH=tests $(BIN)/python -m scripts.collapse_page
 
 test-arm64: $(VENV)/.test
 	@sh tests/tools/need.sh debootstrap qemu-user

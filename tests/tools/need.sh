@@ -20,6 +20,7 @@ program_of() {
     python3-bottle) ls /usr/lib/python3/dist-packages/bottle.py ;;
     netavark | aardvark-dns) ls "/usr/lib/podman/$1" ;;
     qemu-system-x86) command -v qemu-system-x86_64 ;;
+    qemu-utils) command -v qemu-img ;;
     qemu-user) command -v qemu-aarch64 ;;
     systemd-container) command -v systemd-nspawn ;;
     libc6-dev) [ -e /usr/include/stdio.h ] && echo here ;;

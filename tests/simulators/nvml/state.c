@@ -133,7 +133,11 @@ static void parse(void) {
     list_devices();
 }
 
+/* A file of the kernel has no size. */
+#define KERNEL_FILE_BYTES 65536
+
 static char *content_of(int file, size_t size) {
+    size = size ? size : KERNEL_FILE_BYTES;
     char *content = malloc(size + 1);
     size_t length = 0;
     ssize_t got;
@@ -143,9 +147,10 @@ static char *content_of(int file, size_t size) {
     return content;
 }
 
+/* A file of the kernel changes without a trace. */
 static bool is_loaded(const struct stat *now) {
     const struct stat *then = &state.stamp;
-    return state.file >= 0 && now->st_ino == then->st_ino && now->st_dev == then->st_dev &&
+    return state.file >= 0 && now->st_size && now->st_ino == then->st_ino && now->st_dev == then->st_dev &&
            now->st_size == then->st_size && now->st_mtim.tv_sec == then->st_mtim.tv_sec &&
            now->st_mtim.tv_nsec == then->st_mtim.tv_nsec;
 }
