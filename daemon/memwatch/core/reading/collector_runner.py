@@ -77,7 +77,8 @@ class CollectorRunner:
         self.on_tick: bool = False
         # Set when another runner took its place, because a run of this one does not end.
         self.is_abandoned: bool = False
-        self._running_since: float | None = None
+        # Start of the current run, None between runs.
+        self.running_since: float | None = None
         self._non_blocking: NonBlockingCollector | None = None
         self.movement_probe: MovementProbe | None = None
         self.watch: Watch | None = None
@@ -85,7 +86,10 @@ class CollectorRunner:
         self._sent_at: float | None = None
         self._late: tuple[CollectorResult, CollectorResult] | None = None
         self._lost: tuple[Findings, Findings] | None = None
-        self._unsuccessful: tuple[CollectorResult, CollectorStatus] | None = None
+        # What `current` returned for a collector that never succeeded, and the result that it is of.
+        self.known: tuple[Findings, CollectorStatus]
+        self.known_of: CollectorResult | None = None
+        self.has_news: Callable[[], bool] | None = None
         self.last_read: CollectorResult = self.result
         self._retry_seconds = RETRY_FIRST_SECONDS
         self._signs: list[object] = []
@@ -100,8 +104,8 @@ class CollectorRunner:
 
     def run(self) -> None:
         """Run the collector once and publish the result. The only place that catches every exception."""
-        self._running_since = self._clock.monotonic()
-        started = self._running_since if self._sent_at is None else self._sent_at
+        self.running_since = self._clock.monotonic()
+        started = self.running_since if self._sent_at is None else self._sent_at
         self._sent_at = None
         try:
             if self._collector is None:
@@ -110,6 +114,7 @@ class CollectorRunner:
                 self._non_blocking = self._collector if isinstance(self._collector, NonBlockingCollector) else None
                 self.movement_probe = self._collector if isinstance(self._collector, MovementProbe) else None
                 self.watch = self._collector if isinstance(self._collector, Watch) else None
+                self.has_news = getattr(self._collector, "has_news", None)
                 self._retry_seconds = RETRY_FIRST_SECONDS
             findings = self._collector.collect()
         except SourceUnavailable as reason:
@@ -120,12 +125,7 @@ class CollectorRunner:
         else:
             self._publish(findings, started)
         finally:
-            self._running_since = None
-
-    def running_seconds(self, now: float) -> float:
-        """Return how long the current run has taken, 0 between runs."""
-        since = self._running_since
-        return 0.0 if since is None else now - since
+            self.running_since = None
 
     def create_replacement(self, attempt: str) -> CollectorRunner:
         """Return a runner with a new collector, to run while this one's run does not end.
@@ -200,13 +200,13 @@ class CollectorRunner:
     def current(self, now: float) -> tuple[Findings, CollectorStatus]:
         """Return current findings and status.
 
-        The result is the same object while a collector that never succeeded keeps failing the same way.
+        While `known_of` is the result, of a collector that keeps failing the same way, `known` has them.
         """
         result = self.last_read = self.result
         if result.succeeded_at is None:
-            if self._unsuccessful is None or self._unsuccessful[0] is not result:
-                self._unsuccessful = result, self._status(result, Absent.NOT_AVAILABLE, result.error)
-            return result.findings, self._unsuccessful[1]
+            self.known = result.findings, self._status(result, Absent.NOT_AVAILABLE, result.error)
+            self.known_of = result
+            return self.known
         age, error = max(0.0, now - result.succeeded_at), result.error
         if now > result.overdue_at:
             result, error = self._overdue(result), f"no response for {age:.0f} s"
@@ -253,8 +253,7 @@ class CollectorRunner:
 
     def hurry_for_news(self, now: float) -> bool:
         """Make the next run due now if the collector has news, at most as often as in fast mode."""
-        has_news: Callable[[], bool] | None = getattr(self._collector, "has_news", None)
-        if has_news is None or now < self._fast_due or not has_news():
+        if self.has_news is None or now < self._fast_due or not self.has_news():
             return False
         if self.result.state != "ok":
             return False

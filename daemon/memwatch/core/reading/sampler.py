@@ -108,7 +108,7 @@ class Sampler:
         self._replace_stuck(now)
         on_tick = [runner for runner in self._slow if runner.on_tick]
         self._check_signs(now)
-        self._wake([runner for runner in self._slow if runner.hurry_for_news(now)])
+        self._wake([runner for runner in self._slow if runner.has_news is not None and runner.hurry_for_news(now)])
         try:
             requested = [runner for runner in on_tick if runner.send_request(soon, self._spacing)]
             for runner in self._quick:
@@ -119,14 +119,16 @@ class Sampler:
         finally:  # also if the tick ran out of memory: wake the threads that are responsible again
             self._wake(runner for runner in on_tick if not runner.on_tick)
         now = self._clock.monotonic()
-        results = [runner.current(now) for runner in self.runners]
+        # Most collectors do not apply to a machine: no call for them.
+        results = [one.known if one.known_of is one.result else one.current(now) for one in self.runners]
         found = self._composer.compose(tuple(map(FINDINGS, results)))
         self._explain_kills(found)
         return found, tuple(map(STATUS, results))
 
     def _replace_stuck(self, now: float) -> None:
         for place, runner in enumerate(self._slow):
-            if runner.running_seconds(now) >= STUCK_SECONDS:
+            since = runner.running_since  # which its thread changes
+            if since is not None and now - since >= STUCK_SECONDS:
                 self._replace(place, runner)
 
     def _replace(self, place: int, runner: CollectorRunner) -> None:
