@@ -144,7 +144,8 @@ class History:
         """Add the rows of coarser tiers whose slots have ended, and note when the next one ends."""
         for finer, coarser in zip(self.tiers, self.tiers[1:], strict=False):
             roll_up(finer, coarser)
-        self._rolls_at = min((rolls_at(tier) for tier in self.tiers[1:]), default=inf)
+        pairs = zip(self.tiers, self.tiers[1:], strict=False)
+        self._rolls_at = min((rolls_at(finer, coarser) for finer, coarser in pairs), default=inf)
 
     def _slices(self, name: str, start: float, end: float, width: float) -> list[SeriesSlice]:
         """Return the rows for a query, in order of time.
@@ -173,9 +174,15 @@ class History:
         return max((index for index, tier in enumerate(self.tiers) if tier.spec.step_seconds <= width), default=0)
 
 
-def rolls_at(coarser: Tier) -> float:
-    """Return when the slot of the next row ends."""
-    return (coarser.slot_of(coarser.end) + 2) * coarser.spec.step_seconds if len(coarser) else -inf
+def rolls_at(finer: Tier, coarser: Tier) -> float:
+    """Return when the slot of the next row of the coarser tier ends."""
+    if len(coarser):
+        slot = coarser.slot_of(coarser.end) + 1
+    elif len(finer):
+        slot = coarser.slot_of(finer.time_of(finer.first))
+    else:
+        return -inf
+    return (slot + 1) * coarser.spec.step_seconds
 
 
 def roll_up(finer: Tier, coarser: Tier) -> None:

@@ -34,11 +34,11 @@ WARM_TICKS, TICKS = 120, 60
 TOLERANCE = 0.1
 # Calls of a tick at rest, of those collectors that are read within it, and of a later exposition, also at rest.
 CALLS = {
-    "workstation": (367, 237),
-    "gb10": (382, 238),
-    "mi210": (792, 282),
-    "jetson-agx-orin-jp6": (502, 244),
-    "numa-server-2tib": (454, 237),
+    "workstation": (329, 237),
+    "gb10": (343, 238),
+    "mi210": (754, 282),
+    "jetson-agx-orin-jp6": (465, 244),
+    "numa-server-2tib": (415, 237),
 }
 
 
