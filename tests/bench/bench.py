@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,12 +11,17 @@ from typing import Any
 
 import psutil
 from bench_caches import bench_caches
+from bench_clients import bench_memory, bench_scraped, bench_start
 from bench_full import bench_full
 from bench_growth import bench_growth
 from bench_history import bench_history
 from bench_machines import bench_machines, bench_requests, bench_streams, bench_wear
 from bench_peers import bench_peers
+from bench_rest import bench_rest
 from bench_store import bench_store
+from bench_tick import bench_tick
+from cost_tables import write_tables
+from sheet import Sheet, disagreement, read_run, write_run
 
 from memwatch.core.clock import SystemClock
 from memwatch.core.collectors import buddyinfo, list_collectors, processes, psi, vmstat
@@ -30,8 +34,10 @@ from memwatch.core.reading.sampler import Sampler
 from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.loop import Monitor
 from support.monitors import create_monitor
+from support.paths import ROOT
 from support.sleeping_processes import sleepers
 
+OUT = ROOT / "out" / "bench.json"
 PSUTIL_FIELDS = ["name", "create_time", "memory_info"]
 
 
@@ -179,38 +185,63 @@ def steal_ratio(before: Any, after: Any) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=40, help="duration of each idle measurement")
+    parser.add_argument("--seconds", type=int, default=60, help="duration of each idle measurement")
     parser.add_argument("--times", type=int, default=3000, help="repetitions of each reading")
     parser.add_argument("--processes", type=int, default=2000, help="number of processes to scan")
     parser.add_argument("--only", help="comma-separated list of sections")
     parser.add_argument("--plot", type=Path, help="SVG file for the comparison with peers")
+    parser.add_argument("--json", type=Path, default=OUT, help=f"file for the figures  [default: {OUT.name}]")
+    parser.add_argument("--against", type=Path, help="figures of an earlier run: print where the two disagree")
+    parser.add_argument("--docs", type=Path, help="only write these figures into README and docs/quality/cost.md")
     options = parser.parse_args()
+    if options.docs is not None:
+        write_tables(read_run(options.docs))
+        return
+    # With byte code, as every installation has it: without, the helper of a GPU takes 10 MiB more.
+    os.environ["PYTHONDONTWRITEBYTECODE"] = ""
+    sheet = Sheet()
     sections: dict[str, Callable[[], None]] = {
+        "rest": lambda: bench_rest(sheet, 2 * options.seconds),
+        "machines": lambda: bench_machines(sheet, options.seconds),
+        "tick": lambda: bench_tick(sheet),
+        "memory": lambda: bench_memory(sheet),
+        "start": lambda: bench_start(sheet),
+        "scraped": lambda: bench_scraped(sheet, options.seconds),
+        "growth": lambda: bench_growth(sheet),
+        "streams": lambda: bench_streams(sheet, options.seconds),
+        "requests": lambda: bench_requests(sheet),
+        "peers": lambda: bench_peers(sheet, options.seconds, options.plot),
+        "wear": lambda: bench_wear(sheet, 3 * options.seconds),
+        "store": lambda: bench_store(sheet),
+        "full": bench_full,
         "reading": lambda: bench_reading(options.times),
         "caches": bench_pauses,
         "history": bench_history,
-        "store": bench_store,
         "processes": lambda: bench_processes(options.processes),
-        "machines": lambda: bench_machines(options.seconds),
-        "growth": lambda: bench_growth(options.seconds),
-        "full": bench_full,
-        "streams": lambda: bench_streams(options.seconds),
-        "requests": bench_requests,
-        "wear": lambda: bench_wear(3 * options.seconds),
-        "peers": lambda: bench_peers(options.seconds, options.plot),
     }
     wanted = options.only.split(",") if options.only else list(sections)
     for name in wanted:
         if name not in sections:
             parser.error(f"--only is {name!r}: use some of {', '.join(sections)}")
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {time.strftime('%F')}\n"
-    )
+    print(f"{sheet.run.machine}, {sheet.run.date}\n")
     for name in wanted:
-        print(f"### {name}\n", flush=True)
-        before = psutil.cpu_times()
-        sections[name]()
-        print(f"Steal time during this section: {steal_ratio(before, psutil.cpu_times()):.0%}.\n")
+        run_section(sheet, name, sections[name])
+        write_run(sheet.run, options.json)  # also of a run that ends early
+    print("Alert latency: `make bench-alerts`.\n")
+    if options.against is not None:
+        print("\n".join(disagreement(sheet.run, read_run(options.against))))
+
+
+def run_section(sheet: Sheet, name: str, section: Callable[[], None]) -> None:
+    print(f"### {name}\n", flush=True)
+    before, began = psutil.cpu_times(), time.monotonic()
+    sheet.run.loads.append(os.getloadavg()[0])
+    section()
+    print(
+        f"{time.monotonic() - began:.0f} s, steal time {steal_ratio(before, psutil.cpu_times()):.0%}, "
+        f"load {sheet.run.loads[-1]:.1f} before and {os.getloadavg()[0]:.1f} after.\n",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import http.client
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
+from sheet import Column, Sheet
 from subjects import (
     HERE,
     children_of,
@@ -24,18 +26,18 @@ from subjects import (
     written_bytes,
 )
 
-from simulators import nvml_parts, sample_nvml, sample_nvml_integrated
+from simulators import nvml_parts, sample_nvml
 from simulators.nvml_machine import Simulator
 from simulators.nvml_state import Machine
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from support.many_clients import Crowd, connections
 from support.memory_cgroup import memory_cgroup
-from support.moving_memory import CopiedMachine
 from support.paths import MACHINES
 from support.sleeping_processes import sleepers
 
 # The first scans open files that stay open: thousands, on a machine with as many processes.
 SETTLE_SECONDS = 15.0
+READERS = 4
 IN_A_CGROUP = '[collectors.cgroup]\nscope = "cgroup"\n'
 STREAMS = "[web]\nmax_streams = 2000\n"
 
@@ -99,63 +101,92 @@ def bare_reader() -> Iterator[int]:
             child.terminate()
 
 
-def cost_of(daemon: RunningDaemon, seconds: float) -> Cost:
-    """Measure a daemon without clients."""
-    with bare_reader() as reader:
+def costs_of(daemons: Sequence[RunningDaemon], seconds: float) -> list[Cost]:
+    """Measure daemons without clients, all at the same time, beside several bare readers."""
+    with ExitStack() as stack:
+        readers = [stack.enter_context(bare_reader()) for _ in range(READERS)]
         time.sleep(SETTLE_SECONDS)
-        helpers = children_of(daemon.pid)
-        main, helper, bare = idle([[daemon.pid], helpers, [reader]], seconds)
-    return Cost(
-        main_percent=main.percent,
-        helper_percent=helper.percent,
-        bare_percent=bare.percent,
-        rss_mib=rss_mib(daemon.pid),
-        pss_mib=pss_mib(daemon.pid),
-        helper_pss_mib=sum(map(pss_mib, helpers)),
-        threads=threads_of(daemon.pid),
-        wakeups=main.wakeups + helper.wakeups,
+        helpers = [children_of(daemon.pid) for daemon in daemons]
+        found = idle([[daemon.pid] for daemon in daemons] + helpers + [[reader] for reader in readers], seconds)
+    bare = statistics.mean(one.percent for one in found[2 * len(daemons) :])
+    return [
+        Cost(
+            main_percent=found[number].percent,
+            helper_percent=found[len(daemons) + number].percent,
+            bare_percent=bare,
+            rss_mib=rss_mib(daemon.pid),
+            pss_mib=pss_mib(daemon.pid),
+            helper_pss_mib=sum(map(pss_mib, helpers[number])),
+            threads=threads_of(daemon.pid),
+            wakeups=found[number].wakeups + found[len(daemons) + number].wakeups,
+        )
+        for number, daemon in enumerate(daemons)
+    ]
+
+
+COLUMNS = (
+    Column("CPU %", ".3f"),
+    Column("× a bare read"),
+    Column("helper CPU %", ".3f"),
+    Column("helper × a bare read"),
+    Column("RSS MiB"),
+    Column("PSS MiB", is_exact=False),
+    Column("helper PSS MiB"),
+    Column("threads", ".0f"),
+    Column("wake-ups/s, both"),
+)
+
+
+def add_row(sheet: Sheet, name: str, cost: Cost) -> None:
+    sheet.row(
+        name,
+        cost.main_percent,
+        cost.main_percent / cost.bare_percent,
+        cost.helper_percent,
+        cost.helper_percent / cost.bare_percent,
+        cost.rss_mib,
+        cost.pss_mib,
+        cost.helper_pss_mib or None,
+        cost.threads,
+        cost.wakeups,
     )
 
 
-def row(name: str, cost: Cost) -> str:
-    return (
-        f"| {name} | {cost.main_percent / cost.bare_percent:.1f} | {cost.helper_percent / cost.bare_percent:.1f} "
-        f"| {cost.main_percent:.3f} | {cost.helper_percent:.3f} "
-        f"| {cost.rss_mib:.1f} | {cost.pss_mib:.1f} | {cost.helper_pss_mib:.1f} | {cost.threads} "
-        f"| {cost.wakeups:.1f} |"
-    )
-
-
-def bench_machines(seconds: float) -> None:
+def bench_machines(sheet: Sheet, seconds: float) -> None:
     """Measure by GPUs and by processes, and the cost of one more of each."""
-    print(
-        "| one tick a second, no client | × a bare read a second | helper × | CPU % of a core | helper % "
-        "| RSS MiB | PSS MiB | helper PSS MiB | threads | wake-ups/s |\n"
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
-    )
+    sheet.head("machines", "one tick a second, no client", *COLUMNS)
     gpus = {(0, 0): 0.0, (1, 0): 0.0, (8, 0): 0.0, (16, 0): 0.0, (16, 4): 0.0}
-    for count, mig in gpus:
-        with sleepers(300), daemon_on(machine_of(count, mig)) as daemon:
-            found = cost_of(daemon, seconds)
-        gpus[count, mig] = found.main_percent + found.helper_percent
-        name = f"{count} GPUs" if not mig else f"{count} GPUs in {count * mig} MIG instances"
-        print(row(f"{name}, 300 more processes", found), flush=True)
-    bench_limit(seconds)
-    bench_near_the_edge(seconds)
-    processes = {100: 0.0, 1000: 0.0, 2000: 0.0, 5000: 0.0}
+    with ExitStack() as stack:
+        stack.enter_context(sleepers(300))
+        daemons = [stack.enter_context(daemon_on(machine_of(*size))) for size in gpus]
+        limit = stack.enter_context(memory_cgroup(1 << 30))
+        if limit is not None:
+            daemons.append(stack.enter_context(daemon_on(None, config=IN_A_CGROUP)))
+            limit.add(daemons[-1].pid)
+        found = costs_of(daemons, seconds)
+    for (count, mig), cost in zip(gpus, found, strict=False):
+        gpus[count, mig] = cost.main_percent + cost.helper_percent
+        name = f"{count or 'no'} GPU{'s' * (count > 1)}{f' in {count * mig} MIG instances' if mig else ''}"
+        add_row(sheet, f"{name}, 300 processes", cost)
+    if limit is not None:
+        add_row(sheet, "no GPU, 300 processes, in a container with a limit", found[-1])
+    processes = {100: 0.0, 2000: 0.0, 5000: 0.0}
     for count in processes:
         with sleepers(count), daemon_on(machine_of(8)) as daemon:
-            found = cost_of(daemon, seconds)
-        processes[count] = found.main_percent + found.helper_percent
-        print(row(f"8 GPUs, {count:,} more processes", found), flush=True)
+            (cost,) = costs_of([daemon], seconds)
+        processes[count] = cost.main_percent + cost.helper_percent
+        add_row(sheet, f"8 GPUs, {count:,} processes", cost)
     by_gpu = (gpus[16, 0] - gpus[1, 0]) / 15
     by_thousand = (processes[5000] - processes[100]) / 4.9
-    print(f"\nOne more GPU: {by_gpu:.4f} % of a core; a thousand more processes: {by_thousand:.3f} %.\n")
+    limited = "" if limit is not None else "No limit can be set here: the row of a container is missing. "
+    sheet.end(
+        f"{limited}One more GPU: {by_gpu:.4f} % of a core; a thousand more processes: {by_thousand:.3f} %.", ""
+    )
 
 
-def bench_streams(seconds: float) -> None:
+def bench_streams(sheet: Sheet, seconds: float) -> None:
     """Measure clients of the live page, each of which gets every tick."""
-    print("| listeners | CPU % of a core | RSS MiB |\n|---|---:|---:|")
+    sheet.head("streams", "open pages", Column("CPU %", ".2f"), Column("RSS MiB"))
     request = b"GET /live?page=overview HTTP/1.1\r\nHost: localhost\r\n\r\n"
     for count in (0, 200, 1000):
         with (
@@ -167,41 +198,11 @@ def bench_streams(seconds: float) -> None:
             before, began = cpu_seconds(daemon.pid), time.monotonic()
             time.sleep(seconds)
             part = (cpu_seconds(daemon.pid) - before) / (time.monotonic() - began) * 100
-            print(f"| {count:,} | {part:.2f} | {rss_mib(daemon.pid):.1f} |", flush=True)
-    print()
+            sheet.row(f"{count:,}", part, rss_mib(daemon.pid))
+    sheet.end()
 
 
-def bench_limit(seconds: float) -> None:
-    """Measure with a container's limit, read once a second: that of the daemon's own cgroup."""
-    with memory_cgroup(1 << 30) as limit:
-        if limit is None:
-            print("no limit can be set: the row of a container with a limit is missing")
-            return
-        with sleepers(300), daemon_on(None, config=IN_A_CGROUP) as daemon:
-            limit.add(daemon.pid)
-            found = cost_of(daemon, seconds)
-            assert "cgroup" in {one["target"] for one in daemon.get("/api/v1/pressure").json}, (
-                "the limit was not found"
-            )
-    print(row("0 GPUs, 300 more processes, a limit", found), flush=True)
-
-
-def bench_near_the_edge(seconds: float) -> None:
-    """Measure a DGX Spark that serves a model all day: at rest by its use, and with memory that always moves."""
-    for used, moves in ((0.40, False), (0.64, False), (0.85, False), (0.92, False), (0.64, True)):
-        with tempfile.TemporaryDirectory() as folder:
-            machine = CopiedMachine(MACHINES / "gb10", Path(folder, "machine"))
-            machine.use(used)
-            environ = {**WITHOUT_COVERAGE, **Simulator.of(Path(folder), sample_nvml_integrated.GB10).environ}
-            with (
-                running_daemon(Path(folder), *machine.roots, environ=environ) as daemon,
-                machine.moving() if moves else nullcontext(),
-            ):
-                found = cost_of(daemon, seconds)
-        print(row(f"DGX Spark, {used:.0%} used, {'moving' if moves else 'at rest'}", found), flush=True)
-
-
-def bench_requests(times: int = 300, rounds: int = 5) -> None:
+def bench_requests(sheet: Sheet, times: int = 300, rounds: int = 5) -> None:
     """Measure single requests of a client with a persistent connection, in several alternating rounds.
 
     The least of the medians and of the 99th percentiles counts, as interference only makes a round slower.
@@ -214,7 +215,8 @@ def bench_requests(times: int = 300, rounds: int = 5) -> None:
         "/",
         "/processes",
     )
-    print("| request | median ms | 99th percentile ms | bytes |\n|---|---:|---:|---:|")
+    columns = Column("median ms", ".2f", is_exact=False), Column("99th percentile ms", ".2f", is_exact=False)
+    sheet.head("requests", "request", *columns, Column("bytes", ",.0f"))
     with sleepers(300), daemon_on(machine_of(8)) as daemon:
         time.sleep(SETTLE_SECONDS)
         found = [{path: latencies(daemon.port, path, times) for path in paths} for _ in range(rounds)]
@@ -222,8 +224,8 @@ def bench_requests(times: int = 300, rounds: int = 5) -> None:
         took = [turn[path][0] for turn in found]
         median = min(turn[len(turn) // 2] for turn in took)
         slow = min(turn[-max(1, len(turn) // 100)] for turn in took)
-        print(f"| `{path}` | {median:.2f} | {slow:.2f} | {found[-1][path][1]:,} |")
-    print()
+        sheet.row(f"`{path}`", median, slow, found[-1][path][1])
+    sheet.end()
 
 
 def latencies(port: int, path: str, times: int) -> tuple[list[float], int]:
@@ -241,11 +243,13 @@ def latencies(port: int, path: str, times: int) -> tuple[list[float], int]:
     return sorted(found), size
 
 
-def bench_wear(seconds: float) -> None:
+def bench_wear(sheet: Sheet, seconds: float) -> None:
     """Measure writes to storage with a state folder, at low pressure."""
+    sheet.head("wear", "state folder, level OK, this machine", Column("written MB/day", ".0f", is_exact=False))
     with tempfile.TemporaryDirectory() as state, daemon_on(None, "--state-dir", state) as daemon:
         time.sleep(SETTLE_SECONDS)
         before, began = written_bytes(daemon.pid), time.monotonic()
         time.sleep(seconds)
         per_day = (written_bytes(daemon.pid) - before) / (time.monotonic() - began) * 86_400
-        print(f"Written to storage at low pressure: {per_day / 1e6:.0f} MB a day (over {seconds:.0f} s).\n")
+    sheet.row(f"over {seconds:.0f} s", per_day / 1e6)
+    sheet.end()

@@ -1,4 +1,4 @@
-"""Compare our daemon with its peers: each idle_one without clients, then all, in turns, under full load."""
+"""Compare our daemon with its peers: all idle without clients, then in turns under full load."""
 
 from __future__ import annotations
 
@@ -11,20 +11,29 @@ from pathlib import Path
 from bars_plot import bars
 from msgspec import Struct
 from peers import subjects
+from sheet import Column, Sheet
 from subjects import Idle, Load, Subject, idle, load, pss_mib, rss_mib, running
 
 CLIENTS = (1, 16, 128)
 ROUNDS = 5
+SETTLE_SECONDS = 15.0
 ROUND_SECONDS = 2
 COLUMNS = (
-    "idle, then wrk",
-    "RSS MiB",
-    "PSS MiB",
-    "RSS after load",
-    "idle CPU % of a core",
-    "wake-ups/s",
-    "first answer ms",
-    *(column for clients in CLIENTS for column in (f"scrapes/s, {clients} at once", "p99 ms")),
+    Column("RSS MiB"),
+    Column("PSS MiB", is_exact=False),
+    Column("RSS after load"),
+    Column("idle CPU %", ".3f"),
+    Column("wake-ups/s"),
+    Column("first answer ms", ".0f", is_exact=False),
+    *(
+        column
+        for clients in CLIENTS
+        for column in (
+            Column(f"scrapes/s, {clients} at once", ",.0f", is_exact=False),
+            Column(f"p99 ms, {clients} at once", ".2f", is_exact=False),
+        )
+    ),
+    Column("refused of 128", ".0%", is_exact=False),
 )
 
 
@@ -44,14 +53,14 @@ class Busy(Struct, frozen=True):
     loads: Mapping[int, Load]
 
 
-def bench_peers(seconds: float, plot: Path | None) -> None:
+def bench_peers(sheet: Sheet, seconds: float, plot: Path | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         programs = list(subjects(Path(folder)))
-        quiet = [quiet_of(subject, seconds) for subject in programs]
+        quiet = quiet_ones(programs, seconds)
         busy = in_turns(programs)
-    print(f"| {' | '.join(COLUMNS)} |\n|---|{'---:|' * (len(COLUMNS) - 1)}")
+    sheet.head("peers", "idle, then wrk", *COLUMNS)
     for subject, idle_one, loaded in zip(programs, quiet, busy, strict=True):
-        print(row(subject, idle_one, loaded))
+        sheet.row(subject.name, *cells(idle_one, loaded), is_ours=subject is programs[0])
     print("\nAs ratios, memwatchd being 1: scrapes a second with 16 clients, memory, idle processor time.\n")
     for subject, idle_one, loaded in list(zip(programs, quiet, busy, strict=True))[1:]:
         if not subject.is_baseline:
@@ -71,11 +80,16 @@ def bench_peers(seconds: float, plot: Path | None) -> None:
         plot.write_text(bars([programs[number].name for number in shown], panels))
 
 
-def quiet_of(subject: Subject, seconds: float) -> Quiet:
-    with running(subject) as (pid, start_seconds):
-        time.sleep(3)
-        (found,) = idle([[pid]], seconds)
-        return Quiet(rss_mib(pid), pss_mib(pid), found, start_seconds * 1000)
+def quiet_ones(programs: Sequence[Subject], seconds: float) -> list[Quiet]:
+    """Measure all at the same time."""
+    with ExitStack() as stack:
+        started = [stack.enter_context(running(subject)) for subject in programs]
+        time.sleep(SETTLE_SECONDS)
+        found = idle([[pid] for pid, _ in started], seconds)
+        return [
+            Quiet(rss_mib(pid), pss_mib(pid), one, took * 1000)
+            for (pid, took), one in zip(started, found, strict=True)
+        ]
 
 
 def in_turns(programs: Sequence[Subject]) -> list[Busy]:
@@ -102,17 +116,8 @@ def best_of(loads: Sequence[Load]) -> Load:
     return Load(most.per_second, min(one.p99_ms for one in loads), most.refused)
 
 
-def row(subject: Subject, idle_one: Quiet, loaded: Busy) -> str:
-    aggregates = [
-        subject.name,
-        f"{idle_one.rss_mib:.1f}",
-        f"{idle_one.pss_mib:.1f}",
-        f"{loaded.rss_mib:.1f}",
-        f"{idle_one.idle.percent:.3f}",
-        f"{idle_one.idle.wakeups:.1f}",
-        f"{idle_one.first_ms:.0f}",
-    ]
-    for one in loaded.loads.values():
-        rejected = f" ({one.refused:.0%} refused)" if one.refused else ""
-        aggregates += [f"{one.per_second:,.0f}{rejected}", f"{one.p99_ms:.2f}"]
-    return f"| {' | '.join(aggregates)} |"
+def cells(idle_one: Quiet, loaded: Busy) -> list[float]:
+    rest = idle_one.idle
+    rates = [figure for one in loaded.loads.values() for figure in (one.per_second, one.p99_ms)]
+    first = [idle_one.rss_mib, idle_one.pss_mib, loaded.rss_mib, rest.percent, rest.wakeups, idle_one.first_ms]
+    return [*first, *rates, loaded.loads[CLIENTS[-1]].refused]

@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+from sheet import Column, Sheet
+
 from memwatch.reporting.history.tier import Aggregate
 from memwatch_monitor.history.records import pack_entry
 from memwatch_monitor.history.ring_file import BLOCK, RingFile, Stamp, blocks_for
@@ -90,19 +92,14 @@ def wear_per_day(series: int, moving: int) -> float:
     return per_day
 
 
-def bench_store(times: int = 500) -> None:
+def bench_store(sheet: Sheet, times: int = 500) -> None:
     print(f"| one tick of {TICK_BYTES} bytes, synced | ms, median | bytes to the disk |\n|---|---:|---:|")
     for name, writer in (("ring of blocks", ring_writer), ("SQLite, WAL, synchronous=FULL", sqlite_writer)):
         with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", ".")) as folder:
             took, written = synced(writer(Path(folder)), times)
         print(f"| {name} | {took:.2f} | {written:,.0f} |")
-    print("\n| history on disk at low pressure | MB a day |\n|---|---:|")
+    sheet.end()
+    sheet.head("disk", "history on disk at low pressure", Column("MB a day", ".0f"))
     for series, moving in ((16, 6), (100, 50)):
-        print(
-            f"| {series} series, {moving} of which change each second | {wear_per_day(series, moving) / 1e6:.0f} |"
-        )
-    print()
-
-
-if __name__ == "__main__":
-    bench_store()
+        sheet.row(f"{series} series, {moving} of which change each second", wear_per_day(series, moving) / 1e6)
+    sheet.end()
