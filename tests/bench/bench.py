@@ -188,7 +188,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60, help="duration of each idle measurement")
     parser.add_argument("--times", type=int, default=3000, help="repetitions of each reading")
     parser.add_argument("--processes", type=int, default=2000, help="number of processes to scan")
-    parser.add_argument("--only", help="comma-separated list of sections")
+    parser.add_argument(
+        "--only", help="comma-separated list of sections; figures of today stay in the file for the others"
+    )
     parser.add_argument("--plot", type=Path, help="SVG file for the comparison with peers")
     parser.add_argument("--json", type=Path, default=OUT, help=f"file for the figures  [default: {OUT.name}]")
     parser.add_argument("--against", type=Path, help="figures of an earlier run: print where the two disagree")
@@ -200,6 +202,8 @@ def main() -> None:
     # With byte code, as every installation has it: without, the helper of a GPU takes 10 MiB more.
     os.environ["PYTHONDONTWRITEBYTECODE"] = ""
     sheet = Sheet()
+    if options.only and options.json.exists():
+        sheet.keep(read_run(options.json))
     sections: dict[str, Callable[[], None]] = {
         "rest": lambda: bench_rest(sheet, 2 * options.seconds),
         "machines": lambda: bench_machines(sheet, options.seconds),
@@ -225,21 +229,21 @@ def main() -> None:
             parser.error(f"--only is {name!r}: use some of {', '.join(sections)}")
     print(f"{sheet.run.machine}, {sheet.run.date}\n")
     for name in wanted:
-        run_section(sheet, name, sections[name])
+        run_section(name, sections[name])
         write_run(sheet.run, options.json)  # also of a run that ends early
     print("Alert latency: `make bench-alerts`.\n")
     if options.against is not None:
         print("\n".join(disagreement(sheet.run, read_run(options.against))))
 
 
-def run_section(sheet: Sheet, name: str, section: Callable[[], None]) -> None:
+def run_section(name: str, section: Callable[[], None]) -> None:
     print(f"### {name}\n", flush=True)
     before, began = psutil.cpu_times(), time.monotonic()
-    sheet.run.loads.append(os.getloadavg()[0])
+    load = os.getloadavg()[0]
     section()
     print(
         f"{time.monotonic() - began:.0f} s, steal time {steal_ratio(before, psutil.cpu_times()):.0%}, "
-        f"load {sheet.run.loads[-1]:.1f} before and {os.getloadavg()[0]:.1f} after.\n",
+        f"load {load:.1f} before and {os.getloadavg()[0]:.1f} after.\n",
         flush=True,
     )
 

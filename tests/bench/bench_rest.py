@@ -113,6 +113,7 @@ def start_daemon(stack: ExitStack, spec: Spec, psi: str, engine_port: int) -> Wa
         running_daemon(
             folder,
             *machine.roots,
+            "--log-level=error",  # the lines of a log are no part of the figures
             *([f"--state-dir={folder / 'state'}"] if spec.state else []),
             config=config,
             environ=environ,

@@ -99,8 +99,9 @@ def selected(run: Run, section: str, columns: Mapping[str, str]) -> list[str]:
 
 def when(run: Run) -> list[str]:
     """Return the sentence about the run itself."""
-    busy = f"load average {min(run.loads):.1f} to {max(run.loads):.1f} before its sections"
-    return [f"The tables are from one run of `make bench` on {run.date} ({run.machine}; {busy})."]
+    loads = run.loads.values()
+    busy = f"load average {min(loads):.1f} to {max(loads):.1f}"
+    return [f"The tables are from `make bench` on {run.date} ({run.machine}; {busy})."]
 
 
 TABLES: Mapping[str, Callable[[Run], list[str]]] = {

@@ -41,14 +41,14 @@ class Figure(Struct, frozen=True):
 class Run(Struct):
     """All figures of a run, and the machine and day they are from.
 
-    `first`: head of the first column by section. `loads`: load average of a minute before each part.
+    `first`: head of the first column by section. `loads`: load average of a minute by section, at its table.
     """
 
     machine: str
     date: str
     figures: list[Figure]
     first: dict[str, str]
-    loads: list[float]
+    loads: dict[str, float]
 
     def table(self, section: str) -> list[str]:
         """Return the lines of a table in Markdown, with columns in the order of their first cell."""
@@ -66,13 +66,20 @@ class Sheet:
 
     def __init__(self) -> None:
         machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-        self.run: Run = Run(machine, time.strftime("%F"), [], {}, [])
+        self.run: Run = Run(machine, time.strftime("%F"), [], {}, {})
         self._section, self._columns = "", tuple[Column, ...]()
 
+    def keep(self, earlier: Run) -> None:
+        """Keep the tables of an earlier run of this machine and day, except those that are measured again."""
+        if (earlier.machine, earlier.date) == (self.run.machine, self.run.date):
+            self.run = earlier
+
     def head(self, section: str, first: str, *columns: Column) -> None:
-        """Begin a table. Sections with the name of an earlier one continue it."""
+        """Begin a table, in place of one that was kept."""
         self._section, self._columns = section, columns
-        self.run.first.setdefault(section, first)
+        self.run.first[section] = first
+        self.run.loads[section] = os.getloadavg()[0]
+        self.run.figures = [figure for figure in self.run.figures if figure.section != section]
         print(_line(first, [column.name for column in columns]))
         print(f"|---|{'---:|' * len(columns)}", flush=True)
 

@@ -83,9 +83,9 @@ def test_free_size_has_no_exponent() -> None:
 def test_table_of_a_page_is_replaced_and_its_text_kept() -> None:
     page = "Text.\n\n<!-- bench: rest -->\n| old |\n<!-- bench: end -->\n\nMore.\n"
 
-    found = replace_blocks(page.replace("bench: rest", "bench: run"), busy(run_with(0.2)))
+    found = replace_blocks(page.replace("bench: rest", "bench: run"), run_with(0.2))
 
-    assert found.startswith("Text.\n\n<!-- bench: run -->\nThe tables are from one run of `make bench` on ")
+    assert found.startswith("Text.\n\n<!-- bench: run -->\nThe tables are from `make bench` on ")
     assert found.endswith("\n<!-- bench: end -->\n\nMore.\n")
     assert "| old |" not in found
 
@@ -100,6 +100,19 @@ def test_page_is_not_written_from_a_run_without_its_section(tmp_path: Path) -> N
     assert "| old |" in page.read_text()
 
 
-def busy(run: Run) -> Run:
-    run.loads += [0.5, 7.0]
-    return run
+def test_table_that_is_measured_again_replaces_the_kept_one() -> None:
+    """As with --only: tables of the same day and machine stay, others do not."""
+    earlier, sheet = run_with(0.2), Sheet()
+    sheet.keep(earlier)
+    sheet.head("memory", "machine", Column("MiB"))
+    sheet.row("Spark", 44.0)
+    sheet.head("rest", "machine", Column("CPU", ".2f"))
+    sheet.row("Orin", 0.3)
+
+    assert [(figure.section, figure.row) for figure in sheet.run.figures] == [("memory", "Spark"), ("rest", "Orin")]
+
+    sheet = Sheet()
+    earlier.date = "2026-01-01"
+    sheet.keep(earlier)
+
+    assert sheet.run.figures == []

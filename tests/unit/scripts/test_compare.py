@@ -61,13 +61,12 @@ def test_first_look_alone_fails_nothing() -> None:
 
 
 def test_reason_in_a_commit_allows_its_figure_only() -> None:
-    """A line without a reason allows nothing."""
-    reasons = reasons_of(
-        "pages: load them before they are needed\n\nCost: CPU: three new collectors\nCost: RSS: \n"
-    )
+    """Names of figures have colons, and a line without a reason allows nothing."""
+    names = ["Spark: CPU, % of a core", "Spark: wake-ups", "RSS"]
+    message = "pages: load them earlier\n\nCost: Spark: CPU, % of a core: a new collector\nCost: RSS: \n"
 
-    assert reasons == {"CPU": "Cost: CPU: three new collectors"}
-    assert judge(looks(2.0, 2.0, 2.0), looks(2.0, 2.0, 2.0), reasons) == []
+    assert reasons_of(message, names) == {names[0]: f"Cost: {names[0]}: a new collector"}
+    assert judge(looks(2.0, 2.0, 2.0), looks(2.0, 2.0, 2.0), {"CPU": "Cost: CPU: a new collector"}) == []
 
 
 def test_figure_that_was_zero_has_no_ratio() -> None:
