@@ -7,6 +7,7 @@ and without PSI. All run at once, so that other work on the host is charged to a
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import statistics
 import tempfile
@@ -229,8 +230,23 @@ def bench_rest(sheet: Sheet, seconds: float) -> None:
             if subject.name in PEERS:
                 groups[subject.name] = Watched(stack.enter_context(running(subject))[0])
         time.sleep(SETTLE_SECONDS)
+        waited = stalled_seconds()
         found = watch(groups, seconds)
+        waited = stalled_seconds() - waited
     print_rest(sheet, found)
+    sheet.end(
+        f"Tasks of this machine waited {1000 * waited:.0f} ms for memory meanwhile. "
+        "If it is more than 0, the triggers rang, and the daemons with one looked more often.",
+        "",
+    )
+
+
+def stalled_seconds() -> float:
+    """Return how long tasks of this machine have waited for memory since boot; 0 without PSI."""
+    found = (
+        re.search(r"^some .*total=(\d+)", KERNEL_FILE.read_text(), re.MULTILINE) if KERNEL_FILE.exists() else None
+    )
+    return int(found[1]) / 1e6 if found else 0.0
 
 
 def print_rest(sheet: Sheet, found: Mapping[str, Seen]) -> None:
@@ -259,4 +275,3 @@ def print_rest(sheet: Sheet, found: Mapping[str, Seen]) -> None:
             words, None, None, None, one.percent, one.percent / bare, one.wakeups, *[None] * (others - 3),
             one.rss_mib, None, None, None, is_ours=False,
         )  # fmt: skip
-    sheet.end()

@@ -36,7 +36,7 @@ def replace_blocks(text: str, run: Run) -> str:
         lines = make(run) if make is not None else run.table(found[2])
         if len(lines) < 3 and found[2] != "run":
             raise MissingFigureError(f"the run has no figures of {found[2]}: run make bench without --only")
-        return "\n".join([found[1].rstrip("\n"), *lines, found[3]])
+        return "\n".join([found[1].rstrip("\n"), "", *lines, "", found[3]])
 
     return BLOCK.sub(table, text)
 

@@ -85,8 +85,8 @@ def test_table_of_a_page_is_replaced_and_its_text_kept() -> None:
 
     found = replace_blocks(page.replace("bench: rest", "bench: run"), run_with(0.2))
 
-    assert found.startswith("Text.\n\n<!-- bench: run -->\nThe tables are from `make bench` on ")
-    assert found.endswith("\n<!-- bench: end -->\n\nMore.\n")
+    assert found.startswith("Text.\n\n<!-- bench: run -->\n\nThe tables are from `make bench` on ")
+    assert found.endswith("\n\n<!-- bench: end -->\n\nMore.\n")
     assert "| old |" not in found
 
 
