@@ -156,6 +156,14 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, handle *device) {
     ON_MACHINE(by_index(&call, index, device))
 }
 
+EXPORT int nvmlDeviceGetCount(uint32_t *count) {
+    ON_MACHINE(count_devices(count))
+}
+
+EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, handle *device) {
+    ON_MACHINE(by_index(&call, index, device))
+}
+
 EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, handle *device) {
     ON_MACHINE(by_uuid(&call, uuid, device))
 }

@@ -26,6 +26,10 @@ EXPORT int nvmlInit_v2(void) {
     return initialize(__func__, 0);
 }
 
+EXPORT int nvmlInit(void) {
+    return initialize(__func__, 0);
+}
+
 EXPORT int nvmlShutdown(void) {
     struct call call;
     int answer = enter_unready(&call, __func__);
