@@ -37,7 +37,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-pure test-process test-stress test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine golden surface roads size mutants screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults crash machines alert-laws scale \
+.PHONY: help run test test-pure test-process test-stress test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine golden surface roads size mutants screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults conformance crash machines alert-laws scale \
 	reference docs verify-types test-image test-deploy test-neighbours build deb test-system test-incidents test-guardian test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
@@ -71,6 +71,8 @@ help:
 	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
 	@echo "make test-image   build deploy/Dockerfile and run it and docker-compose.yml with Podman (root, Debian; 3 minutes)"
 	@echo "make test-deploy  check the Helm chart by Helm's code, and the Ansible role by Ansible and its linter"
+	@echo "make conformance  measure monitors, this one too, by machines whose right figures are known (root; 25 minutes;"
+	@echo "                  CONFORMANCE_ARGS='--tool nvtop --machine gb10')"
 	@echo "make faults       inject faults and write docs/quality/faults.md (10 minutes)"
 	@echo "make crash        SIGKILL under critical pressure, 200 times: at most one tick may be lost"
 	@echo "make machines     check the laws of the accounting on generated machines, corrupt single figures of all committed"
@@ -221,6 +223,20 @@ test-deploy: $(VENV)/.test $(VENV)-deploy/.made
 $(VENV)-deploy/.made: pyproject.toml
 	@sh tests/tools/make_venv.sh $(PYTHON) $(VENV)-deploy
 	$(VENV)-deploy/bin/python -m pip --quiet --disable-pip-version-check install --group deploy
+	@touch $@
+
+# The monitors of Debian are in a root folder of its newest release, which debootstrap makes once (2 minutes).
+conformance: $(VENV)/.test $(VENV)-conformance/.made
+	@sh tests/tools/need.sh debootstrap gcc libc6-dev iproute2 netdata-core
+	@mkdir -p out/conformance
+	PYTHONPATH=tests $(BIN)/python -m conformance --python $(VENV)-conformance/bin/python \
+		--root $(abspath out/conformance/debian) $(or $(CONFORMANCE_ARGS),--results out/conformance/results.json \
+		--page docs/quality/conformance.md)
+
+$(VENV)-conformance/.made: pyproject.toml $(CONSTRAINTS)
+	@sh tests/tools/make_venv.sh $(PYTHON) $(VENV)-conformance
+	$(VENV)-conformance/bin/python -m pip --quiet --disable-pip-version-check install --constraint $(CONSTRAINTS) \
+		--build-constraint $(CONSTRAINTS) --group conformance
 	@touch $@
 
 faults: $(VENV)/.test tools
