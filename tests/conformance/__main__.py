@@ -93,7 +93,7 @@ def show(result: Result) -> None:
     print(f"{result.tool} on {result.machine}{': not run: ' + result.error if result.error else ''}", flush=True)
     for name, one in result.figures.items():
         if one.verdict is not Verdict.ABSENT:
-            print(f"  {one.verdict.value}: {name} {one.said:,.10g}{'; ' + one.why if one.why else ''}")
+            print(f"  {one.verdict.value}: {name} {one.said:,.16g}{'; ' + one.why if one.why else ''}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

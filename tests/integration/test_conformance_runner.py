@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.__main__ import main
 from conformance.data import read_machine
 from conformance.rules import Verdict
 from conformance.runner import Homes, Result, result_of, run
@@ -89,6 +91,39 @@ def test_tool_without_an_answer_is_not_run_and_has_no_verdicts(command: list[str
 
     assert error in result.error
     assert result.figures == {}
+
+
+ADAPTER = """
+import json
+from conformance.rules import Answer
+from conformance.tools import Tool
+
+def parse(text):
+    return {"ram.size": Answer(float(text) * 1024)}
+
+TOOL = Tool("mine", "pip", "none", ["sh", "-c", "awk '/MemTotal/ { print $2 }' /proc/meminfo"], parse)
+"""
+
+
+def test_adapter_of_another_project_is_measured_and_its_fault_is_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapter, results = tmp_path / "mine.py", tmp_path / "results.json"
+    command = [f"--adapter={adapter}", "--machine=gb10", "--check", f"--results={results}"]
+    adapter.write_text(ADAPTER)
+
+    assert main(command) == 0
+    assert "mine on gb10\n  right: ram.size" in capsys.readouterr().out
+    assert read_verdict(results) == "right"
+
+    adapter.write_text(ADAPTER.replace("1024", "1000"))
+    assert main(command) == 1
+    assert read_verdict(results) == "wrong"
+
+
+def read_verdict(results: Path) -> str:
+    (result,) = json.loads(results.read_text())["results"]
+    return str(result["figures"]["ram.size"]["verdict"])
 
 
 def test_result_is_read_back_as_it_was_written() -> None:
