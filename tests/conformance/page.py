@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from conformance.data import Figure, Machine, read_index, read_machine
 from conformance.rules import Judged, Verdict
 from conformance.runner import Result
-from conformance.tools import NOT_RUN, TOOLS
+from conformance.tools import BIN, NOT_RUN, SCRIPTS, TOOLS, Tool
 
 MIB = 1 << 20
 INTRO = """# Conformance of memory monitors
@@ -20,7 +20,7 @@ some of them at all. Here each monitor runs over the same {machines} machines, w
 value is known from `/proc`, `/sys` or the driver. {unified} of the machines have unified memory; the others are for
 comparison.
 
-Measured on {date} with `make conformance`. {versions}
+Measured on {date} with `make conformance`.
 
 - **right**: the value of the suite, or another that it accepts, within the tool's own rounding.
 - **wrong**: another value, or a number where none is known.
@@ -45,12 +45,13 @@ def page_of(results: Sequence[Result], versions: Mapping[str, str], date: str | 
         figures=sum(len(one.figures) for one in machines.values()),
         unified=len(unified),
         date=date,
-        versions="Versions: " + ", ".join(f"{name} {versions[name]}" for name in names) + ".",
     )
     found = {(one.tool, one.machine): one for one in results}
     parts = [
         intro,
-        "## Sums on machines with unified memory\n",
+        "## Tools\n",
+        *commands([tool for tool in TOOLS if tool.name in versions], versions),
+        "\n## Sums on machines with unified memory\n",
         *sums(names, unified, found),
         "\n## Figures of GPUs on machines with unified memory\n",
         "Sizes, used memory and processes of GPUs. A cell has the number of right figures; `w` is wrong, `t`"
@@ -67,6 +68,21 @@ def page_of(results: Sequence[Result], versions: Mapping[str, str], date: str | 
         "",
     ]
     return "\n".join(parts)
+
+
+def commands(tools: Sequence[Tool], versions: Mapping[str, str]) -> Iterator[str]:
+    """Yield each tool with its version and command. Words in braces are places of the job."""
+    origins = {
+        "ours": "this repository",
+        "pip": "PyPI",
+        "debian": "Debian unstable",
+        "host": "Debian of the machine",
+    }
+    yield "| tool | version | from | command |"
+    yield "|---|---|---|---|"
+    for tool in tools:
+        words = [word.replace(f"{BIN}/", "").replace(f"{SCRIPTS.parent}/", "") for word in tool.command]
+        yield f"| {tool.name} | {versions[tool.name]} | {origins[tool.home]} | `{' '.join(words)}` |"
 
 
 def has_gpu(name: str, results: Sequence[Result]) -> bool:

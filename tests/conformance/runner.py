@@ -129,13 +129,15 @@ def versions(tools: Sequence[Tool], homes: Homes) -> dict[str, str]:
 
 
 def _version(tool: Tool, homes: Homes) -> str:
-    if tool.home == "debian":
+    if tool.home == "ours":
+        command = [str(homes.ours.with_name(tool.package)), "--version"]
+    elif tool.home == "debian":
         command = ["chroot", str(homes.debian), *OF_DEBIAN, tool.package]
     elif tool.home == "host":
         command = [*OF_DEBIAN, tool.package]
     else:
-        python = homes.ours if tool.home == "ours" else homes.pip
         ask = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
-        command = [str(python), "-c", ask, tool.package]
+        command = [str(homes.pip), "-c", ask, tool.package]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "not installed"
+    words = [word for word in done.stdout.split() if word != tool.package]
+    return words[0] if words else "not installed"
