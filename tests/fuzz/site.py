@@ -25,6 +25,7 @@ from memwatchd.http_server.limits import Limits
 from memwatchd.http_server.server import Server, create_lazy_app, use_date_headers
 from memwatchd.settings.load import load
 from memwatchd.settings.schema import Settings
+from support.open_things import kept_open
 from support.paths import MACHINES
 
 MACHINE = MACHINES / "strix-halo"
@@ -60,6 +61,11 @@ class Site(Struct, frozen=True):
 @cache
 def site(token: str = "") -> Site:
     """Return the web side of a daemon, which requires the token if one is given."""
+    with kept_open():
+        return _site(token)
+
+
+def _site(token: str) -> Site:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     daemon = Daemon(settings(), lambda _: settings())

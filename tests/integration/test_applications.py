@@ -25,6 +25,7 @@ from memwatchd.daemon import Daemon
 from memwatchd.settings.load import load
 from memwatchd.web_app import create_page_services, create_services
 from support.ingest_client import own_ticks
+from support.open_things import kept_open
 from support.paths import MACHINES
 from support.waiting import MAX_WAIT_SECONDS
 
@@ -128,9 +129,10 @@ def site() -> Iterator[LazyApp]:
     """All applications of one daemon, without access control."""
     roots = {"procfs": MACHINE / "proc", "sysfs": MACHINE / "sys", "rootfs": MACHINE / "root"}
     loaded = load({flag: str(folder) for flag, folder in roots.items()}, {})
-    daemon = Daemon(loaded, lambda _: loaded)
-    daemon.sampler.start()
-    daemon.first_tick()
+    with kept_open():  # a daemon that stops leaves its files to the end of the process
+        daemon = Daemon(loaded, lambda _: loaded)
+        daemon.sampler.start()
+        daemon.first_tick()
     services, endpoint = create_services(daemon), MetricsEndpoint(daemon.monitor, daemon.exporter)
     pages, api = create_pages_app(create_page_services(daemon, services)), create_api(services, endpoint)
     loaders = AppLoader("the pages", lambda: pages), AppLoader("the API", lambda: api)

@@ -36,6 +36,7 @@ from support.kmsg_samples import (
     log_to,
     record,
 )
+from support.open_things import close_at_end
 
 # NVIDIA/open-gpu-kernel-modules#1078.
 NVGPU = "nvgpu: 17000000.gpu nvgpu_dma_print_err:101  [INFO]  DMA alloc FAILED:"
@@ -59,7 +60,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def collector_of(log: Path) -> kmsg.Collector:
-    return kmsg.Collector(Roots(rootfs=log.parent.parent), lambda: 1_800_000_000.0)
+    return close_at_end(kmsg.Collector(Roots(rootfs=log.parent.parent), lambda: 1_800_000_000.0))
 
 
 def found_by(collector: kmsg.Collector) -> KernelLog:
@@ -569,7 +570,7 @@ def test_kernel_log_of_this_machine_is_read_or_refused_with_a_reason() -> None:
         "<3>memwatch test: Out of memory: Killed process 4194304 (memwatch-test) total-vm:1kB, anon-rss:1kB"
     )
     try:
-        collector = kmsg.Collector(Roots())
+        collector = close_at_end(kmsg.Collector(Roots()))
     except SourceUnavailable as error:
         assert re.search("CAP_SYSLOG|No such file|character device 1:11", str(error))  # noqa: PT017
         return

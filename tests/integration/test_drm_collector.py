@@ -20,6 +20,7 @@ from memwatch.core.model import Absent
 from simulators.drm_machine import KERNEL_THREAD, DrmMachine, fdinfo
 from support.budget import within
 from support.calibration import COLD_SECONDS, seconds_of_work, slowness
+from support.open_things import close_at_end
 from support.waiting import wait_until
 from support.zombie_leader import zombie_leader
 
@@ -61,7 +62,7 @@ print(scan.seen, scan.unreadable, len(scan.held), before, after)
 
 
 def collector_of(machine: DrmMachine, pids: GpuPids | None = None) -> Collector:
-    return Collector(machine.roots, pids or GpuPids())
+    return close_at_end(Collector(machine.roots, pids or GpuPids()))
 
 
 def reading(collector: Collector) -> DrmReading:

@@ -19,6 +19,7 @@ from memwatch.core.model import Absent
 from support import engine_texts as texts
 from support.engine_host import EngineHost
 from support.engine_servers import Answer, EngineSite, engine_site
+from support.open_things import close_at_end
 
 GIB = 1 << 30
 LOADED = {
@@ -34,7 +35,7 @@ PLAN = "Ollama plans 22.0 GiB for gemma4:31b, weights and cache together."
 def ask(tmp_path: Path, kind: str, answers: Mapping[str, Answer]) -> tuple[Engine, EngineSite]:
     with engine_site(answers) as site:
         one = EngineAddress(kind, "one", Address("127.0.0.1", site.port))
-        collector = Collector(EngineHost(tmp_path).roots, False, (one,), None)
+        collector = close_at_end(Collector(EngineHost(tmp_path).roots, False, (one,), None))
         for _ in range(2):
             (found,) = collector.collect().engines
     return found, site
@@ -188,5 +189,5 @@ def test_llama_serve_is_found_by_its_process(tmp_path: Path) -> None:
     host.add(500, ("/home/ana/.local/bin/llama", "serve", "-m", "/models/tiny.gguf"))
     with engine_site(texts.llama_cpp()) as site:
         host.listen(500, site.port)
-        (found,) = Collector(host.roots, True, (), None, host.net).collect().engines
+        (found,) = close_at_end(Collector(host.roots, True, (), None, host.net)).collect().engines
     assert (found.kind, found.model, found.requests_running) == ("llama.cpp", "tiny.gguf", 1)

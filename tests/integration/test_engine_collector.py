@@ -32,6 +32,7 @@ from support import engine_texts as texts
 from support.budget import within
 from support.engine_host import EngineHost
 from support.engine_servers import Answer, EngineSite, Handler, engine_process, engine_site
+from support.open_things import close_at_end
 from support.waiting import wait_until
 
 GIB = 1 << 30
@@ -57,12 +58,12 @@ def vllm() -> Iterator[EngineSite]:
 
 
 def collector_of(host: EngineHost, *configured: EngineAddress, discover: bool = True) -> Collector:
-    return Collector(host.roots, discover, configured, sizes, host.net)
+    return close_at_end(Collector(host.roots, discover, configured, sizes, host.net))
 
 
 def timed_collector(host: EngineHost, now: list[float]) -> Collector:
     """Return a collector whose clock shows the last of these seconds."""
-    return Collector(host.roots, True, (), sizes, host.net, lambda: now[-1])
+    return close_at_end(Collector(host.roots, True, (), sizes, host.net, lambda: now[-1]))
 
 
 def ask(host: EngineHost) -> Engine:
@@ -103,7 +104,7 @@ def test_query_names_the_model_and_the_process_that_serves_it(host: EngineHost, 
         asked.append(query)
         return ModelSizes(note="The files of its model (/models/\x1b[2J\u202e) are not readable here.")
 
-    (engine,) = Collector(host.roots, True, (), refuse, host.net).collect().engines
+    (engine,) = close_at_end(Collector(host.roots, True, (), refuse, host.net)).collect().engines
     by = ServedBy(500, 77, str(host.proc), str(host.root))
     assert [(one.name, one.by) for one in asked] == [("Qwen/Qwen3-32B", by)]
     assert engine.weights_bytes is Absent.NOT_AVAILABLE
@@ -123,7 +124,7 @@ def test_server_that_reports_another_cache_each_time_gets_one_reading_a_minute(h
     host.add(500, VLLM)
     with engine_site(texts.vllm() | {"/metrics": metrics}) as site:
         host.listen(500, site.port)
-        collector = Collector(host.roots, True, (), size, host.net, lambda: now[-1])
+        collector = close_at_end(Collector(host.roots, True, (), size, host.net, lambda: now[-1]))
         found: list[Engine] = []
         for seconds in (0.0, 5.0, 61.0):
             now.append(1000.0 + seconds)
@@ -138,7 +139,7 @@ def test_reason_of_a_refusal_stays_the_same(host: EngineHost) -> None:
     with engine_site({"/v1/models": lambda handler: handler.reply(401, b"")}) as site:
         address = EngineAddress("openai", "lab", Address("127.0.0.1", site.port))
         times = count(step=31.0)  # after that time a silent server is asked again
-        collector = Collector(host.roots, False, (address,), sizes, host.net, lambda: next(times))
+        collector = close_at_end(Collector(host.roots, False, (address,), sizes, host.net, lambda: next(times)))
         notes = {collector.collect().engines[0].notes for _ in range(3)}
     assert notes == {("It wants an API key: name it under [[engines]] with its token.",)}
 
@@ -216,7 +217,7 @@ def test_options_in_a_file_are_used(host: EngineHost, vllm: EngineSite) -> None:
         asked.append(query)
         return ModelSizes(options=parse_options(text.encode())) if query.is_options else sizes(query)
 
-    collector = Collector(host.roots, True, (), size, host.net)
+    collector = close_at_end(Collector(host.roots, True, (), size, host.net))
     wait_until(lambda: any(one.requests_running == 3 for one in collector.collect().engines))
     (engine,) = collector.collect().engines
 
@@ -259,7 +260,7 @@ def test_cache_of_llama_cpp_follows_variables_or_is_an_estimate(
     asked: list[ModelQuery] = []
     with engine_site(texts.llama_cpp()) as site:
         host.listen(500, site.port)
-        collector = Collector(host.roots, True, (), llama_sizes(variables, asked), host.net)
+        collector = close_at_end(Collector(host.roots, True, (), llama_sizes(variables, asked), host.net))
         wait_until(lambda: collector.collect().engines[0].quality is quality)
         for _ in range(3):
             (engine,) = collector.collect().engines
@@ -280,7 +281,7 @@ def test_draft_model_of_llama_cpp_has_the_size_of_its_file(host: EngineHost) -> 
 
     with engine_site(texts.llama_cpp()) as site:
         host.listen(500, site.port)
-        collector = Collector(host.roots, True, (), size, host.net)
+        collector = close_at_end(Collector(host.roots, True, (), size, host.net))
         for _ in range(3):
             (engine,) = collector.collect().engines
     assert engine.draft_weights_bytes == GIB >> 4
@@ -305,8 +306,8 @@ def test_projector_and_adapters_of_llama_cpp_are_in_its_weights(host: EngineHost
 
     with engine_site(texts.llama_cpp()) as site:
         host.listen(500, site.port)
-        collector = Collector(host.roots, True, (), size, host.net)
-        (before,) = Collector(host.roots, True, (), None, host.net).collect().engines
+        collector = close_at_end(Collector(host.roots, True, (), size, host.net))
+        (before,) = close_at_end(Collector(host.roots, True, (), None, host.net)).collect().engines
         for _ in range(3):
             (engine,) = collector.collect().engines
     assert isinstance(engine.weights_bytes, int)
@@ -324,7 +325,7 @@ def test_unreadable_draft_model_is_named(host: EngineHost) -> None:
 
     with engine_site(texts.llama_cpp()) as site:
         host.listen(500, site.port)
-        (engine,) = Collector(host.roots, True, (), size, host.net).collect().engines
+        (engine,) = close_at_end(Collector(host.roots, True, (), size, host.net)).collect().engines
     assert engine.draft_weights_bytes is Absent.NOT_AVAILABLE
     assert {"not here", DRAFT_CACHE} <= set(engine.notes)
 
@@ -342,7 +343,7 @@ def test_variables_that_are_read_late_replace_an_estimate_at_once(host: EngineHo
 
     with engine_site(texts.llama_cpp()) as site:
         host.listen(500, site.port)
-        collector = Collector(host.roots, True, (), late, host.net)
+        collector = close_at_end(Collector(host.roots, True, (), late, host.net))
         (first,) = collector.collect().engines
         is_free.set()
         wait_until(lambda: collector.collect().engines[0].kv_cache_bytes == 4096 << 9)
@@ -360,7 +361,7 @@ def test_unreadable_file_of_options_is_asked_for_once_a_minute(host: EngineHost,
             asked.append(query.name)
         return ModelSizes(note="The files of its model (none.yaml) are not readable here.")
 
-    collector = Collector(host.roots, True, (), size, host.net)
+    collector = close_at_end(Collector(host.roots, True, (), size, host.net))
     for _ in range(6):
         (engine,) = collector.collect().engines
 
@@ -418,7 +419,7 @@ def test_worker_of_dynamo_is_asked_at_the_port_of_its_environment(
     host.listen(500, 1041)
     host.listen(500, vllm.port)
     read = llama_sizes((f"DYN_SYSTEM_PORT={port or vllm.port}",), [])
-    collector = Collector(host.roots, True, (), read, host.net)
+    collector = close_at_end(Collector(host.roots, True, (), read, host.net))
     (found,) = collector.collect().engines
     assert (found.url, bool(vllm.requests)) == (
         (f"http://127.0.0.1:{vllm.port}", True) if is_asked else (Absent.NOT_AVAILABLE, False)

@@ -17,6 +17,7 @@ from simulators.llama_server import IK_BUILD, LlamaServer
 from support import engine_texts as texts
 from support.engine_host import EngineHost
 from support.engine_servers import EngineSite, engine_site
+from support.open_things import close_at_end
 
 IDLE_SECONDS = 12.0
 ROUNDS = int(600 / PERIOD_SECONDS)  # ten minutes
@@ -51,7 +52,9 @@ def watched(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Watched]
         if argv:
             host.add(500, argv)
             host.listen(500, site.port)
-        yield Watched(site, llama, Collector(host.roots, True, configured, None, host.net, lambda: now[-1]), now)
+        yield Watched(
+            site, llama, close_at_end(Collector(host.roots, True, configured, None, host.net, lambda: now[-1])), now
+        )
 
 
 def of(*cases: tuple[int, tuple[str, ...], float]) -> pytest.MarkDecorator:
@@ -154,7 +157,7 @@ def test_loading_server_is_asked_for_its_state_only(tmp_path: Path) -> None:
     loading = {path: lambda handler: handler.reply(503, b"{}") for path in paths}
     with engine_site(loading) as site:
         host.listen(500, site.port)
-        Collector(host.roots, True, (), None, host.net).collect()
+        close_at_end(Collector(host.roots, True, (), None, host.net)).collect()
     assert {path for _, path in site.requests} == {"/health", "/props"}
 
 
@@ -174,7 +177,7 @@ def test_engine_gets_the_declared_requests_only(tmp_path: Path, kind: EngineKind
     for answers in (every, {}):
         with engine_site(answers) as site:
             one = EngineAddress(kind.name, "one", Address("127.0.0.1", site.port))
-            collector = Collector(EngineHost(tmp_path / str(site.port)).roots, False, (one,), None)
+            collector = close_at_end(Collector(EngineHost(tmp_path / str(site.port)).roots, False, (one,), None))
             collector.collect()
         sent = {path for _, path in site.requests}
         assert {method for method, _ in site.requests} == {"GET"}

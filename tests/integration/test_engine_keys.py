@@ -28,6 +28,7 @@ from memwatchd.state_dir import OWNERS_FILE, open_key_owners, read_owners
 from support import engine_texts as texts
 from support.engine_host import EngineHost
 from support.engine_servers import engine_site
+from support.open_things import close_at_end
 from support.other_user import CAN_SWITCH, OTHER_UID, server_of_other
 from support.sample_snapshots import calm_workstation
 from support.waiting import wait_until
@@ -50,7 +51,7 @@ def collector_of(host: EngineHost, port: int, user: str = "", name: str = "127.0
     """Return a collector that has no pause after a failure: each round is a minute later."""
     address = EngineAddress("vllm", "chat", Address(name, port, token=KEY, user=user))
     clock = iter(range(0, 1_000_000, 60))
-    return Collector(host.roots, True, (address,), None, host.net, lambda: float(next(clock)))
+    return close_at_end(Collector(host.roots, True, (address,), None, host.net, lambda: float(next(clock))))
 
 
 def ask(collector: Collector) -> Engine:

@@ -23,6 +23,7 @@ from memwatch.core.model import Absent
 from support import engine_texts as texts
 from support.engine_host import EngineHost
 from support.engine_servers import Answer, EngineSite, Handler, engine_site
+from support.open_things import close_at_end
 
 NO = Absent.NOT_SUPPORTED
 Setup = Callable[[EngineHost, int], None]
@@ -57,7 +58,7 @@ def ask(tmp_path: Path, setup: Setup, answers: Mapping[str, Answer]) -> tuple[li
     with engine_site(answers) as site:
         host = EngineHost(tmp_path)
         setup(host, site.port)
-        collector = Collector(host.roots, True, (), None, host.net)
+        collector = close_at_end(Collector(host.roots, True, (), None, host.net))
         for _ in range(2):
             engines = collector.collect().engines
     return list(engines), site
@@ -491,7 +492,7 @@ def test_ranks_beside_trtllm_serve_are_counted_to_it(tmp_path: Path, is_first: b
         host.add(shell, ("bash", "trtllm-llmapi-launch"), parent=launcher)
         host.add(shell + 1, ("bash", "trtllm-llmapi-launch"), parent=launcher)
         host.add(shell + 2, ("bash", "trtllm-llmapi-launch"), parent=shell)
-    collector = Collector(host.roots, True, (), None, host.net)
+    collector = close_at_end(Collector(host.roots, True, (), None, host.net))
 
     def start_ranks() -> None:
         host.add(900, LEADER, parent=401)
@@ -547,7 +548,7 @@ def test_model_is_that_of_the_command_line_while_no_request_is_answered(
         site.server.server_close()
         host = EngineHost(tmp_path)
         started_by(*argv)(host, site.port)
-        (found,) = Collector(host.roots, True, (), None, host.net).collect().engines
+        (found,) = close_at_end(Collector(host.roots, True, (), None, host.net)).collect().engines
     assert (found.model, found.weights_bytes, len(found.notes)) == (model, Absent.NOT_AVAILABLE, 1)
 
 
@@ -560,7 +561,7 @@ def test_models_of_tabby_are_llama_servers_of_their_own(tmp_path: Path) -> None:
         for pid, site in enumerate(sites, 500):
             host.add(pid, ("/opt/tabby/bin/llama-server", "--port", str(site.port), "-np", "1"), parent=400)
             host.listen(pid, site.port)
-        engines = Collector(host.roots, True, (), None, host.net).collect().engines
+        engines = close_at_end(Collector(host.roots, True, (), None, host.net)).collect().engines
     assert [(one.pid, one.url) for one in engines] == [
         (pid, f"http://127.0.0.1:{site.port}") for pid, site in enumerate(sites, 500)
     ]
@@ -572,7 +573,7 @@ def test_path_that_had_the_answer_is_asked_first_for_a_minute(tmp_path: Path) ->
     with engine_site(OLD_LM_STUDIO) as site:
         host.add(500, ("/opt/LM Studio/lm-studio",))
         host.listen(500, site.port)
-        collector = Collector(host.roots, True, (), None, host.net, lambda: now[-1])
+        collector = close_at_end(Collector(host.roots, True, (), None, host.net, lambda: now[-1]))
         for seconds in (0.0, 5.0, 10.0, 61.0):
             now.append(1000.0 + seconds)
             collector.collect()

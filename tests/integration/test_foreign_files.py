@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -123,7 +124,8 @@ def test_model_of_an_asked_server_gives_the_answer_of_no_model(folder: Path, kin
 
 
 def asked(host: EngineHost, read: Callable[[ModelQuery], ModelSizes]) -> tuple[Bytes, tuple[str, ...]]:
-    (engine,) = EngineCollector(host.roots, True, (), read, host.net).collect().engines
+    with closing(EngineCollector(host.roots, True, (), read, host.net)) as collector:
+        (engine,) = collector.collect().engines
     assert engine.model
     return engine.weights_bytes, engine.notes
 

@@ -15,6 +15,7 @@ from memwatch.core.model import Absent
 from support import engine_texts as texts
 from support.engine_host import EngineHost
 from support.engine_servers import Answer, EngineSite, Handler, engine_site
+from support.open_things import close_at_end
 from support.waiting import wait_until
 
 VLLM = ("vllm", "serve", "Qwen/Qwen3-32B")
@@ -74,7 +75,7 @@ def test_good_server_is_shown_beside_fifteen_bad_ones(host: EngineHost, bad: Bad
     with ExitStack() as stack:
         sites = [start(stack, host, 500 + number, bad.kinds[number % 3]) for number in range(15)]
         start(stack, host, GOOD, None)
-        collector = Collector(host.roots, True, (), None, host.net)
+        collector = close_at_end(Collector(host.roots, True, (), None, host.net))
 
         rounds: list[dict[int | Absent, Engine]] = []
 
@@ -107,7 +108,7 @@ def test_server_that_answers_in_single_bytes_is_asked_less_often(host: EngineHos
     with ExitStack() as stack:
         costly, usual = start(stack, host, 500, answer_in_single_bytes), start(stack, host, GOOD, None)
         now = [0.0]
-        collector = Collector(host.roots, True, (), None, host.net, lambda: now[0])
+        collector = close_at_end(Collector(host.roots, True, (), None, host.net, lambda: now[0]))
         for _ in range(ROUNDS):
             found = {one.pid: one for one in collector.collect().engines}
             now[0] += 5.0

@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
+from support.open_things import kept_open
+
 # The kernel sends the signal of PR_SET_PDEATHSIG when the thread that started the program ends: prctl(2). An exec
 # keeps the setting, so that the program itself has the PID.
 ENDS_WITH_PARENT = ("--pdeathsig", "KILL", "--")
@@ -54,4 +56,7 @@ def _prefix() -> tuple[str, ...]:
 @functools.cache
 def _starter() -> ThreadPoolExecutor:
     """Return a thread that lasts: the one that asks may end before the program."""
-    return ThreadPoolExecutor(1, "starter")
+    pool = ThreadPoolExecutor(1, "starter")
+    with kept_open():
+        pool.submit(threading.get_ident).result()
+    return pool

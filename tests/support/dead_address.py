@@ -6,11 +6,14 @@ import atexit
 import socket
 from functools import cache
 
+from support.open_things import kept_open
+
 
 @cache
 def _bound() -> socket.socket:
     """Bind a port without listening: connections are refused, and no other program can get the port."""
-    held = socket.socket()
+    with kept_open():
+        held = socket.socket()
     atexit.register(held.close)
     held.bind(("127.0.0.1", 0))
     return held

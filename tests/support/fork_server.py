@@ -167,7 +167,10 @@ class ForkServer:
 
 @functools.cache
 def fork_server() -> ForkServer:
-    return ForkServer()
+    from support.open_things import kept_open  # the server and its children do without
+
+    with kept_open():
+        return ForkServer()
 
 
 def run_forked(

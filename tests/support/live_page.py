@@ -11,6 +11,7 @@ from typing import Any
 from playwright.sync_api import Page
 
 from support.browsing import SharedBrowser, opened, wait_for_frames
+from support.open_things import kept_open
 from support.sample_site import Site, Stage, served
 
 LIVE = 'document.querySelector("#latest").textContent'
@@ -46,7 +47,8 @@ def resize(page: Page, width: int, height: int = 900) -> None:
 def _stage() -> Stage:
     stack = ExitStack()
     atexit.register(stack.close)
-    return stack.enter_context(Stage().opened())
+    with kept_open():
+        return stack.enter_context(Stage().opened())
 
 
 def wait_for_ticks(page: Page, ticks: int = 2) -> None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from support.daemon_process import RunningDaemon, running_daemon
+from support.open_things import kept_open
 
 # Events of requests that change a daemon. A demo has none of them.
 CHANGES = frozenset({"mark", "silence", "lease", "release", "test"})
@@ -30,7 +31,8 @@ class SharedDaemons:
             stack = ExitStack()
             folder = self._folder / name
             folder.mkdir(exist_ok=True)
-            self._running[name] = stack.enter_context(running_daemon(folder, "--demo", name)), stack
+            with kept_open():
+                self._running[name] = stack.enter_context(running_daemon(folder, "--demo", name)), stack
         return self._running[name][0]
 
     def take_changes(self) -> dict[str, list[str]]:

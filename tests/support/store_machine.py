@@ -18,6 +18,7 @@ from memwatch_monitor.history.writer import HistoryWriter
 from memwatch_monitor.loop import Monitor
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import create_monitor, history
+from support.open_things import close_at_end
 from support.waiting import wait_until
 
 USED = "pool.ram.used_bytes"
@@ -48,7 +49,7 @@ class Machine(Struct):
         monitor = create_monitor(sampler, self.clock, MonitorRules(), Identity("spark-1", self.boot))
         history_writer = HistoryWriter(self.folder, self.size, self.clock, self.boot, self.flush_seconds)
         history(monitor).use_writer(history_writer)
-        return Running(self, monitor, history_writer, memory)
+        return close_at_end(Running(self, monitor, history_writer, memory))
 
     def reboot(self, off_seconds: float = 60.0) -> None:
         """Reboot: boot time starts again; the wall clock continues, if it is right."""
@@ -82,6 +83,10 @@ class Running(Struct):
         shutil.copytree(self.machine.folder, left, symlinks=True)
         self.keeper.stop(30.0)
         self.machine.folder = left
+
+    def close(self) -> None:
+        """End the threads, and close the files."""
+        self.keeper.stop(30.0)
 
     def values(self) -> list[float]:
         return [value for _, value in history(self.monitor).tiers.since(USED, -1e12)]

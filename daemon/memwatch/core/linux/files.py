@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
@@ -60,6 +61,17 @@ class KeptFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        """Close a file whose owner was dropped, such as a collector whose later files could not be opened.
+
+        `close` is bound at the start: modules may be empty when the interpreter ends.
+        """
+        if getattr(self, "_fd", -1) >= 0:
+            try:
+                close(self._fd)
+            except OSError:  # a program that uses the library has closed all files
+                return
 
 
 def without_padding(data: bytes) -> bytes:
