@@ -32,7 +32,8 @@ programs? These collapses were real, in a virtual machine with its own kernel, L
 """
 
 EACH = """Processes that ended, and the longest pause of the shell. Ten of the collapses are for all, the others for
-the guardian only. "Not run" is no result: the run was ended before.
+the guardian only. "Not run" is no result: the run was ended before. With none of the programs, the kernel's OOM
+killer ends processes, `train` last.
 """
 
 METHOD = """## How it is measured
