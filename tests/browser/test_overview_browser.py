@@ -92,7 +92,7 @@ QUESTIONS = {
     "by how much": (".status-who", r"\+\d+\.\d [MG]iB/s"),
     "what to do": (".do-steps", r"stop train\.py.*or vLLM at 0\.\d\d"),
     "what that frees": (".do-steps", r"frees \d+\.\d GiB.*frees \d+\.\d GiB"),
-    "is anybody told": (".do-told", r"Alerts go to: no receiver yet"),
+    "who is told": (".do-told", r"Alerts go to: no receiver yet"),
     "what is inside the CUDA Pool": (".now-wide", r"CUDA Pool.*vLLM.*weights"),
     "what of it is free to take back": (".now-wide", r"KV cache reserved\s*\d+\.\d GiB\s*empty: can be freed"),
     "what was it three minutes ago": (".landscape-then", r"^3 min ago \d+\.\d%$"),
