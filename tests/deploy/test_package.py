@@ -196,6 +196,7 @@ def test_both_packages_have_the_same_licence_and_python_versions() -> None:
         ("sdist", f"memwatch=={VERSION}"),
         ("editable", "msgspec"),
     ],
+    ids=("wheel", "sdist", "editable"),  # those of the parameters have the version, which a commit changes
 )
 def test_checkout_takes_the_library_from_its_own_folder(kind: str, wanted: str) -> None:
     """Never from an index, where this version may be another one."""
