@@ -44,6 +44,7 @@ class Collapse(Struct, frozen=True):
     """A machine over time. `start`: use before the fall. `seconds`: from its start to full. `top`: where it stops.
 
     `phase`: when the daemon scans the processes, within a second. `breath`: what innocents allocate and free.
+    `skew`: seconds by which figures of devices are newer than the others of a scan.
     """
 
     seed: int
@@ -57,6 +58,7 @@ class Collapse(Struct, frozen=True):
     culprit: Candidate
     limits: Limits
     start: float = 0.8
+    skew: float = 0.0
 
     @property
     def right(self) -> int | None:
@@ -81,9 +83,10 @@ class Collapse(Struct, frozen=True):
             replace(one, footprint_bytes=one.footprint_bytes + chance.randint(-self.breath, self.breath))
             for one in self.innocents
         )
-        grown = self.used(at) - self.used(0.0)
+        in_device = self.story == "device bytes"
+        grown = self.used(at + (self.skew if in_device else 0.0)) - self.used(0.0)
         held = self.culprit.footprint_bytes + grown
-        device = self.culprit.device_bytes + (grown if self.story == "device bytes" else 0)
+        device = self.culprit.device_bytes + (grown if in_device else 0)
         return (*others, replace(self.culprit, footprint_bytes=held, device_bytes=device))
 
 
@@ -205,7 +208,7 @@ class Guardian:
 
     def state(self, at: float, pool: PoolState) -> State:
         """Return the machine as the guardian sees it, with the processes of the last answer."""
-        self._growth.add_pool(at, pool.available_bytes)
+        self._growth.add_pool(at, pool)
         is_short = pool.level is Level.CRITICAL
         if (pool.level >= Level.HIGH or self._growth.falls(pool.size_bytes)) and at - self._asked >= (
             ASK_SOON_SECONDS if is_short else ASK_SECONDS
@@ -214,17 +217,17 @@ class Guardian:
         if not is_short:
             return State(at, at, (pool,))
         age = inf if self._collapse.story == "stale" else at - self._scan
-        found, fall = self._growth.measure(replace(one, device_age_seconds=age) for one in self._found)
-        return State(at, at, (pool,), found, frozenset(), fall)
+        found, fall, most = self._growth.measure(replace(one, device_age_seconds=age) for one in self._found)
+        return State(at, at, (pool,), found, frozenset(), fall, most)
 
     def _ask(self, at: float) -> None:
-        phase = self._collapse.phase
-        self._asked, self._scan = at, (at - phase) // SCAN_SECONDS * SCAN_SECONDS + phase
+        phase, skew = self._collapse.phase, self._collapse.skew
+        self._asked, self._scan = at, (at - skew - phase) // SCAN_SECONDS * SCAN_SECONDS + phase
         short = SHORT_USED * self._collapse.size
         while self._scan % REST_SECONDS >= SCAN_SECONDS and self._collapse.used(self._scan) < short:
             self._scan -= SCAN_SECONDS
         self._found = self._collapse.processes(self._scan)
-        self._growth.add(self._scan, self._found)
+        self._growth.add(self._scan, self._scan + skew, self._found)
 
 
 def run_collapse(collapse: Collapse) -> Decision | None:
@@ -273,15 +276,15 @@ def act_on_trace(trace: Trace, seconds: float | None = None) -> tuple[int | None
             trace.value("psi_full_seconds", turn(at)) - trace.value("psi_full_seconds", turn(max(0.0, at - 10.0)))
         )
         pool = judge_ram(size, available, forecast and forecast.seconds, partial(bool, stalled >= 2), adjustment)
-        growth.add_pool(at, available)
+        growth.add_pool(at, pool)
         if (pool.level >= Level.HIGH or growth.falls(size)) and at - scanned >= SCAN_SECONDS:
             scanned = at // SCAN_SECONDS * SCAN_SECONDS
             if size - read_available(scanned) < SHORT_USED * size:
                 scanned = at // REST_SECONDS * REST_SECONDS
             found = candidate(100, size // 2), candidate(CULPRIT, size - read_available(scanned))
-            growth.add(scanned, found)
-        seen, fall = growth.measure(found) if pool.level is Level.CRITICAL else ((), None)
-        decision, past = decide(State(at, at, (pool,), seen, frozenset(), fall), Limits(), past)
+            growth.add(scanned, scanned, found)
+        seen, fall, most = growth.measure(found) if pool.level is Level.CRITICAL else ((), None, 0.0)
+        decision, past = decide(State(at, at, (pool,), seen, frozenset(), fall, most), Limits(), past)
         if decision.victim:
             return decision.victim.pid, at
         at += max(next_pause(pool), min(1.0, end / MAX_READINGS))

@@ -55,12 +55,12 @@ def run_demo(name: str) -> DemoRun:
         trend = trend.with_point(at, available, pool.size_bytes, is_fast=True)
         forecast = trend.forecast(pool.size_bytes)
         state = judge_ram(pool.size_bytes, available, forecast and forecast.seconds, lambda: False, Adjustment())
-        growth.add_pool(at, available)
+        growth.add_pool(at, state)
         seen = list_candidates(frame)
-        growth.add(at, seen)
+        growth.add(at, at, seen)
         short, _ = find_short_pool((state,))
-        grown, fall = growth.measure(seen) if short else ((), None)
-        decision, past = decide(State(at, at, (state,), grown, frozenset(), fall), Limits(), past)
+        grown, fall, most = growth.measure(seen) if short else ((), None, 0.0)
+        decision, past = decide(State(at, at, (state,), grown, frozenset(), fall, most), Limits(), past)
         if short and decision.kind != "wait":
             found.setdefault(decision.victim.title if decision.victim else decision.kind, (at - began, decision))
         elif not short and available < least and state.level < Level.CRITICAL:

@@ -167,15 +167,15 @@ class Guardian:
             self._reload()
         read_at = time.monotonic()
         pool = self._reading.read(read_at, self._adjustment)
-        self._growth.add_pool(read_at, pool.available_bytes)
+        self._growth.add_pool(read_at, pool)
         short, _ = find_short_pool((pool,))
         if pool.level >= Level.HIGH or self._growth.falls(pool.size_bytes):
             self._ask(read_at, ASK_SOON_SECONDS if short else ASK_EVERY_SECONDS)
         # The growth of processes is known only if they were read before it is needed.
         is_low = self._config.load.enabled and self._is_low(pool)
-        candidates, fall = self._growth.measure(self._candidates()) if short or is_low else ((), None)
+        candidates, fall, most = self._growth.measure(self._candidates()) if short or is_low else ((), None, 0.0)
         own = self._own_pids | ({self._answer.pid} if self._answer and self._answer.pid else set())
-        state = State(time.monotonic(), read_at, (pool,), candidates, own, fall)
+        state = State(time.monotonic(), read_at, (pool,), candidates, own, fall, most)
         decision, self._past = decide(state, self._config.limits, self._past)
         if short:
             self._short_at = read_at
@@ -306,7 +306,9 @@ class Guardian:
             self._adjustment = adjust(self._adjustment, answer.snapshot)
         self._answer = answer
         if answer.device_age <= POOL_SECONDS:
-            self._growth.add(answer.at - answer.device_age, self._machine.candidates(answer, answer.at))
+            # No figure is newer than the snapshot.
+            oldest, newest = answer.at - answer.device_age, answer.at - answer.age
+            self._growth.add(oldest, newest, self._machine.candidates(answer, answer.at))
 
     def _candidates(self) -> tuple[Candidate, ...]:
         return self._machine.candidates(self._answer, time.monotonic()) if self._answer else ()

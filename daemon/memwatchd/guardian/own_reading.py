@@ -51,7 +51,7 @@ class OwnReading:
         forecast = self._trend.forecast(size)
         seconds = None if forecast is None else forecast.seconds
         pool = judge_ram(size, available, seconds, self._stalls, adjustment)
-        return replace(pool, ready_bytes=read_ready(kib))
+        return replace(pool, ready_bytes=read_ready(kib), swap_free_bytes=kib.get("SwapFree", 0) << 10)
 
     def _stalls(self) -> bool:
         """Return True if all tasks stalled on memory for a fifth of the last 10 s."""

@@ -34,7 +34,7 @@ class PoolState(Struct, frozen=True):
 
     `evidence`: codes of the signals of the pool itself for its level, as in `Reason.signal`. `seconds_to_full` at
     the current rate; None if it does not fill up. `ready_bytes`: free pages, file cache and reclaimable slabs, also
-    those below the watermarks; None if that was not read.
+    those below the watermarks; None if that was not read. `swap_free_bytes`: free swap.
     """
 
     id: str
@@ -46,6 +46,7 @@ class PoolState(Struct, frozen=True):
     evidence: tuple[str, ...] = ()
     seconds_to_full: float | None = None
     ready_bytes: int | None = None
+    swap_free_bytes: int = 0
 
 
 class Candidate(Struct, frozen=True):
@@ -99,7 +100,8 @@ class State(Struct, frozen=True):
     """The machine now. `now` and `read_at`, the time when the pools were read, are monotonic seconds.
 
     `own_pids`: processes of the guardian and of the daemon. `fall_bytes_per_second`: fall of available System RAM
-    in the time in which the growth of the candidates was measured; None if it is not known or did not fall.
+    in the time in which the growth of the candidates was measured, at least; None if it is not known or did not
+    fall. `max_fall_bytes_per_second`: at most, with what the kernel took below its watermarks or moved to swap.
     """
 
     now: float
@@ -108,6 +110,7 @@ class State(Struct, frozen=True):
     candidates: tuple[Candidate, ...] = ()
     own_pids: frozenset[int] = frozenset()
     fall_bytes_per_second: float | None = None
+    max_fall_bytes_per_second: float = 0.0
 
 
 class Limits(Struct, frozen=True):

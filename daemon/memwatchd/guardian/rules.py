@@ -5,9 +5,10 @@
    error of a driver, full swap or a forecast alone is no reason.
 2. Two readings must agree, at most 3 s apart. A reading older than 1 s is no evidence.
 3. The cause is the process that grew most since System RAM began to fall, net of what it allocates and frees.
-   Memory of devices counts. What grew must explain at least half of the fall and at most one and a half times as
-   much, and no other process may have grown as much. Otherwise the cause is not known, and nothing ends: size alone
-   is no evidence, also on a full machine that stalls.
+   Memory of devices counts. What grew must explain at least half of the fall, and no other process may have grown
+   as much. All that grew may be at most one and a half times the fall, with what the kernel gave below its
+   watermarks. Otherwise the cause is not known, and nothing ends: size alone is no evidence, also on a full machine
+   that stalls.
 4. The victim is the cause, or before it one of `prefer` in its slice. Another process ends in its place only where
    `others` allows it: then `prefer` first, `avoid` last, then by growth and size. A victim must free enough to
    leave the level. Device bytes older than 5 s are no evidence: then there is no victim.
@@ -152,7 +153,8 @@ def find_causes(state: State) -> tuple[tuple[Candidate, ...], str]:
     # Where others grew as well, processes give back and take what the fall does not show.
     explained = sum(one.growth_bytes_per_second or 0.0 for one in able)
     grown = sum(max(0.0, one.growth_bytes_per_second or 0.0) for one in known)
-    if explained < fall * MIN_EXPLAINED_RATIO or grown > fall * MAX_EXPLAINED_RATIO:
+    most = max(fall, state.max_fall_bytes_per_second)
+    if explained < fall * MIN_EXPLAINED_RATIO or grown > most * MAX_EXPLAINED_RATIO:
         alike = "" if len(able) == 1 else f" with {len(able) - 1} alike"
         return (), (
             f"the cause is not known: {units.size(round(fall))} a second were lost; {cause.title} grew most{alike}"

@@ -53,13 +53,19 @@ SOME = ENDS[:70]
 
 
 def count_right(
-    seeds: Sequence[int], seconds: float | None = None, breath: int | None = None, start: float = 0.8
+    seeds: Sequence[int],
+    seconds: float | None = None,
+    breath: int | None = None,
+    start: float = 0.8,
+    skew: float = 0.0,
 ) -> int:
     """Return in how many collapses the culprit ends. In the others nothing does."""
     victims = []
     for seed in seeds:
         whole = begin_at(generate_collapse(seed), start)
-        decision = run_collapse(replace(whole, seconds=seconds or whole.seconds, breath=breath or whole.breath))
+        decision = run_collapse(
+            replace(whole, seconds=seconds or whole.seconds, breath=breath or whole.breath, skew=skew)
+        )
         victims.append(decision.victim.pid if decision and decision.victim else None)
 
     assert set(victims) <= {CULPRIT, None}
@@ -92,6 +98,16 @@ def test_culprit_of_a_collapse_from_far_below_ends_or_nothing(start: float, seco
 @pytest.mark.parametrize(("breath", "least"), [(256, 0.95), (512, 0.9), (1024, 0.75), (2048, 0.65)])
 def test_culprit_ends_or_nothing_while_innocents_allocate_and_free(breath: int, least: float) -> None:
     assert count_right(SOME, breath=breath * MIB) >= least * len(SOME)
+
+
+@pytest.mark.parametrize(("seconds", "skew", "least"), [(1.7, 0.4, 0.95), (1.7, 0.9, 0.7), (8.0, 0.9, 0.95)])
+def test_culprit_ends_or_nothing_while_figures_of_devices_are_newer(
+    seconds: float, skew: float, least: float
+) -> None:
+    """What it took after the rest of the scan was read is no reason to leave it alone."""
+    in_devices = [seed for seed in ENDS if generate_collapse(seed).story == "device bytes"]
+
+    assert count_right(in_devices, seconds, skew=skew) >= least * len(in_devices)
 
 
 @pytest.mark.long
