@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,13 +28,14 @@ from memwatch.core.linux.files import ParseError
 from memwatch.core.model import RAM, Absent
 from memwatch.core.printable import printable, printable_lines
 from memwatch.core.snapshot import Level
+from memwatchd.guardian.acting import read_group
 from memwatchd.guardian.journal import Record, read_journal
 from memwatchd.guardian.load_guard import FROZEN_NAME, thaw_noted
 from memwatchd.guardian.loop import STATUS_NAME, Status, describe_mode, read_boot_id
 from memwatchd.guardian.machine import AskError, Machine, adjust, ask_daemon
 from memwatchd.guardian.own_reading import OwnReading
 from memwatchd.guardian.records import Adjustment, Candidate, Config, Decision, State, send
-from memwatchd.guardian.rules import choose, describe_pool, find_short_pool, order
+from memwatchd.guardian.rules import choose, describe_pool, find_short_pool, order, weigh_reclaim
 
 EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78
 # Sections that the guardian reads. Others may have secrets that it must not need.
@@ -271,7 +273,9 @@ def test(file: str | None) -> None:
     fresh = tuple(replace(one, device_age_seconds=1.0) if one.device_age_seconds <= 15 else one for one in found)
     cause = min(fresh, key=order)
     click.echo(printable(f"If {cause.title} had grown until half of the critical threshold were left:"))
-    for line in describe_choice(choose(replace(state, candidates=fresh), scarce, config.limits, (cause,)), fresh):
+    decision = choose(replace(state, candidates=fresh), scarce, config.limits, (cause,))
+    decision = weigh_reclaim(decision, scarce, partial(read_group, Path(config.sysfs) / "fs/cgroup"))
+    for line in describe_choice(decision, fresh):
         click.echo(printable(f"  {line}"))
 
 
@@ -279,7 +283,9 @@ def describe_choice(decision: Decision, found: tuple[Candidate, ...]) -> Iterato
     """Yield which process would end by which steps, and why others would not."""
     yield f"{decision.reason}."
     if decision.steps:
-        yield f"Steps: {', '.join(f'{step.name} ({step.seconds:g} s)' for step in decision.steps)}."
+        taken = (f"{step.name} ({step.seconds:g} s)" for step in decision.steps if not step.why_not)
+        yield f"Steps: {', '.join(taken)}."
+    yield from (f"Not {step.name}: {step.why_not}." for step in decision.steps if step.why_not)
     for one in decision.refused:
         yield f"Not {one.candidate.title}, {units.size(one.candidate.footprint_bytes)}: {one.why}."
     seen = {one.candidate.key for one in decision.refused} | ({decision.victim.key} if decision.victim else set())

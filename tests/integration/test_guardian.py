@@ -16,9 +16,17 @@ from msgspec.structs import replace
 
 from memwatch.core.engines.records import Engine
 from memwatch.core.helper.process import python_child
-from memwatchd.guardian.acting import Means, Victim, VictimGoneError, act, reclaim
+from memwatchd.guardian.acting import (
+    NO_OWN_CGROUP,
+    Means,
+    Victim,
+    VictimGoneError,
+    act,
+    read_group,
+    reclaim,
+)
 from memwatchd.guardian.journal import NAME, Journal, Record, read_journal
-from memwatchd.guardian.records import Match, Step
+from memwatchd.guardian.records import GroupMemory, Match, Step
 from memwatchd.guardian.requests import ask_engine
 from support.guardian_machine import BEFORE, IGNORES_SIGTERM, QUICK, ROOMY, SHORT, GuardianMachine, guardian_machine
 from support.guardian_states import GIB, candidate
@@ -60,6 +68,8 @@ def test_victim_that_ignores_sigterm_is_killed(box: GuardianMachine) -> None:
 
     assert victim.wait(MAX_WAIT_SECONDS) == -signal.SIGKILL
     assert [step.step for step in record.steps] == ["reclaim", "sigterm", "sigkill"]
+    assert record.steps[0].result == "not taken: no swap is free, and file cache counts as available already"
+    assert record.steps[0].seconds == 0.0
     assert record.steps[1].result == "sent"
     assert record.steps[2].result.startswith("sent; ")
 
@@ -74,7 +84,8 @@ def test_dry_run_ends_nothing_and_records_a_shortage_once(box: GuardianMachine) 
     assert victim.poll() is None
     assert len(box.records()) == 1
     assert record.dry_run
-    assert {step.result for step in record.steps} == {"would be taken"}
+    assert record.steps[0].result == "not taken: no swap is free, and file cache counts as available already"
+    assert {step.result for step in record.steps[1:]} == {"would be taken"}
     assert [step.step for step in record.steps] == ["reclaim", "sigterm", "sigkill"]
     assert "dry run: ram is critical: 128.0 MiB of 64.0 GiB are available" in box.log()
 
@@ -335,14 +346,36 @@ def test_reclaim_is_asked_of_the_own_cgroup_only(tmp_path: Path) -> None:
     (unit / "memory.reclaim").touch()
     (tmp_path / "system.slice/memory.reclaim").touch()
     one = candidate(10, GIB, cgroup="/system.slice/serve.service")
+    step = Step("reclaim", 5.0, 3 * GIB)
 
-    assert reclaim(tmp_path, one, 5.0) == "done"
-    assert (unit / "memory.reclaim").read_text() == str(GIB)
+    assert reclaim(tmp_path, one, step) == "done"
+    assert (unit / "memory.reclaim").read_text() == str(3 * GIB)
     for cgroup in ("/system.slice", "/", "/system.slice/../..", "/system.slice/serve.service/.."):
-        assert "not tried" in reclaim(tmp_path, replace(one, cgroup=cgroup), 5.0)
+        assert reclaim(tmp_path, replace(one, cgroup=cgroup), step) == NO_OWN_CGROUP
+        assert read_group(tmp_path, replace(one, cgroup=cgroup)) == NO_OWN_CGROUP
     assert (tmp_path / "system.slice/memory.reclaim").read_text() == ""
     gone = replace(one, cgroup="/system.slice/gone.service")
-    assert reclaim(tmp_path, gone, 5.0) == "not done: no such file or directory"
+    assert reclaim(tmp_path, gone, step) == "not done: no such file or directory"
+
+
+def test_memory_of_a_cgroup_is_what_can_move_to_swap_and_its_file_cache(tmp_path: Path) -> None:
+    one = candidate(10, GIB, cgroup="/system.slice/serve.service")
+    unit = tmp_path / "system.slice/serve.service"
+    unit.mkdir(parents=True)
+    assert read_group(tmp_path, one) == "the memory of its cgroup is not readable"
+
+    (unit / "memory.stat").write_text(
+        "anon 900\ninactive_anon 600\nactive_anon 400\ninactive_file 30\nactive_file 20\nslab_reclaimable 7\n"
+    )
+    assert read_group(tmp_path, one) == GroupMemory(57, 1000)
+
+    (unit / "memory.swap.max").write_text("max\n")
+    assert read_group(tmp_path, one) == GroupMemory(57, 1000)
+    (unit / "memory.swap.max").write_text("500\n")
+    (unit / "memory.swap.current").write_text("300\n")
+    assert read_group(tmp_path, one) == GroupMemory(57, 200)
+    (unit / "memory.swap.current").write_text("x\n")
+    assert read_group(tmp_path, one) == "the swap of its cgroup is not readable"
 
 
 @pytest.mark.parametrize(

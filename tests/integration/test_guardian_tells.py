@@ -98,7 +98,7 @@ def test_victim_of_a_guardian_is_an_event_and_counted(tmp_path: Path) -> None:
         assert victim.wait(MAX_WAIT_SECONDS) in (-signal.SIGTERM, -signal.SIGKILL)
         assert re.fullmatch(
             rf"killed by memwatch-guardian: \S+ \({victim.pid}\), 30\d\.\d MiB; "
-            r"steps: (reclaim, sigterm(, sigkill)?|sigkill)",
+            r"steps: (sigterm(, sigkill)?|sigkill)",
             text,
         )
         wait_until(lambda: (count_of(daemon, "act", "false"), count_of(daemon, "act", "true")) == (1, 0))
@@ -129,7 +129,7 @@ def test_dry_run_says_what_it_would_have_done(tmp_path: Path) -> None:
         box.set_available(SHORT)
         text = wait_for_event(daemon, box, "guardian.would_have_acted")
         assert text.startswith("dry run: memwatch-guardian would have ended ")
-        assert text.endswith("; steps: reclaim, sigterm, sigkill")
+        assert text.endswith("; steps: sigterm, sigkill")
         assert victim.poll() is None
         (head,) = daemon.wait_for("/api/v1/incidents", lambda found: found and text in found[0]["evidence"])
         assert (head["kind"], head["killer"], head["victims"]) == ("critical", None, [])

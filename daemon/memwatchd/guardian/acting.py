@@ -21,10 +21,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from memwatch.core.engines.records import Engine
-from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.cgroup_mounts import V2, parse_figure, parse_limit
+from memwatch.core.linux.files import ParseError, read_once
 from memwatch.core.linux.process_files import STAT_BYTES, parse_stat, read_at
 from memwatch.core.model import Absent
-from memwatchd.guardian.records import Candidate, Step
+from memwatchd.guardian.load_guard import own_cgroup
+from memwatchd.guardian.records import Candidate, GroupMemory, Step
 from memwatchd.guardian.requests import ask_engine, describe_error
 
 # asm-generic/unistd.h: the number is the same on all processors that have it since Linux 5.15.
@@ -35,6 +37,7 @@ LOOK_SECONDS = 0.05
 # Drivers give memory back a moment after the end of a process.
 SETTLE_SECONDS = 0.5
 MAX_RECLAIM_BYTES = 4 << 30
+NO_OWN_CGROUP = "its cgroup has other processes as well, or is not known"
 
 
 class VictimGoneError(Exception):
@@ -135,6 +138,9 @@ def act(
     """
     results = []
     for step in steps:
+        if step.why_not:
+            results.append(StepResult(step.name, f"not taken: {step.why_not}", look()[0], 0.0))
+            continue
         began = time.monotonic()
         if began - decided_at > MAX_LATE_SECONDS + sum(one.seconds for one in steps[: steps.index(step)]):
             available, _ = look()
@@ -172,7 +178,7 @@ def take(step: Step, victim: Victim, candidate: Candidate, means: Means) -> str:
     if step.name == "engine":
         return ask_engine(means.engine, step.seconds) if means.engine else "the model server is not known"
     if step.name == "reclaim":
-        return reclaim(means.cgroups, candidate, step.seconds)
+        return reclaim(means.cgroups, candidate, step)
     if step.name == "sigterm":
         return victim.send(signal.SIGTERM)
     sent = victim.send(signal.SIGKILL)
@@ -218,23 +224,48 @@ def text_of(value: str | Absent | None) -> str:
     return value if isinstance(value, str) else ""
 
 
-def reclaim(cgroups: Path, candidate: Candidate, seconds: float) -> str:
+def read_group(cgroups: Path, candidate: Candidate) -> GroupMemory | str:
+    """Return the memory of a process's own cgroup, or why it is not known, as a clause."""
+    path = own_cgroup(candidate)
+    if path is None:
+        return NO_OWN_CGROUP
+    folder = cgroups / path
+    stat = parse_memory_stat(read_once(folder / "memory.stat") or b"")
+    if not {"inactive_anon", "active_anon"} <= stat.keys():
+        return "the memory of its cgroup is not readable"
+    file = sum(stat.get(name, 0) for name in V2.reclaimable)
+    anonymous = stat["inactive_anon"] + stat["active_anon"]
+    try:
+        # Without these files the kernel does not count swap by cgroup, and has no limit.
+        most = parse_limit(read_once(folder / "memory.swap.max") or b"max")
+        used = parse_figure(read_once(folder / "memory.swap.current") or b"0")
+    except ParseError:
+        return "the swap of its cgroup is not readable"
+    return GroupMemory(file, anonymous if most is None else min(anonymous, max(0, most - used)))
+
+
+def parse_memory_stat(data: bytes) -> dict[str, int]:
+    pairs = (line.split() for line in data.splitlines())
+    return {
+        pair[0].decode("ascii", "replace"): int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()
+    }
+
+
+def reclaim(cgroups: Path, candidate: Candidate, step: Step) -> str:
     """Have the kernel reclaim pages of the victim's own cgroup. Return the result as a clause.
 
     The write blocks until the pages are reclaimed, so a thread does it, which is left alone at the deadline.
     """
-    if isinstance(candidate.cgroup, Absent):
-        return "its cgroup is not known"
-    path = candidate.cgroup.strip("/")
-    if not path or path.endswith(".slice") or ".." in path.split("/"):
-        return "not tried: its cgroup has other processes as well"
+    path = own_cgroup(candidate)
+    if path is None:
+        return NO_OWN_CGROUP
     file = cgroups / path / "memory.reclaim"
-    wanted = min(MAX_RECLAIM_BYTES, max(1 << 20, candidate.footprint_bytes))
+    wanted = min(MAX_RECLAIM_BYTES, step.reclaim_bytes)
     results: list[str] = []
     thread = threading.Thread(target=lambda: results.append(write_reclaim(file, wanted)), daemon=True)
     thread.start()
-    thread.join(seconds)
-    return results[0] if results else f"not done within {seconds:.1f} s"
+    thread.join(step.seconds)
+    return results[0] if results else f"not done within {step.seconds:.1f} s"
 
 
 def write_reclaim(file: Path, wanted: int) -> str:
@@ -254,4 +285,10 @@ def write_reclaim(file: Path, wanted: int) -> str:
 
 def would_take(steps: Sequence[Step], available: int) -> list[StepResult]:
     """Return the steps of a dry run, none of which is taken."""
-    return [StepResult(step.name, "would be taken", available, 0.0) for step in steps]
+    results = (f"not taken: {step.why_not}" if step.why_not else "would be taken" for step in steps)
+    return [StepResult(step.name, result, available, 0.0) for step, result in zip(steps, results, strict=True)]
+
+
+def names_of(steps: Sequence[Step]) -> str:
+    """Return the names of the steps that are taken."""
+    return ", ".join(step.name for step in steps if not step.why_not)

@@ -37,14 +37,14 @@ FALL_RATIO = 1 / 50
 
 
 class Left(NamedTuple):
-    """What is left of System RAM: available bytes, and what the kernel can still give, with swap."""
+    """Rest of System RAM: available bytes, and what the kernel can still give, with swap."""
 
     available: int
     pages: int
 
 
 class Reading(NamedTuple):
-    """What was left and the footprints of processes at one time, in monotonic seconds.
+    """Rest of System RAM and the footprints of processes at one time, in monotonic seconds.
 
     `least`: the least that was left until the newest figures of the same scan.
     """

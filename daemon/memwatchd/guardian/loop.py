@@ -27,7 +27,17 @@ from memwatch.core.linux.process_files import parse_boot_time
 from memwatch.core.printable import printable
 from memwatch.core.reading.self_usage import SelfUsageReader
 from memwatch.core.snapshot import UNKNOWN_BOOT, Level
-from memwatchd.guardian.acting import SETTLE_SECONDS, Means, StepResult, Victim, VictimGoneError, act, would_take
+from memwatchd.guardian.acting import (
+    SETTLE_SECONDS,
+    Means,
+    StepResult,
+    Victim,
+    VictimGoneError,
+    act,
+    names_of,
+    read_group,
+    would_take,
+)
 from memwatchd.guardian.growth import POOL_SECONDS, Growth
 from memwatchd.guardian.journal import (
     MAX_REFUSED,
@@ -44,7 +54,7 @@ from memwatchd.guardian.outcome import Outcome, Seen, after, judge
 from memwatchd.guardian.own_reading import OwnReading, next_pause
 from memwatchd.guardian.records import AT_START, Candidate, Config, Decision, Past, PoolState, State, receive
 from memwatchd.guardian.requests import describe_error
-from memwatchd.guardian.rules import decide, find_short_pool
+from memwatchd.guardian.rules import decide, find_short_pool, weigh_reclaim
 from memwatchd.guardian.telling import Teller
 from memwatchd.sd_notify import Notifier
 
@@ -135,8 +145,8 @@ class Guardian:
         self._acted = self._would_have_acted = 0
         self._started = now()
         self._watch: Watch | None = None
-        cgroups = Path(config.sysfs) / "fs/cgroup"
-        self._freezer = Freezer(cgroups, config.proc, Path(config.state_dir))
+        self._cgroups = Path(config.sysfs) / "fs/cgroup"
+        self._freezer = Freezer(self._cgroups, config.proc, Path(config.state_dir))
         self._frozen_with: tuple[Candidate, str, PoolState] | None = None
         self._low_at, self._spent = -inf, 0.0
         self._load_words = "no fast load"
@@ -320,17 +330,21 @@ class Guardian:
                 self._log.write(WARNING, f"nothing is done: {decision.reason}")
                 self._record(decision, pool, (), None)
             return
-        if self._config.dry_run:
-            if "dry run" not in self._told:
-                self._told.add("dry run")
-                self._would_have_acted += 1
-                steps = would_take(decision.steps, pool.available_bytes)
-                names = ", ".join(step.name for step in decision.steps)
-                self._log.write(WARNING, f"dry run: {decision.reason}; steps that would be taken: {names}")
-                record = self._record(decision, pool, tuple(steps), None)
-                self._begin_to_follow(record, decision.victim, decided_at)
+        if self._config.dry_run and "dry run" in self._told:
             return
-        self._act(decision, decision.victim, pool, decided_at)
+        victim = decision.victim
+        decision = weigh_reclaim(decision, pool, partial(read_group, self._cgroups))
+        if not self._config.dry_run:
+            self._act(decision, victim, pool, decided_at)
+            return
+        self._told.add("dry run")
+        self._would_have_acted += 1
+        steps = would_take(decision.steps, pool.available_bytes)
+        self._log.write(
+            WARNING, f"dry run: {decision.reason}; steps that would be taken: {names_of(decision.steps)}"
+        )
+        record = self._record(decision, pool, tuple(steps), None)
+        self._begin_to_follow(record, victim, decided_at)
 
     def _begin_to_follow(self, record: Record, victim: Candidate, decided_at: float) -> None:
         """Watch what happens after a dry run."""
@@ -404,8 +418,8 @@ class Guardian:
             self._past = self._past.after_action(time.monotonic())
             return
         engine = by_pid(self._answer.snapshot.engines).get(chosen.pid) if self._answer else None
-        means = Means(self._config.hook, Path(self._config.sysfs) / "fs/cgroup", engine)
-        self._log.write(ERROR, f"{decision.reason}; steps: {', '.join(step.name for step in decision.steps)}")
+        means = Means(self._config.hook, self._cgroups, engine)
+        self._log.write(ERROR, f"{decision.reason}; steps: {names_of(decision.steps)}")
         try:
             results = act(victim, chosen, decision.steps, means, self._look, decided_at)
             has_ended = victim.has_ended(0)

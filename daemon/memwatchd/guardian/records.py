@@ -197,10 +197,22 @@ def receive(fd: int) -> Config:
 
 
 class Step(NamedTuple):
-    """One attempt to free memory, and how long its effect is waited for."""
+    """One attempt to free memory, and how long its effect is waited for.
+
+    `reclaim_bytes`: what the kernel is asked to reclaim. `why_not`: why it is not taken, as a clause; else empty.
+    """
 
     name: StepName
     seconds: float
+    reclaim_bytes: int = 0
+    why_not: str = ""
+
+
+class GroupMemory(NamedTuple):
+    """Memory of a control group: its file cache, and what may move to swap."""
+
+    file_bytes: int
+    swappable_bytes: int
 
 
 class Refusal(NamedTuple):

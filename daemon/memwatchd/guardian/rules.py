@@ -14,15 +14,18 @@
    leave the level. Device bytes older than 5 s are no evidence: then there is no victim.
 5. Never: pid 1, kernel threads, the guardian, the daemon, logins and session managers, container runtimes, and
    what the operator lists in `never`, also where it is not known whether a process is in that list.
-6. Each step takes at most a quarter of the time to full. Below 2 s only SIGKILL is left.
+6. Each step takes at most a quarter of the time to full. Below 2 s only SIGKILL is left. The kernel reclaims only
+   where enough of the victim can move to swap to leave the level: file cache counts as available already.
 7. After an action the evidence must be seen twice again before there is another victim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from math import inf
+
+from msgspec.structs import replace
 
 from memwatch.core import units
 from memwatch.core.model import Absent, PoolKind
@@ -31,6 +34,7 @@ from memwatch.core.snapshot import Level
 from memwatchd.guardian.records import (
     Candidate,
     Decision,
+    GroupMemory,
     Limits,
     Match,
     Past,
@@ -58,6 +62,8 @@ MIN_GROWTH = 1 << 20
 # has grown by this fraction of the largest growth in each.
 MIN_EXPLAINED_RATIO, MAX_EXPLAINED_RATIO, MIN_SHARE = 0.5, 1.5, 0.5
 FORECAST_SHARE, SIGKILL_ONLY_SECONDS = 4.0, 2.0
+# More than what is missing is reclaimed: the cause goes on.
+RECLAIM_SHARE = 2
 
 PROTECTED_SLICES = ("memwatchd.slice", "memwatchd.slice/*")
 
@@ -293,6 +299,41 @@ def plan_steps(forecast: float | None, victim: Candidate, limits: Limits) -> tup
         for name, seconds in times.items()
         if name == "sigkill" or (seconds > 0 and not only_kill)
     )
+
+
+def weigh_reclaim(
+    decision: Decision, pool: PoolState, read_group: Callable[[Candidate], GroupMemory | str]
+) -> Decision:
+    """Return the decision with the bytes that its step to reclaim asks for, or with the reason why it is not taken.
+
+    `read_group` returns the memory of the victim's control group, or why it is not known. File cache brings
+    nothing: MemAvailable has it already, also while it is not free.
+    """
+    victim = decision.victim
+    if victim is None or all(step.name != "reclaim" for step in decision.steps):
+        return decision
+    size, why = 0, "no swap is free, and file cache counts as available already"
+    if pool.swap_free_bytes > 0:
+        group = read_group(victim)
+        size, why = (0, group) if isinstance(group, str) else size_reclaim(group, pool)
+
+    def weigh(step: Step) -> Step:
+        return step if step.name != "reclaim" else Step("reclaim", 0.0 if why else step.seconds, size, why)
+
+    return replace(decision, steps=tuple(map(weigh, decision.steps)))
+
+
+def size_reclaim(group: GroupMemory, pool: PoolState) -> tuple[int, str]:
+    """Return the bytes to reclaim in a control group, or 0 and why that does not help."""
+    missing = pool.critical_bytes - pool.available_bytes
+    swappable = min(group.swappable_bytes, pool.swap_free_bytes)
+    if swappable <= missing:
+        return 0, (
+            f"at most {units.size(swappable)} of its control group can move to swap, {units.size(missing)} are "
+            "missing, and file cache counts as available already"
+        )
+    # The kernel takes file cache first.
+    return group.file_bytes + min(swappable, RECLAIM_SHARE * missing), ""
 
 
 def describe_age(one: Candidate) -> str:

@@ -53,7 +53,7 @@ def test_growth_from_what_the_kernel_gives_at_zero_names_the_cause(below: int, s
 
 
 def test_growth_that_nothing_explains_names_no_cause() -> None:
-    """Somebody gave back what this process took: it may have taken what the other processes freed."""
+    """Another process gave back what this one took: that may be all that happened."""
     growth, pool, held = fall_to_zero(6 * GIB, 0, counted=False)
 
     decision = decide_at(growth, pool, held)

@@ -104,7 +104,7 @@ def test_culprit_ends_or_nothing_while_innocents_allocate_and_free(breath: int, 
 def test_culprit_ends_or_nothing_while_figures_of_devices_are_newer(
     seconds: float, skew: float, least: float
 ) -> None:
-    """What it took after the rest of the scan was read is no reason to leave it alone."""
+    """Growth after the rest of the scan was read is no reason to leave it alone."""
     in_devices = [seed for seed in ENDS if generate_collapse(seed).story == "device bytes"]
 
     assert count_right(in_devices, seconds, skew=skew) >= least * len(in_devices)

@@ -13,12 +13,13 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent, PoolKind
 from memwatch.core.processes.protected import NAMES, UNITS
 from memwatch.core.snapshot import Level
-from memwatchd.guardian.records import Candidate, Limits, Match, Past, PoolState, State
+from memwatchd.guardian.records import Candidate, Decision, GroupMemory, Limits, Match, Past, PoolState, State, Step
 from memwatchd.guardian.rules import (
     MAX_DEVICE_SECONDS,
     PROTECTED_SLICES,
     URGENT_SECONDS,
     decide,
+    weigh_reclaim,
     why_protected,
 )
 from support.guardian_states import (
@@ -481,13 +482,58 @@ def test_steps_take_at_most_a_quarter_of_the_forecast(
     pool = short_ram(seconds_to_full=forecast, evidence=("util", "psi_full"))
     decision = confirmed(state(candidate(10, engine=True), pool=pool), Limits(has_hook=True))
 
-    assert list(decision.steps) == expected
+    assert [(step.name, step.seconds) for step in decision.steps] == expected
 
 
 def test_steps_that_are_not_possible_or_not_wanted_are_left_out() -> None:
     decision = confirmed(state(candidate(10, cgroup=UNKNOWN)), Limits(sigterm_seconds=0))
 
     assert [step.name for step in decision.steps] == ["sigkill"]
+
+
+@pytest.mark.parametrize(
+    ("swap_free", "group", "expected"),
+    [
+        (0, GroupMemory(3 * GIB, 40 * GIB), "no swap is free, and file cache counts as available already"),
+        (8 * GIB, "the memory of its cgroup is not readable", "the memory of its cgroup is not readable"),
+        (
+            3 * GIB,
+            GroupMemory(3 * GIB, 40 * GIB),
+            "at most 3.0 GiB of its control group can move to swap, 4.0 GiB are",
+        ),
+        (8 * GIB, GroupMemory(3 * GIB, GIB), "at most 1.0 GiB of its control group can move to swap, 4.0 GiB are"),
+        (
+            8 * GIB,
+            GroupMemory(3 * GIB, 0),
+            "at most 0 B of its control group can move to swap, 4.0 GiB are missing",
+        ),
+        (8 * GIB, GroupMemory(3 * GIB, 5 * GIB), 8 * GIB),
+        (40 * GIB, GroupMemory(3 * GIB, 40 * GIB), 11 * GIB),
+    ],
+)
+def test_reclaim_is_left_out_where_it_cannot_leave_the_level(
+    swap_free: int, group: GroupMemory | str, expected: int | str
+) -> None:
+    """4 GiB are missing. File cache is available already, and bytes of devices do not move to swap."""
+    pool = short_ram(2 * GIB, swap_free_bytes=swap_free)
+    decision = confirmed(state(candidate(10), pool=pool))
+
+    steps = {step.name: step for step in weigh_reclaim(decision, pool, lambda _: group).steps}
+
+    assert list(steps) == ["reclaim", "sigterm", "sigkill"]
+    if isinstance(expected, int):
+        assert steps["reclaim"] == Step("reclaim", 2.0, expected)
+    else:
+        assert steps["reclaim"].why_not.startswith(expected)
+        assert (steps["reclaim"].seconds, steps["reclaim"].reclaim_bytes) == (0.0, 0)
+
+
+def test_decision_without_a_step_to_reclaim_reads_no_cgroup() -> None:
+    pool = short_ram(seconds_to_full=1.0, swap_free_bytes=GIB)
+    decision = confirmed(state(candidate(10), pool=pool))
+
+    assert weigh_reclaim(decision, pool, lambda _: pytest.fail("read")) == decision
+    assert weigh_reclaim(Decision("nothing", "x"), pool, lambda _: pytest.fail("read")).steps == ()
 
 
 def test_victims_of_a_thousand_generated_states_are_allowed_ones() -> None:
