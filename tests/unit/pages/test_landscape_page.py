@@ -16,15 +16,16 @@ from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.actions import list_actions
 from memwatch.reporting.render.containment import Growing
-from memwatch.reporting.render.drawing import TIME_FORMS, Rectangle, TimeAxis, width_of
+from memwatch.reporting.render.drawing import DAY_SECONDS, TIME_FORMS, Rectangle, TimeAxis, width_of
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.past import Layer, Past
 from memwatch.reporting.render.summary import find_worst
 from memwatch.reporting.render.tower import Block, write_gutter
+from memwatch_web.pages.history_chart import MAX_AHEAD_RATIO, NARROW, Edges, place_times
 from memwatch_web.pages.landscape_page import CELL, FONT, LOW_CELL, TOWER, PageLandscape, Scene, draw_page
 from memwatch_web.pages.landscape_past import DrawnPast, find_ghosts, find_run
 from memwatch_web.pages.overview import Ghost
-from memwatch_web.pages.past_picture import NEAR, WIDE_PAST, Word, thin_out, write_times
+from memwatch_web.pages.past_picture import NARROW_PAST, NEAR, WIDE_PAST, Word, thin_out, write_times
 from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.template_environment import describe_cells_then, describe_then
 from memwatchd.recording.demos import path_of
@@ -423,3 +424,39 @@ def test_times_below_a_past_are_round_and_apart() -> None:
         assert ends[-1] < WIDE_PAST - width_of("now", FONT, strong=True)
         steps = {round(after.unix - before.unix) for before, after in pairwise(marks) if before.unix and after.unix}
         assert len(steps) <= 1
+
+
+@pytest.mark.parametrize("minutes", [10, 60, 6 * 60, 24 * 60, 7 * 24 * 60, 30 * 24 * 60])
+def test_times_below_a_chart_are_whole_and_apart_at_any_time_of_day(minutes: int) -> None:
+    """At every time of a day, for a forecast of any length, on a phone and at the width where all are shown."""
+    longest = 60.0 * minutes * MAX_AHEAD_RATIO
+    for number, second in enumerate(range(0, DAY_SECONDS, 13 if minutes == 10 else 60)):
+        now = 1_700_000_000.0 + second
+        edges = Edges(now - 60.0 * minutes, now + longest * (number % 15) / 14, now)
+        found = list(place_times(edges, "now"))
+
+        assert (found[-1][0].text, found[-1][1]) == ("now", True)
+        assert_whole_and_apart([word for word, _ in found], WIDE_PAST)
+        assert_whole_and_apart([word for word, is_narrow in found if is_narrow], NARROW)
+
+
+@pytest.mark.parametrize("width", [WIDE_PAST, NARROW_PAST])
+@pytest.mark.parametrize("end_word", ["now", "23:59:59"])
+def test_times_below_a_pool_are_whole_and_apart_at_any_time_of_day(width: float, end_word: str) -> None:
+    for number, second in enumerate(range(0, DAY_SECONDS, 60)):
+        now = 1_700_000_000.0 + second
+        axis = TimeAxis(now - 600.0, now + 100.0 * (number % 21) / 20)
+        assert_whole_and_apart(list(write_times(axis, width, now, end_word, FONT)), width)
+
+
+def assert_whole_and_apart(words: list[Word], width: float) -> None:
+    spans = sorted(span_of_time(word, width) for word in words)
+    assert spans[0][0] >= 0, words
+    assert spans[-1][1] <= width + 1e-9, words
+    assert all(before[1] < after[0] for before, after in pairwise(spans)), words
+
+
+def span_of_time(word: Word, width: float) -> tuple[float, float]:
+    length = width_of(word.text, FONT, strong=True) if word.unix is None else width_of(TIME_FORMS[word.kind], FONT)
+    right = word.at * width + (length / 2 if word.anchor == "middle" else 0.0)
+    return right - length, right

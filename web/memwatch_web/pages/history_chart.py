@@ -193,7 +193,7 @@ def draw_chart(
         now=edges.now,
         end=edges.end,
         axis=tuple(_list_axis(top, chart.unit)),
-        times=tuple(_place_times(edges, "now" if found.window.live else "")),
+        times=tuple(place_times(edges, "now" if found.window.live else "")),
         gaps=tuple((edges.at(gap.start), edges.at(gap.end) - edges.at(gap.start)) for gap in found.gaps),
         wash=tuple(_draw_runs(runs, edges, None)),
         strips=tuple(_draw_runs(runs, edges, STRIPS)),
@@ -289,9 +289,9 @@ def _place_thresholds(marks: Iterable[Mark], pool: Pool | None, top: float) -> I
         yield level, y, word_y
 
 
-def _place_times(edges: Edges, end_word: str) -> Iterator[tuple[Word, bool]]:
-    """Yield the times with True for those that have room on a phone: now first, then the latest."""
-    found = list(write_times(edges, WIDE_PAST, edges.now, end_word, FONT))
+def place_times(edges: Edges, end_word: str) -> Iterator[tuple[Word, bool]]:
+    """Yield the times with True for those that have room on a phone: the word of the end first, then the latest."""
+    found = list(write_times(edges, WIDE_PAST, edges.now, end_word, FONT, NARROW))
     widths = measure_times(FONT)
     fitting: list[bool] = []
     limit = NARROW

@@ -296,11 +296,17 @@ def _name_layer(one: MemoryMap, kind: str) -> str:
     return LAYER_WORDS.get(kind, "")
 
 
-def write_times(axis: TimeAxis, width: float, end: float, end_word: str, font: float) -> Iterator[Word]:
-    """Yield the times below a past, and the word of the end of its data, if any. Kinds are units of the step."""
+def write_times(
+    axis: TimeAxis, width: float, end: float, end_word: str, font: float, narrowest: float | None = None
+) -> Iterator[Word]:
+    """Yield the times below a past, and the word of the end of its data, if any. Kinds are units of the step.
+
+    The word of the end is whole at `narrowest` as well, by default `width`: where half of it has no room behind the
+    end, it ends there.
+    """
     at = axis.at(end)
-    anchor = "middle" if at < 0.96 else "end"
-    length = width_of(end_word, font, strong=True)
+    length, least = width_of(end_word, font, strong=True), width if narrowest is None else narrowest
+    anchor = "middle" if at * least + length / 2 <= least else "end"
     right = at * width + (length / 2 if anchor == "middle" else 0.0)
     taken = [(right - length, right)] if end_word else []
     for mark in list_times(axis, width, measure_times(font), TIME_GAP * font, taken):
