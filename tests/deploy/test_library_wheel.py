@@ -22,6 +22,7 @@ from support.daemon_process import RunningDaemon, running_daemon
 from support.dead_address import dead_address
 from support.library_process import roots_environment
 from support.paths import ROOT
+from support.waiting import wait_until
 from support.wheels import BUILD, Built, build, run
 
 MAX_IMPORT_SECONDS = 0.005
@@ -110,8 +111,9 @@ def test_library_reads_the_machine_without_a_daemon(programs: Path) -> None:
 
 
 FIGURES = """
-import json, memwatch, msgspec
-here = memwatch.machine()
+import json, time, memwatch, msgspec
+while (here := memwatch.machine()).from_daemon is not BY_DAEMON or here.unread:
+    time.sleep(0.05)  # the daemon or the driver has not answered yet
 print(json.dumps(msgspec.to_builtins({
     "from_daemon": here.from_daemon, "architecture": here.architecture, "explanation": here.explanation,
     "pools": here.pools, "shares": here.shares,
@@ -141,6 +143,18 @@ def with_device_memory(snapshot: Any) -> dict[int, dict[str, int]]:
     return {one["pid"]: one["device_bytes"] for one in snapshot["processes"] if one["device_bytes"]}
 
 
+def read_status(programs: Path, folder: Path, environ: dict[str, str]) -> Any:
+    """Return the status of the machine, once all drivers answer in the time that a command waits for them."""
+    found: dict[str, Any] = {}
+
+    def is_complete() -> bool:
+        found.update(json.loads(run(programs / "memwatch", "status", "--json", cwd=folder, **environ).stdout))
+        return all(one["state"] != "starting" for one in found["collectors"])
+
+    wait_until(is_complete)
+    return found
+
+
 @pytest.mark.parametrize("name", ["gb10", "n1x-carveout", "rtx-4090", "gh200-numa", "h100-mig", "strix-halo"])
 def test_plain_wheel_has_the_figures_of_a_daemon(programs: Path, tmp_path: Path, name: str) -> None:
     """Every pool, share and GPU in bytes, and the memory of each process, without a daemon or an extra."""
@@ -150,10 +164,10 @@ def test_plain_wheel_has_the_figures_of_a_daemon(programs: Path, tmp_path: Path,
     with running_daemon(tmp_path, *roots, environ=driver) as running:
         running.wait_for("/api/v1/devices", lambda found: [one["state"] for one in found] == ["ok"])
         theirs, code = running.snapshot(), f"GPU = {GPU}{FIGURES}"
-        by_daemon = json.loads(python(programs, code, MEMWATCH_URL=running.url, **host))
-    alone = json.loads(python(programs, code, MEMWATCH_URL=nowhere(), **host, **driver))
-    status = run(programs / "memwatch", "status", "--json", cwd=tmp_path, MEMWATCH_URL=nowhere(), **host, **driver)
-    ours = json.loads(status.stdout)
+        by_daemon = json.loads(python(programs, f"BY_DAEMON = True; {code}", MEMWATCH_URL=running.url, **host))
+    here = {"MEMWATCH_URL": nowhere(), **host, **driver}
+    alone = json.loads(python(programs, f"BY_DAEMON = False; {code}", **here))
+    ours = read_status(programs, tmp_path, here)
 
     assert (by_daemon.pop("from_daemon"), alone.pop("from_daemon")) == (True, False)
     assert alone == by_daemon

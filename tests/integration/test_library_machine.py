@@ -21,6 +21,7 @@ from memwatch.library.local_reading import NOT_NEEDED
 from memwatch.library.machine import MachineCache, from_daemon, with_current_ram
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
+from simulators.nvml_state import Trouble
 from support.budget import within
 from support.daemon_process import RunningDaemon, running_daemon
 from support.dead_address import dead_address
@@ -248,6 +249,32 @@ def test_machine_without_gpu_has_system_ram() -> None:
     assert done.stderr == 'memory_info: device is "cuda:0", but this machine has no GPU; for example cpu\n'
     refused = run_program("import memwatch; memwatch.get_device_memory_bytes()", **roots_environment("zram-laptop"))
     assert 'DeviceError: device is "0", but this machine has no GPU; for example cpu' in refused.stderr
+
+
+SLOW = """
+import json, time, memwatch
+here = memwatch.machine()
+try:
+    memwatch.get_device_memory_bytes(0)
+except memwatch.DeviceError as error:
+    refused = str(error)
+while memwatch.machine().unread:
+    time.sleep(0.05)
+later = memwatch.get_device_memory_bytes(0)
+print(json.dumps([here.unread, len(here.devices), refused, memwatch.machine().unread, later]))
+"""
+
+
+def test_gpu_whose_driver_has_not_answered_yet_is_not_said_to_be_absent(tmp_path: Path) -> None:
+    """The first reading waits two seconds for it, as on a busy machine. It is found later."""
+    slow = replace(sample_nvml.RTX_4090, troubles={"nvmlInitWithFlags": Trouble(latency_ms=2500, times=1)})
+    simulator = Simulator.of(tmp_path, slow)
+    unread, count, refused, then, later = run_json(SLOW, **roots_environment("rtx-4090"), **simulator.environ)
+
+    assert (unread, count) == ({"nvml": "has not answered yet"}, 0)
+    assert refused == 'device is "0", and it is not known if there is one: nvml has not answered yet'
+    assert then == {}
+    assert later > 20 << 30
 
 
 def test_values_without_a_daemon_become_stale(spark: tuple[RunningDaemon, Simulator]) -> None:

@@ -30,7 +30,7 @@ def run_program(code: str, url: str | None = None, **environ: str) -> subprocess
 def run_json(code: str, url: str | None = None, **environ: str) -> Any:
     """Return the JSON that a program prints; it must print nothing else."""
     done = run_program(code, url, **environ)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return json.loads(done.stdout)
 
 

@@ -50,8 +50,14 @@ class MachineCache:
         self._lock = threading.RLock()
 
     def any(self) -> Machine:
-        """Return the machine from the cache regardless of age, for properties that do not change."""
-        return self._machine or self._look()
+        """Return the machine from the cache regardless of age, for properties that do not change.
+
+        The next call after one whose GPUs were not all known reads again, as `fresh`.
+        """
+        found = self._machine
+        if found is None:
+            return self._look()
+        return self.fresh() if found.unread else found
 
     def fresh(self) -> Machine:
         """Return data at most about two seconds old.

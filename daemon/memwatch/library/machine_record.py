@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -117,10 +117,17 @@ def is_this_machine(boot_id: object) -> bool:
 ROOTS = Roots(*read_roots(os.environ))
 
 
+# The collectors that find GPUs, as in the accounting of their makers.
+GPU_COLLECTORS = frozenset({"nvml", "tegra", "amdgpu", "drm", "apple"})
+# A collector in one of these states has said which GPUs there are: maybe none.
+HAS_ANSWERED = frozenset({"ok", "unavailable"})
+
+
 class Machine(Struct, frozen=True):
     """This machine. Pools add up; shares are parts of pools and must not be added. `from_daemon`: the source.
 
     `cpus`: those that this process may use. Absent if the daemon runs on another machine, or simulates one.
+    `unread`: collectors of GPUs without an answer, with the reason. `devices` may lack GPUs of theirs.
     """
 
     host: str
@@ -133,6 +140,12 @@ class Machine(Struct, frozen=True):
     from_daemon: bool
     monotonic: float
     cpus: int | Absent = Absent.NOT_AVAILABLE
+    unread: Mapping[str, str] = {}
+
+    @property
+    def why_unread(self) -> str:
+        """Why GPUs of this machine may not be known, empty if they are."""
+        return ", ".join(f"{name} {why}" for name, why in self.unread.items())
 
     @property
     def ram(self) -> Pool | None:
@@ -155,7 +168,17 @@ class Machine(Struct, frozen=True):
         ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ZE_AFFINITY_MASK). A number without a name counts the GPUs of the
         first of CUDA, ROCm, XPU and Metal that has any.
         """
-        return find_target(wanted, self.devices, self.program)
+        try:
+            return find_target(wanted, self.devices, self.program)
+        except DeviceError as error:
+            if not self.unread:
+                raise
+            if self.devices:
+                raise DeviceError(f"{error}; more may be there: {self.why_unread}") from None
+            name = printable(str(wanted))[:80]
+            raise DeviceError(
+                f'device is "{name}", and it is not known if there is one: {self.why_unread}'
+            ) from None
 
     @property
     def program(self) -> Program:
@@ -195,7 +218,20 @@ def decode_machine(found: Json) -> Machine:
         from_daemon=True,
         monotonic=time.monotonic(),
         cpus=_own_cpus(found.get("boot_id")),
+        unread=_find_unread((one["name"], one["state"], one.get("error")) for one in found.get("collectors", ())),
     )
+
+
+def _find_unread(collectors: Iterable[tuple[str, str, str | None]]) -> dict[str, str]:
+    """Return the collectors of GPUs that have not answered, of those given with their state and last error."""
+    found = {name: (state, error) for name, state, error in collectors if name in GPU_COLLECTORS}
+    return {name: _describe(*one) for name, one in found.items() if one[0] not in HAS_ANSWERED}
+
+
+def _describe(state: str, error: str | None) -> str:
+    """Describe the state of a collector that has not answered, as words behind its name."""
+    words = "has not answered yet" if state == "starting" else f"is {state}"
+    return printable(f"{words}: {error}" if error else words)
 
 
 def decode_leased_machine(found: Json, own_lease: str) -> Machine:
@@ -220,6 +256,7 @@ def from_snapshot(found: Snapshot, from_daemon: bool = False) -> Machine:
         time.monotonic(),
         # The folders of a direct reading may be of another machine, as in tests.
         _own_cpus(found.boot_id if from_daemon else read_boot_id(ROOTS.procfs)),
+        _find_unread((one.name, one.state, one.error) for one in found.collectors),
     )
 
 

@@ -76,7 +76,9 @@ def _list_gpus(here: Machine) -> Iterator[str]:
             yield from _list_shares(device.id, here, "    ")  # limits of a memory partition
     if hidden:
         yield f"  {len(hidden)} of {len(here.devices)} GPUs are hidden by {next(iter(hidden.values()))}"
-    if not here.devices:
+    if here.unread:
+        yield f"  GPUs are not all known: {here.why_unread}"
+    elif not here.devices:
         yield "  no GPU"
 
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from memwatch.core.accounting.compose import VENDORS
 from memwatch.core.linux.files import Roots
 from memwatch.core.model import Architecture, Device
+from memwatch.core.snapshot import CollectorStatus
 from memwatch.library.device_selection import find_target, hidden_devices
+from memwatch.library.machine_record import GPU_COLLECTORS, decode_machine, from_snapshot
 from memwatch.library.visible_gpus import DeviceError, Program
+from memwatch.reporting.render.json import snapshot_json, to_bytes
+from support.sample_snapshots import discrete_gpu
 
 
 def gpu(number: int, vendor: str = "NVIDIA", name: str = "", instances: Mapping[int, str] | None = None) -> Device:
@@ -247,3 +254,39 @@ def test_device_files_are_not_looked_up_while_a_gpu_is_suspended(tmp_path: Path)
 
     newer = NVIDIA[:3]  # of a later reading
     assert (asleep, found("cuda:0", newer, sleepy)) == ("gpu0", "gpu2")
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (CollectorStatus("nvml", "starting"), "nvml has not answered yet"),
+        (CollectorStatus("nvml", "failing", error="it crashed\n"), "nvml is failing: it crashed\\u000a"),
+        (CollectorStatus("nvml", "unavailable", error="no driver"), ""),
+        (CollectorStatus("nvml", "ok"), ""),
+        (CollectorStatus("processes", "starting"), ""),
+    ],
+)
+@pytest.mark.parametrize("by_daemon", [False, True])
+def test_gpu_is_absent_only_where_its_collector_has_answered(
+    by_daemon: bool, status: CollectorStatus, why: str
+) -> None:
+    snapshot = replace(discrete_gpu(), collectors=(status,), devices=())
+    here = decode_machine(json.loads(to_bytes(snapshot_json(snapshot)))) if by_daemon else from_snapshot(snapshot)
+    with pytest.raises(DeviceError) as refused:
+        here.find("gpu0")
+
+    assert here.why_unread == why
+    expected = (
+        f"and it is not known if there is one: {why}" if why else "but this machine has no GPU; for example cpu"
+    )
+    assert str(refused.value) == f'device is "gpu0", {expected}'
+
+
+def test_missing_device_beside_a_silent_driver_may_be_there() -> None:
+    snapshot = replace(discrete_gpu(), collectors=(CollectorStatus("amdgpu", "starting"),))
+    with pytest.raises(DeviceError, match=r"; for example gpu0; more may be there: amdgpu has not answered yet$"):
+        from_snapshot(snapshot).find("gpu7")
+
+
+def test_collectors_that_find_gpus_are_those_of_their_accounting() -> None:
+    assert {name for vendor in VENDORS for name in vendor.readings} == GPU_COLLECTORS
