@@ -68,6 +68,7 @@ class Daemon:
         self._passwd = Passwd(self.roots.rootfs / "etc/passwd")
         self.key_owners = KeyOwners(self._passwd, open_key_owners(self.state.folder))
         self.ends: ProcessEnds | None = None
+        self._wakeups: Wakeups | None = None
         self.budgets = wiring.build_budgets(self.live.budgets)
         self.accounts = Accounts(self.roots.rootfs)
         self.monitor, self.sampler = (
@@ -110,7 +111,7 @@ class Daemon:
             read_identity(roots),
             AllocatorReports(roots.procfs, self.budgets["reports"], self.accounts),
         )
-        self.ends = ends
+        self.ends, self._wakeups = ends, wakeups
         monitor = Monitor(
             sampler,
             clock,
@@ -244,6 +245,9 @@ class Daemon:
         self.stop_ticking()
         if self._ticking.is_alive():
             self._ticking.join(timeout=1.0)
+        wakeups, self._wakeups = self._wakeups, None
+        if wakeups is not None and not self._ticking.is_alive():
+            wakeups.close()
 
     def reload(self) -> None:
         """Reload the settings. Keep the old ones if the new ones are invalid or cannot be applied."""

@@ -109,8 +109,10 @@ class Wakeups:
             os.write(self._waker, b"!")
 
     def close(self) -> None:
-        os.close(self._woken)
-        os.close(self._waker)
+        """Close the pipe of `wake`, which may still be called. No thread may wait."""
+        woken, self._woken, waker, self._waker = self._woken, -1, self._waker, -1
+        os.close(woken)
+        os.close(waker)
 
     def _wait(self, seconds: float, stop: threading.Event) -> Wake:
         now = time.monotonic()
