@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -41,6 +42,11 @@ collect_ignore = ["machines"]
 settings.register_profile("memwatch", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("many", deadline=None, max_examples=2000)
 settings.load_profile("memwatch")
+
+# Modules and templates are compiled once, as by `make`: a process that compiles them itself takes more memory and time
+# than tests allow, and some environments forbid Python to write.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell starts background programs with SIGINT ignored, which programs started by a test would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -301,15 +301,22 @@ def start_ticks(box: GuardianMachine, pid: int) -> int:
     return int((box.proc / f"{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
-def test_guardian_takes_less_than_20_mib(box: GuardianMachine) -> None:
-    box.start_victim()
-    guardian = box.start_and_fall(replace(box.config, dry_run=True))
-    box.wait_for_record()
-    box.wait_for_requests(DECIDED)
+def rss_after_decision(folder: Path) -> int:
+    """Return the resident memory in bytes of a guardian that has decided what to do."""
+    with guardian_machine(folder) as box:
+        box.start_victim()
+        guardian = box.start_and_fall(replace(box.config, dry_run=True))
+        box.wait_for_record()
+        box.wait_for_requests(DECIDED)
+        status = Path(f"/proc/{guardian.pid}/status").read_text()
+    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmRSS:"))
 
-    status = Path(f"/proc/{guardian.pid}/status").read_text()
-    rss = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
-    assert rss <= 20 << 10
+
+def test_guardian_takes_less_than_20_mib(tmp_path: Path) -> None:
+    """With modules that an earlier one has compiled, as an installed guardian has them."""
+    _, rss = rss_after_decision(tmp_path / "compiles"), rss_after_decision(tmp_path / "measured")
+
+    assert rss <= 20 << 20
 
 
 def test_status_has_the_mode_and_the_last_reading(box: GuardianMachine) -> None:
