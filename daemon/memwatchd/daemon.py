@@ -68,7 +68,7 @@ class Daemon:
         self._passwd = Passwd(self.roots.rootfs / "etc/passwd")
         self.key_owners = KeyOwners(self._passwd, open_key_owners(self.state.folder))
         self.ends: ProcessEnds | None = None
-        self._wakeups: Wakeups | None = None
+        self._close_watches: list[Callable[[], None]] = []
         self.budgets = wiring.build_budgets(self.live.budgets)
         self.accounts = Accounts(self.roots.rootfs)
         self.monitor, self.sampler = (
@@ -105,13 +105,14 @@ class Daemon:
         ends = ProcessEnds(accounts=self.accounts) if roots.procfs == Roots().procfs else None
         own = OwnPressure(os.environ, trim_heap)
         stalls = PsiTrigger(roots.procfs / "pressure/memory")
-        watches = stalls, MemoryEvents(roots), own, *([ends] if ends else ())
-        wakeups = Wakeups(watches, sampler.watches, sampler.hurry)
+        events = MemoryEvents(roots)
+        wakeups = Wakeups((stalls, events, own, *([ends] if ends else ())), sampler.watches, sampler.hurry)
         identity, reports = (
             read_identity(roots),
             AllocatorReports(roots.procfs, self.budgets["reports"], self.accounts),
         )
-        self.ends, self._wakeups = ends, wakeups
+        self.ends = ends
+        self._close_watches = [one.close for one in (wakeups, stalls, events, own)]
         monitor = Monitor(
             sampler,
             clock,
@@ -245,9 +246,8 @@ class Daemon:
         self.stop_ticking()
         if self._ticking.is_alive():
             self._ticking.join(timeout=1.0)
-        wakeups, self._wakeups = self._wakeups, None
-        if wakeups is not None and not self._ticking.is_alive():
-            wakeups.close()
+        while self._close_watches and not self._ticking.is_alive():
+            self._close_watches.pop(0)()
 
     def reload(self) -> None:
         """Reload the settings. Keep the old ones if the new ones are invalid or cannot be applied."""
