@@ -19,6 +19,7 @@ from memwatch.core.snapshot import Machine
 from simulators.drm_machine import DrmMachine, fdinfo
 from support.daemon_process import running_daemon
 from support.fakes import GIB, ram
+from support.open_things import close_at_end
 from support.paths import MACHINES
 
 MIB = 1 << 20
@@ -139,7 +140,7 @@ def test_collector_reads_a_machine_with_only_an_npu(tmp_path: Path) -> None:
     )
     pids = GpuPids()
 
-    found = Collector(machine.roots, pids).collect().drm
+    found = close_at_end(Collector(machine.roots, pids)).collect().drm
 
     assert found is not None
     assert [(one.name, one.driver, one.nodes, one.pdev) for one in found.npus] == [
@@ -160,7 +161,7 @@ def test_npu_that_appears_is_found_in_the_next_round(tmp_path: Path) -> None:
     machine = DrmMachine(tmp_path)
     machine.card("card0", "xe", "0000:00:02.0")
     machine.process(2100)
-    collector = Collector(machine.roots, GpuPids())
+    collector = close_at_end(Collector(machine.roots, GpuPids()))
     before = collector.collect().drm
     machine.npu("accel0", "intel_vpu", PLACE)
 
@@ -177,7 +178,7 @@ def test_driver_without_client_lines_is_mute_and_a_closed_descriptor_is_not(tmp_
     machine = DrmMachine(tmp_path)
     machine.card("card0", "i915", "0000:00:02.0")
     machine.opens(2100, 7, NO_USAGE_STATS)
-    collector = Collector(machine.roots, GpuPids())
+    collector = close_at_end(Collector(machine.roots, GpuPids()))
 
     mute = collector.collect().drm
     machine.closes(2100, 7)

@@ -43,7 +43,11 @@ def events_on_disk(state: Path) -> list[tuple[str, str]]:
 def incidents_on_disk(state: Path) -> list[str]:
     """Return the ids of all incidents."""
     with _copied(state) as copy:
-        return [incident.id for incident in IncidentStore(copy, FakeClock(), BOOTS[0]).load()]
+        store = IncidentStore(copy, FakeClock(), BOOTS[0])
+        try:
+            return [incident.id for incident in store.load()]
+        finally:
+            store.stop()
 
 
 def messages_on_disk(state: Path) -> int:
