@@ -106,13 +106,14 @@ class Daemon:
         own = OwnPressure(os.environ, trim_heap)
         stalls = PsiTrigger(roots.procfs / "pressure/memory")
         events = MemoryEvents(roots)
-        wakeups = Wakeups((stalls, events, own, *([ends] if ends else ())), sampler.watches, sampler.hurry)
+        watches = (stalls, events, own, *([ends] if ends else ()))
+        wakeups = Wakeups(watches, sampler.watches, sampler.hurry)
         identity, reports = (
             read_identity(roots),
             AllocatorReports(roots.procfs, self.budgets["reports"], self.accounts),
         )
         self.ends = ends
-        self._close_watches = [one.close for one in (wakeups, stalls, events, own)]
+        self._close_watches = [one.close for one in (wakeups, *watches)]
         monitor = Monitor(
             sampler,
             clock,
