@@ -5,13 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from memwatch.core.model import Absent, Bytes
+from memwatch.library import peaks, profiler
+from memwatch.library.daemon_client import Daemon
+from memwatch.library.host import Host
 from memwatch.library.peaks import Sample
 from memwatch.library.profiler import MemoryProfiler, as_csv, as_html
+from memwatch.library.reporter import Reporter
+from support.sample_parts import GIB
+from support.waiting import wait_until
 
 UNKNOWN = Absent.NOT_AVAILABLE
 
@@ -127,46 +136,65 @@ def test_long_profile_has_at_most_2000_points_and_keeps_its_maximum(count: int, 
     assert [y for _, y in found].count(0) == 1
 
 
-def test_profiler_keeps_the_newest_100_000_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memwatch.library.profiler.counters.observe", lambda: sample(3))
-    profiler = MemoryProfiler(3600)
-    profiler._samples.extend([("oldest", sample(1)), *[("start", sample(2))] * 99_998])
+@pytest.fixture
+def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that sets the used memory of a machine of 8 GiB, which all counters then read.
 
-    profiler.peak("start")
-    full = profiler.report().samples
-    profiler.peak("start")
-    later = profiler.report().samples
+    Its daemon has not answered, so that nothing is reported.
+    """
+    meminfo, silent = tmp_path / "meminfo", Daemon(f"unix:{tmp_path}/none")
+    silent.rest()
+    monkeypatch.setattr(peaks, "host", Host(tmp_path))
+    monkeypatch.setattr(profiler, "reporter", Reporter(silent))
 
-    assert (len(full), full[0][0], full[-1]) == (100_000, "oldest", ("start", sample(3)))
-    assert (len(later), later[0][0], later[-2:]) == (100_000, "start", (("start", sample(3)),) * 2)
+    def use(used_bytes: int) -> None:
+        left = (8 * GIB - used_bytes) >> 10
+        meminfo.write_text(f"MemTotal: {8 * GIB >> 10} kB\nMemFree: {left} kB\nMemAvailable: {left} kB\n")
 
-
-class Sampler:
-    """Sampler that only counts. `running`: those that were started and not stopped."""
-
-    running = 0
-
-    def __init__(self, *_: object) -> None: ...
-
-    def start(self) -> None:
-        Sampler.running += 1
-
-    def stop(self) -> None:
-        Sampler.running -= 1
+    return use
 
 
-def test_profiler_stops_its_sampler_once_and_can_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+def used_gib(samples: Iterable[tuple[str, Sample]]) -> list[int]:
+    return [used >> 30 for used in (one.pool_used_bytes for _, one in samples) if isinstance(used, int)]
+
+
+def test_profiler_keeps_the_newest_100_000_samples(use: Callable[[int], None]) -> None:
+    profile = MemoryProfiler(3600)
+    profile._samples.extend([("oldest", sample(1)), *[("start", sample(2))] * 99_998])
+
+    use(3 * GIB)
+    profile.peak("start")
+    full = profile.report().samples
+    use(4 * GIB)
+    profile.peak("start")
+    later = profile.report().samples
+
+    assert (len(full), full[0][0], used_gib(full)) == (100_000, "oldest", [3])
+    assert (len(later), later[0][0], used_gib(later)) == (100_000, "start", [3, 4])
+    assert [stage for stage, _ in later[-2:]] == ["start", "start"]
+
+
+def test_profiler_stops_its_sampler_once_and_can_resume(use: Callable[[int], None]) -> None:
     """With one last sample. A second stop, and one before the start, do nothing."""
-    monkeypatch.setattr("memwatch.library.profiler.PeriodicSampler", Sampler)
-    monkeypatch.setattr("memwatch.library.profiler.counters.open", lambda _exact: (None, sample(1)))
-    monkeypatch.setattr("memwatch.library.profiler.counters.observe", lambda: sample(2))
-    monkeypatch.setattr("memwatch.library.profiler.reporter.renew", lambda: None)
-    profiler = MemoryProfiler(3600)
-    steps = (profiler.stop, profiler.start, profiler.start, profiler.stop, profiler.stop, profiler.start)
+    others = {*threading.enumerate()}
 
-    found = []
-    for step in steps:
+    def has_samplers(count: int) -> bool:
+        mine = {*threading.enumerate()} - others
+        return sum(thread.name == "memwatch-sampling" for thread in mine) == count
+
+    profile = MemoryProfiler(3600)
+    steps = [
+        (profile.stop, 0, []),
+        (profile.start, 1, [2]),
+        (profile.start, 1, [2]),
+        (profile.stop, 0, [2, 4]),
+        (profile.stop, 0, [2, 4]),
+        (profile.start, 1, [2, 4, 6]),
+        (profile.stop, 0, [2, 4, 6, 7]),
+    ]
+    for number, (step, running, samples) in enumerate(steps, 1):
+        use(number * GIB)
         step()
-        found.append((Sampler.running, [one.rss_bytes for _, one in profiler.report().samples]))
+        wait_until(partial(has_samplers, running))
 
-    assert found == [(0, []), (1, [1]), (1, [1]), (0, [1, 2]), (0, [1, 2]), (1, [1, 2, 1])]
+        assert used_gib(profile.report().samples) == samples, number
