@@ -43,6 +43,7 @@ METHOD = """## How it is measured
   [simulated](tested.md#simulated-hardware) `libnvidia-ml.so.1` reports them by process, as on a machine with
   unified memory. memwatchd and the guardian are those of the Debian package, with their units. The only setting
   is `dry_run = false`.
+- **Builds of memwatchd.** {builds}.
 - **The collapse.** The machine has {size} of System RAM and no swap. `train` takes memory of the GPU until about
   80% are used, then the rest within the time of the row, and then asks for more. Beside it run `idle`, which has
   the greatest RSS (500 MiB), `database`, which commits to a file and reads its 96 MiB, and `login`, which answers
@@ -89,6 +90,7 @@ def page(results: Mapping[str, Record], qemu: str, date: str) -> str:
     size = f"{machine['memory']['MemTotal'] / (1 << 30):.1f} GiB"
     facts = {"linux": machine["linux"], "date": date, "qemu": qemu, "packages": others, "size": size}
     runs = {name: runs_of(results, name) for name in NAMES}
+    facts["builds"] = "; ".join(builds(runs))
     parts = [
         HEAD.format(**facts),
         *summary(runs),
@@ -105,6 +107,16 @@ def runs_of(results: Mapping[str, Record], watcher: str) -> list[Record]:
     """Return the collapses of one watcher, the slowest first."""
     found = [one for one in results.values() if one["job"]["watcher"] == watcher and "number" in one["job"]]
     return sorted(found, key=lambda one: -float(one["job"]["seconds"]))
+
+
+def builds(runs: Mapping[str, list[Record]]) -> Iterator[str]:
+    """Yield the versions of memwatchd that ran, each with the watchers beside which it did."""
+    watchers: dict[str, list[str]] = {}
+    for name, found in runs.items():
+        for version in sorted({one["memwatchd"] for one in found}):
+            watchers.setdefault(version, []).append(NAMES[name])
+    for version, names in watchers.items():
+        yield f"`{version}` with {', '.join(names)}"
 
 
 def lost(run: Record) -> list[str]:

@@ -121,6 +121,7 @@ def build(root: Path, target: Path) -> None:
     if not (tools / "made").exists():
         shutil.rmtree(tools, ignore_errors=True)
         subprocess.run(["cp", "--archive", "--reflink=auto", root, tools], check=True)
+        (tools / "made").unlink()
         shutil.copy("/etc/resolv.conf", tools / "etc/resolv.conf")
         enter(tools, f"apt-get update && apt-get install --yes --no-install-recommends {HEADERS} && apt-get clean")
         (tools / "made").touch()
@@ -189,8 +190,16 @@ def shell_of(alive: list[float], found: Record) -> Record:
     return {"answers": len(within) - 2, "longest_gap": longest, "gap_at": at - first}
 
 
-def kept() -> dict[str, Record]:
-    return {file.stem: json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))}
+def build_of(watcher: str) -> str:
+    """Return the version of memwatchd in the saved machine."""
+    versions = json.loads((RESULTS / f"{name_of({'watcher': watcher})}.json").read_text())["versions"]
+    return dict(line.split("\t") for line in versions["packages"].splitlines())["memwatchd"]
+
+
+def forget_guardian() -> None:
+    """Remove the results of another build of the guardian. Those of other programs do not depend on it."""
+    for file in RESULTS.glob("guardian-*.json"):
+        file.unlink()
 
 
 def name_of(job: Record) -> str:
@@ -208,13 +217,13 @@ def keep(found: Record) -> None:
 
 def run_job(job: Record) -> Record:
     """Have a collapse in the machine as it was saved. With a mistake, it is prepared for it."""
+    if not state_of(job["watcher"]).exists():
+        prepare(job["watcher"])
     if (mistake := job.get("mistake")) in PREPARED:
         with restore("booted") as machine:
             machine.send({"watcher": job["watcher"], "mistake": mistake, "prepare": True})
             found = machine.receive(BOOT_SECONDS)
             return found if "failed" in found else carry_out(machine, job)
-    if not state_of(job["watcher"]).exists():
-        prepare(job["watcher"])
     with restore(job["watcher"]) as machine:
         return carry_out(machine, job)
 
@@ -228,6 +237,7 @@ def run_jobs(wanted: list[Record]) -> None:
         if "failed" in found:
             print(found["failed"], flush=True)
             continue
+        found["memwatchd"] = build_of(job["watcher"])
         keep(found)
         print(f"{time.strftime('%X')} {brief(found)}", flush=True)
 
@@ -257,6 +267,7 @@ def main(command: str = "all", *names: str) -> int:
     if command == "disk" or (command == "all" and not state_of("booted").exists()):
         make_disks((ROOT / "dist/memwatchd.deb").resolve())
         make_ready()
+        forget_guardian()
     if command in ("run", "all"):
         # A run that is ended early has the same collapses of all.
         turns = zip_longest(*map(jobs, names or WATCHERS))

@@ -43,6 +43,7 @@ def run(watcher: str, number: int, **changes: Any) -> Record:
         "cost_before": COST,
         "cost_after": COST,
         "records": [],
+        "memwatchd": "0.1",
     }
     return {**plain, **changes}
 
@@ -65,7 +66,12 @@ def test_summary_counts_each_outcome_apart() -> None:
         run("guardian", 0),
         run("earlyoom", 0, ended=None, lost=["bash", "idle"], longest_gap=4.2),
         run("earlyoom", 3, ended=None, lost=[], longest_gap=1.5),
-        {"job": {"watcher": "earlyoom", "number": 6, "seconds": 19.0}, "wedged": True, "last_alive": 100.0},
+        {
+            "job": {"watcher": "earlyoom", "number": 6, "seconds": 19.0},
+            "wedged": True,
+            "last_alive": 100.0,
+            "memwatchd": "0.1",
+        },
     )
 
     assert row(lines, "memwatch-guardian")[1:] == ["1 of 30", "1", "0", "1", "0.2 s", "0"]
@@ -110,6 +116,14 @@ def test_record_of_a_second_fault_is_shown_in_one_cell() -> None:
     lines = written(run("guardian", 0), {**run("guardian", 0), "job": job, "records": [record, record]})
 
     assert row(lines, collapse_page.MISTAKES["never"])[1:] == ["8 s", "`train`; 0.2 s", "nothing: a/b"]
+
+
+def test_results_of_another_build_are_named_as_such() -> None:
+    lines = written(run("guardian", 0), run("none", 0, memwatchd="0.2"), run("oomd", 3))
+
+    assert (
+        "- **Builds of memwatchd.** `0.1` with memwatch-guardian, systemd-oomd; `0.2` with none of them." in lines
+    )
 
 
 def test_innocent_processes_are_all_but_the_one_that_takes_the_memory() -> None:
