@@ -239,7 +239,7 @@ class Daemon:
         """Stop every part. Those after one that fails still write what they hold."""
         # Those that were started last end first: what reaches other machines, then what writes to the disk.
         closing = [feature.close for feature in reversed(tuple(self.monitor.features))]
-        for stop in (self.service.stopping, self._end_ticking, self.sampler.stop, *closing, self.state.close):
+        for stop in (self.service.stopping, self._end_ticking, self._end_collectors, *closing, self.state.close):
             stop_part(stop)
         log.info("memwatchd stopped")
 
@@ -249,6 +249,12 @@ class Daemon:
             self._ticking.join(timeout=1.0)
         while self._close_watches and not self._ticking.is_alive():
             self._close_watches.pop(0)()
+
+    def _end_collectors(self) -> None:
+        if self._ticking.is_alive():  # it may still run those without a thread
+            self.sampler.stop()
+        else:
+            self.sampler.close()
 
     def reload(self) -> None:
         """Reload the settings. Keep the old ones if the new ones are invalid or cannot be applied."""
