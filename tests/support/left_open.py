@@ -26,7 +26,15 @@ MAX_LISTED = 10
 OF_THIS_MACHINE = ("/proc/", "/sys/")
 # Threads of servers, which last as long as the server and its clients, those of the library, and of the web
 # application, which a daemon never ends. All other threads of the product have names.
-OTHER_THREADS = ("Thread-", "AnyIO", "asyncio", "ThreadPoolExecutor", "memwatch-courier", "peers_")
+OTHER_THREADS = (
+    "Thread-",
+    "AnyIO",
+    "asyncio",
+    "ThreadPoolExecutor",
+    "memwatch-courier",
+    "memwatch-track",
+    "peers_",
+)
 NOT_OF_TESTS = OF_THIS_MACHINE + OTHER_THREADS
 # Files that were not run with this guard yet, one a line.
 UNCHECKED = frozenset((TESTS / "left_open_unchecked.txt").read_text().split())
