@@ -8,6 +8,8 @@ a test has bound are released at its end.
 from __future__ import annotations
 
 import gc
+import math
+import sys
 import time
 from collections.abc import Generator
 
@@ -92,6 +94,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     while TO_CLOSE:
         TO_CLOSE.pop().close()
     free_ports.release()  # servers of fixtures listen by now
+    _end_reading()
     if lane_of(item) is Lane.PURE or _state.file in UNCHECKED:
         return result
     if item.stash[FAILED]:  # a traceback keeps what its frames have opened
@@ -105,6 +108,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         listed = "".join(f"\n  {one}" for one in sorted(map(str, left))[:MAX_LISTED])
         raise LeftOpenError(f"the test leaves {len(left)} things open:{listed}")
     return result
+
+
+def _end_reading() -> None:
+    """End the thread that reads the machine for the library, with its files: it goes on for a minute otherwise."""
+    machine = sys.modules.get("memwatch.library.machine")
+    if machine is not None:
+        machine.machine_cache._asked_at = -math.inf
 
 
 def _left_open(before: frozenset[OpenThing], allowed: set[OpenThing]) -> frozenset[OpenThing]:

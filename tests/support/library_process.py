@@ -6,11 +6,9 @@ Within `installed_programs(True)` Python starts and imports them, for tests of t
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 from typing import Any
 
-from memwatch.library.machine import machine_cache
 from support.daemon_process import clean_environment
 from support.dead_address import dead_address
 from support.fork_server import CODE, can_fork, run_forked
@@ -34,11 +32,6 @@ def run_json(code: str, url: str | None = None, **environ: str) -> Any:
     done = run_program(code, url, **environ)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return json.loads(done.stdout)
-
-
-def end_reading() -> None:
-    """End the thread of this process that reads the machine for the library, which goes on for a minute otherwise."""
-    machine_cache._asked_at = -math.inf
 
 
 def roots_environment(name: str) -> dict[str, str]:

@@ -15,7 +15,6 @@ from memwatch.library.machine_record import Machine, from_snapshot
 from memwatch.library.memory_tree import build_tree
 from memwatch.library.start_log import build_lines
 from support.custom_pool import OwnPool
-from support.library_process import end_reading
 from support.sample_snapshots import SAMPLES
 
 pytestmark = pytest.mark.process
@@ -95,7 +94,6 @@ def test_tree_of_this_machine_has_process_and_allocators() -> None:
             process = memwatch.memory_tree()["process"]
     finally:
         memwatch.unregister_pool(pool)
-        end_reading()
 
     (own,) = process["allocators"]
     assert process["rss_bytes"] > 0

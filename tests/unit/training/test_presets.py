@@ -16,7 +16,6 @@ from memwatch.library.advice import Advice
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.training.presets import PRESETS, build_preset
 from support.advice_machine import machine
-from support.library_process import end_reading
 
 DISCRETE, UNIFIED = Architecture.DISCRETE, Architecture.UNIFIED
 RTX, GB10, V100 = "NVIDIA GeForce RTX 4090", "NVIDIA GB10", "Tesla V100-SXM2-16GB"
@@ -27,7 +26,6 @@ def test_preset_of_this_machine_changes_nothing() -> None:
     before = dict(os.environ)
 
     found = memwatch.preset("inference")
-    end_reading()
 
     assert found.settings["inference_mode"] == "True"
     assert dict(os.environ) == before
