@@ -15,6 +15,7 @@ import pytest
 from support.daemon_process import RunningDaemon, running_daemon
 from support.fork_server import installed_programs
 from support.library_process import run_json, run_program
+from support.waiting import MAX_WAIT_SECONDS
 
 USE = """
 import json, logging, os, sys, threading, time, warnings
@@ -76,7 +77,7 @@ class Pool:
     def shrink(self): return 0
 memwatch.register_pool(Pool())
 memwatch.log_memory_usage("load")
-imports = begun.wait(1)
+imports = begun.wait(SECONDS)
 child = os.fork()
 if not child:
     signal.alarm(10)  # ends it, if it hangs
@@ -90,7 +91,8 @@ def test_child_forked_during_an_import_of_the_library_does_not_hang(
     daemon: RunningDaemon, module: str, in_a_thread: bool
 ) -> None:
     """The lock of a module that a thread imports would stay locked in the child."""
-    code = f"SLOW = {module!r}\n{SLOW_IMPORT}"
+    seconds = MAX_WAIT_SECONDS if in_a_thread else 1.0  # nothing tells that an import does not come
+    code = f"SLOW, SECONDS = {module!r}, {seconds}\n{SLOW_IMPORT}"
 
     with installed_programs(True):
         assert run_json(USE + code, daemon.url) == [0, in_a_thread]

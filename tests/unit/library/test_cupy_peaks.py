@@ -14,6 +14,7 @@ from memwatch.library import track as tracking
 from memwatch.library.cupy_peaks import cupy_peaks
 from memwatch.library.peaks import counters
 from simulators.cupy_stand_in import UNIT_BYTES, CountingCupy, hooks
+from support.waiting import MAX_WAIT_SECONDS
 
 pytestmark = pytest.mark.process
 
@@ -110,14 +111,14 @@ def test_thread_without_a_hook_makes_the_peak_sampled(cupy: CountingCupy) -> Non
     def work() -> None:
         cupy.malloc(500 * MIB).free()
         ready.set()
-        end.wait(30)
+        end.wait(MAX_WAIT_SECONDS)
 
     with memwatch.track("alone") as alone:
         cupy.malloc(MIB).free()
     with memwatch.track("beside") as beside:
         thread = threading.Thread(target=work)
         thread.start()
-        ready.wait(30)
+        ready.wait(MAX_WAIT_SECONDS)
         cupy.malloc(MIB).free()
         end.set()
         thread.join()
@@ -145,14 +146,14 @@ def test_threads_with_blocks_are_exact_together(cupy: CountingCupy) -> None:
         with memwatch.track("other") as stats:
             cupy.malloc(200 * MIB).free()
             started.set()
-            finish.wait(30)
+            finish.wait(MAX_WAIT_SECONDS)
         found.append(stats)
         assert not hooks.found
 
     thread = threading.Thread(target=work)
     with memwatch.track("main") as stats:
         thread.start()
-        started.wait(30)
+        started.wait(MAX_WAIT_SECONDS)
         cupy.malloc(MIB).free()
         finish.set()
         thread.join()

@@ -126,7 +126,7 @@ def test_hanging_collector_is_stalled_and_ticks_continue() -> None:
         def collect(self) -> Findings:
             if self.calls:
                 entered.set()
-                release.wait(20)
+                release.wait(MAX_WAIT_SECONDS)
             return super().collect()
 
     clock = FakeClock()
@@ -274,11 +274,11 @@ def test_hurried_collector_runs_at_once() -> None:
     eager, patient = Hurried(), FakeCollector("patient", period_seconds=600.0, may_block=True)
     sampler = Sampler(enlist(eager, patient), SystemClock())
     sampler.start()
-    sampler.wait_for_first(5.0)
+    sampler.wait_for_first(MAX_WAIT_SECONDS)
     before = eager.calls
 
     sampler.set_fast(True)
-    ran_again = eager.again.wait(5.0)
+    ran_again = eager.again.wait(MAX_WAIT_SECONDS)
     sampler.set_fast(False)
     wait_until(lambda: rests(eager))
     sampler.stop()
@@ -300,7 +300,7 @@ def test_slow_collector_is_not_hurried_beyond_its_budget() -> None:
     slow = Hurried(took=0.05)
     sampler = Sampler(enlist(slow), SystemClock())
     sampler.start()
-    sampler.wait_for_first(5.0)
+    sampler.wait_for_first(MAX_WAIT_SECONDS)
 
     sampler.set_fast(True)
     ran_again = slow.again.wait(0.3)
@@ -331,7 +331,7 @@ def test_collector_with_news_runs_before_its_period_ends() -> None:
     informed = Informed()
     sampler = Sampler(enlist(informed), SystemClock())
     sampler.start()
-    sampler.wait_for_first(5.0)
+    sampler.wait_for_first(MAX_WAIT_SECONDS)
     sampler.gather()
     before = informed.calls
 
@@ -349,7 +349,7 @@ def test_news_do_not_exceed_the_budget_of_a_slow_collector() -> None:
     informed = Informed(took=0.05)
     sampler = Sampler(enlist(informed), SystemClock())
     sampler.start()
-    sampler.wait_for_first(5.0)
+    sampler.wait_for_first(MAX_WAIT_SECONDS)
 
     informed.news = True
     sampler.gather()
@@ -415,7 +415,7 @@ def test_event_during_a_run_is_read_by_the_next_one() -> None:
     counting = Counting()
     sampler = Sampler(enlist(counting), SystemClock())
     sampler.start()
-    sampler.wait_for_first(5.0)
+    sampler.wait_for_first(MAX_WAIT_SECONDS)
 
     counting.entered.clear()
     counting.may_end.clear()
@@ -435,7 +435,7 @@ def test_counted_kill_runs_the_collector_that_finds_its_cgroup() -> None:
     counting, finding = FakeCollector("vmstat"), FakeCollector("cgroup_kills", period_seconds=600.0, may_block=True)
     sampler = Sampler(enlist(counting, finding), SystemClock())
     sampler.start()
-    sampler.wait_for_first(5.0)
+    sampler.wait_for_first(MAX_WAIT_SECONDS)
     calls = []
     for kills in (3, 3, 4):
         counting.findings = Findings(kernel=Kernel(oom_kills_total=kills))
@@ -454,7 +454,7 @@ def test_event_wakes_only_the_thread_that_reads_it() -> None:
     counting = FakeCollector("cgroup", period_seconds=600.0, may_block=True)
     sampler = Sampler(enlist(counting, *resting), SystemClock())
     sampler.start()
-    sampler.wait_for_first(5.0)
+    sampler.wait_for_first(MAX_WAIT_SECONDS)
     threading.Event().wait(0.1)  # all wait for their next run
     before = sum(count_waits(f"collect-{one.name}") for one in resting)
 
