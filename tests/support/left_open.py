@@ -114,9 +114,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def _end_reading() -> None:
     """End the thread that reads the machine for the library, with its files: it goes on for a minute otherwise."""
-    machine = sys.modules.get("memwatch.library.machine")
-    if machine is not None:
-        machine.machine_cache._asked_at = -math.inf
+    cache = getattr(sys.modules.get("memwatch.library.machine"), "machine_cache", None)
+    if cache is not None:  # a thread may import the module at this moment
+        cache._asked_at = -math.inf
 
 
 def _left_open(before: frozenset[OpenThing], allowed: set[OpenThing]) -> frozenset[OpenThing]:
