@@ -347,6 +347,31 @@ def test_guardian_does_not_start_without_its_folder(box: GuardianMachine) -> Non
     assert f"the guardian cannot start: {box.state}/missing/{NAME}: no such file or directory" in done.stderr
 
 
+class LateVictim(Victim):
+    """A process that has not ended yet when it is asked at once."""
+
+    def has_ended(self, seconds: float) -> bool:
+        return seconds > 0 and super().has_ended(MAX_WAIT_SECONDS)
+
+
+def test_victim_whose_memory_is_back_before_its_end_is_recorded_as_ended(box: GuardianMachine) -> None:
+    started = box.start_victim()
+    victim = LateVictim(box.proc, started.pid, start_ticks(box, started.pid))
+
+    (result,) = act(
+        victim,
+        candidate(started.pid),
+        (Step("sigterm", 5.0), Step("sigkill", 5.0)),
+        Means(),
+        lambda: (ROOMY, True),
+        time.monotonic(),
+    )
+    victim.close()
+
+    assert (result.step, result.result) == ("sigterm", "sent; it ended")
+    assert started.wait(MAX_WAIT_SECONDS) == -signal.SIGTERM
+
+
 def test_reclaim_is_asked_of_the_own_cgroup_only(tmp_path: Path) -> None:
     unit = tmp_path / "system.slice/serve.service"
     unit.mkdir(parents=True)

@@ -149,9 +149,11 @@ def act(
             break
         result = take(step, victim, candidate, means)
         available, has_helped = wait(step, began, victim, look)
-        if step.name in ("sigterm", "sigkill") and victim.has_ended(0):
+        seconds = round(time.monotonic() - began, 3)
+        # A process gives its memory back before it has ended.
+        if step.name in ("sigterm", "sigkill") and victim.has_ended(SETTLE_SECONDS if has_helped else 0):
             result += "; it ended"
-        results.append(StepResult(step.name, result, available, round(time.monotonic() - began, 3)))
+        results.append(StepResult(step.name, result, available, seconds))
         if has_helped or victim.has_ended(0):
             break
     return results
