@@ -43,7 +43,7 @@ settings.register_profile("memwatch", deadline=None, derandomize=True, max_examp
 settings.register_profile("many", deadline=None, max_examples=2000)
 settings.load_profile("memwatch")
 
-# Modules and templates are compiled once, as by `make`, also where the environment forbids Python to write: compiling
+# Modules and templates are compiled once, as by `make`, even if the environment forbids Python to write: compiling
 # takes more memory and time than tests allow.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

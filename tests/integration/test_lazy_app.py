@@ -245,7 +245,7 @@ PAGES = ("/processes", "/history", "/docs", "/alerts", "/about", "/fit", "/incid
 
 
 def ask_for_all(daemon: RunningDaemon) -> None:
-    """Have all modules and templates compiled that the test of memory needs: compiling takes memory of its own."""
+    """Have all modules and templates compiled that the test of memory needs: compiling takes memory as well."""
     for path in ("/metrics", "/healthz", "/readyz", "/", *PAGES, "/api/v1/snapshot"):
         assert daemon.get(path).status == 200, path
 

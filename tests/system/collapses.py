@@ -196,7 +196,8 @@ def shell_of(alive: list[float], found: Record) -> Record:
 def build_of(watcher: str) -> str:
     """Return the version of memwatchd in the saved machine."""
     versions = json.loads((RESULTS / f"{name_of({'watcher': watcher})}.json").read_text())["versions"]
-    return dict(line.split("\t") for line in versions["packages"].splitlines())["memwatchd"]
+    packages = dict(line.split("\t") for line in versions["packages"].splitlines())
+    return str(packages["memwatchd"])
 
 
 def forget_guardian() -> None:
