@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -56,8 +57,11 @@ def watched(tmp_path: Path, config: str = "") -> Iterator[tuple[GuardianMachine,
             yield box, daemon
 
 
-def start_and_fall(box: GuardianMachine, config: Config) -> subprocess.Popen[str]:
-    """Start a process and a guardian; once the daemon's figures arrived, the process grows."""
+def start_and_fall(box: GuardianMachine, daemon: RunningDaemon, config: Config) -> subprocess.Popen[str]:
+    """Start a process and a guardian; once the daemon's figures arrived, the process grows and memory falls.
+
+    The daemon stands still meanwhile: a scan of half of the growth would be one of memory that has not fallen.
+    """
     victim = box.start_victim(GROWS)
     box.set_available(BEFORE)
     box.start(config)
@@ -65,9 +69,12 @@ def start_and_fall(box: GuardianMachine, config: Config) -> subprocess.Popen[str
     # It asks once a second, and writes its state every five.
     seen = box.status().unix
     wait_until(lambda: box.status().unix > seen, describe=box.log)
+    os.kill(daemon.pid, signal.SIGSTOP)
     victim.send_signal(signal.SIGUSR1)
     assert victim.stdout is not None
     assert victim.stdout.readline() == "grown\n"
+    box.set_available(SHORT)
+    os.kill(daemon.pid, signal.SIGCONT)
     return victim
 
 
@@ -90,9 +97,8 @@ def count_of(daemon: RunningDaemon, decision: str, dry_run: str) -> float:
 
 def test_victim_of_a_guardian_is_an_event_and_counted(tmp_path: Path) -> None:
     with watched(tmp_path) as (box, daemon):
-        victim = start_and_fall(box, box.config)
+        victim = start_and_fall(box, daemon, box.config)
         box.free_on_end(victim, ROOMY)
-        box.set_available(SHORT)
         text = wait_for_event(daemon, box, "guardian.acted")
         # It falls so fast that SIGTERM has half a second, which a busy machine may exceed.
         assert victim.wait(MAX_WAIT_SECONDS) in (-signal.SIGTERM, -signal.SIGKILL)
@@ -106,9 +112,8 @@ def test_victim_of_a_guardian_is_an_event_and_counted(tmp_path: Path) -> None:
 
 def test_incident_names_the_guardian_as_the_killer(tmp_path: Path) -> None:
     with watched(tmp_path) as (box, daemon):
-        victim = start_and_fall(box, box.config)
+        victim = start_and_fall(box, daemon, box.config)
         box.free_on_end(victim, ROOMY)
-        box.set_available(SHORT)
         text = wait_for_event(daemon, box, "guardian.acted")
 
         (head,) = daemon.wait_for("/api/v1/incidents", lambda found: found and found[0]["killer"])
@@ -125,8 +130,7 @@ def test_incident_names_the_guardian_as_the_killer(tmp_path: Path) -> None:
 
 def test_dry_run_says_what_it_would_have_done(tmp_path: Path) -> None:
     with watched(tmp_path) as (box, daemon):
-        victim = start_and_fall(box, replace(box.config, dry_run=True))
-        box.set_available(SHORT)
+        victim = start_and_fall(box, daemon, replace(box.config, dry_run=True))
         text = wait_for_event(daemon, box, "guardian.would_have_acted")
         assert text.startswith("dry run: memwatch-guardian would have ended ")
         assert text.endswith("; steps: sigterm, sigkill")
@@ -139,8 +143,7 @@ def test_dry_run_says_what_it_would_have_done(tmp_path: Path) -> None:
 def test_dry_run_is_judged_by_what_followed(tmp_path: Path) -> None:
     """On pages, in events and in the history; it is not counted as another decision."""
     with watched(tmp_path) as (box, daemon):
-        victim = start_and_fall(box, replace(box.config, dry_run=True))
-        box.set_available(SHORT)
+        victim = start_and_fall(box, daemon, replace(box.config, dry_run=True))
         wait_for_event(daemon, box, "guardian.would_have_acted")
         box.set_kills(1)
         victim.kill()
@@ -183,8 +186,7 @@ def test_dry_run_that_no_guardian_followed_is_not_known(tmp_path: Path) -> None:
 
 def test_guardian_that_finds_no_victim_says_so(tmp_path: Path) -> None:
     with watched(tmp_path) as (box, daemon):
-        start_and_fall(box, replace(box.config, limits=replace(QUICK, never=(Match("command", "*"),))))
-        box.set_available(SHORT)
+        start_and_fall(box, daemon, replace(box.config, limits=replace(QUICK, never=(Match("command", "*"),))))
         text = wait_for_event(daemon, box, "guardian.declined")
         assert text.startswith("memwatch-guardian found no process to end: ram is critical: ")
         wait_until(lambda: count_of(daemon, "nothing", "false") == 1)
