@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from statistics import median
@@ -209,11 +210,18 @@ def own_cost(runs: list[Record]) -> Iterator[str]:
             ("RSS, most", f"{max(one['cost_after']['rss_bytes'] for one in whole) / MIB:.1f} MiB"),
             ("`oom_score_adj`", listed(str(one["cost_after"]["oom_score_adj"]) for one in whole)),
             ("control group", listed(f"`{one['cost_after']['cgroup']}`" for one in whole)),
+            ("last step that was needed", last_steps(whole)),
             ("critical until `train` has ended, median", f"{median(delays):.2f} s" if delays else "–"),
             ("the same, longest", f"{delays[-1]:.2f} s" if delays else "–"),
             ("least memory that was available", f"{least / MIB:.0f} MiB"),
         ),
     )
+
+
+def last_steps(runs: list[Record]) -> str:
+    """Return in how many collapses each step was the last of an action: "sigterm in 19, sigkill in 11"."""
+    found = Counter(one["steps"][-1]["step"] for run in runs for one in run["records"] if one["decision"] == "act")
+    return ", ".join(f"{name} in {count}" for name, count in found.most_common()) or "–"
 
 
 def listed(values: Iterable[str]) -> str:

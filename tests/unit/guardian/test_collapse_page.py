@@ -110,6 +110,19 @@ def test_own_cost_is_the_most_of_all_collapses() -> None:
     assert row(lines, "RSS, most")[1] == "21.0 MiB"
 
 
+def test_last_step_of_each_action_is_counted() -> None:
+    def acted(*names: str) -> Record:
+        return {"decision": "act", "steps": [{"step": name} for name in names]}
+
+    lines = written(
+        run("guardian", 0, records=[{"decision": "nothing", "steps": []}, acted("reclaim", "sigterm")]),
+        run("guardian", 1, records=[acted("sigterm")]),
+        run("guardian", 2, records=[acted("sigkill")]),
+    )
+
+    assert row(lines, "last step that was needed")[1] == "sigterm in 2, sigkill in 1"
+
+
 def test_record_of_a_second_fault_is_shown_in_one_cell() -> None:
     record = {"decision": "nothing", "reason": "a|b", "steps": []}
     job = {"watcher": "guardian", "mistake": "never", "seconds": 8.0}
