@@ -240,6 +240,9 @@ def mistakes(results: Mapping[str, Record]) -> Iterator[str]:
             for one in found
         ),
     )
+    run = {one["job"]["mistake"] for one in found}
+    if missing := [words for name, words in MISTAKES.items() if name not in run]:
+        yield f"Not run: {'; '.join(missing)}.\n"
 
 
 def told(run: Record) -> str:

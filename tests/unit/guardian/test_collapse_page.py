@@ -129,6 +129,9 @@ def test_record_of_a_second_fault_is_shown_in_one_cell() -> None:
     lines = written(run("guardian", 0), {**run("guardian", 0), "job": job, "records": [record, record]})
 
     assert row(lines, collapse_page.MISTAKES["never"])[1:] == ["8 s", "`train`; 0.2 s", "nothing: a/b"]
+    (missing,) = (line for line in lines if line.startswith("Not run: "))
+    assert collapse_page.MISTAKES["term"] in missing
+    assert collapse_page.MISTAKES["never"] not in missing
 
 
 def test_results_of_another_build_are_named_as_such() -> None:
