@@ -30,6 +30,8 @@ class TerminalScreen:
         self.modes: set[str] = set()
         self.style = ""
         self._rest = ""
+        # What a program on the whole screen writes for another size, until it draws all of it.
+        self.is_for_other_size: bool = False
         self.resize(width, height)
 
     def resize(self, width: int, height: int) -> None:
@@ -67,6 +69,8 @@ class TerminalScreen:
                 return
 
     def _put(self, char: str) -> None:
+        if self.is_for_other_size and "1049" in self.modes:
+            return
         if char == "\n":
             self.row = min(self.row + 1, self.height - 1)
         elif char == "\r":
@@ -88,6 +92,9 @@ class TerminalScreen:
             self.row, self.column = (int(one) - 1 for one in (numbers or "1;1").split(";"))
         elif final == "J":
             self.resize(self.width, self.height)
+            self.is_for_other_size = False
+        elif self.is_for_other_size:
+            return
         elif final == "K":
             self.chars[self.row][self.column :] = [" "] * (self.width - self.column)
             self.styles[self.row][self.column :] = [""] * (self.width - self.column)
@@ -110,6 +117,7 @@ class TerminalProgram:
 
     def resize(self, width: int, height: int) -> None:
         self.screen.resize(width, height)
+        self.screen.is_for_other_size = True
         _set_size(self.descriptor, width, height)
         os.kill(self.pid, signal.SIGWINCH)
 
