@@ -19,9 +19,11 @@ import threading, time
 from support.bound_process import start_bound
 
 started = []
-thread = threading.Thread(target=lambda: started.append(start_bound(["sleep", "600"])))
-thread.start()
-thread.join()
+threads = [threading.Thread(target=lambda: started.append(start_bound(["sleep", "600"]))) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
 started.append(start_bound(["sleep", "600"]))
 print(*[one.pid for one in started], flush=True)
 time.sleep(600)
@@ -43,14 +45,16 @@ def has_ended(pid: int) -> bool:
 
 @pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["process", "process group"])
 def test_program_ends_with_a_test_process_that_is_killed(kill: Callable[[int, int], None]) -> None:
-    """Also one that a thread started which has ended since: until then it runs."""
+    """Also those that threads started at once which have ended since: until then they run."""
     environ = clean_environment(PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
     command = [sys.executable, "-c", STARTS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ, start_new_session=True) as test:
-        assert test.stdout is not None
-        pids = [int(word) for word in test.stdout.readline().split()]
-        wait_until(lambda: all(map(is_sleeping, pids)))
-        kill(test.pid, signal.SIGKILL)
+        try:
+            assert test.stdout is not None
+            pids = [int(word) for word in test.stdout.readline().split()]
+            wait_until(lambda: all(map(is_sleeping, pids)))
+        finally:
+            kill(test.pid, signal.SIGKILL)
 
     wait_until(lambda: all(map(has_ended, pids)))
-    assert len(pids) == 2
+    assert len(pids) == 9

@@ -20,6 +20,7 @@ from support.open_things import kept_open
 # The kernel sends the signal of PR_SET_PDEATHSIG when the thread that started the program ends: prctl(2). An exec
 # keeps the setting, so that the program itself has the PID.
 ENDS_WITH_PARENT = ("--pdeathsig", "KILL", "--")
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def start_bound(
@@ -53,9 +54,17 @@ def _prefix() -> tuple[str, ...]:
     return program, *ENDS_WITH_PARENT
 
 
-@functools.cache
 def _starter() -> ThreadPoolExecutor:
-    """Return a thread that lasts: the one that asks may end before the program."""
+    """Return a thread that lasts: the one that asks may end before the program.
+
+    There is one. A second one, of two threads that ask at once, would end when it is dropped, and its programs too.
+    """
+    with _ONE_AT_A_TIME:
+        return _make_starter()
+
+
+@functools.cache
+def _make_starter() -> ThreadPoolExecutor:
     pool = ThreadPoolExecutor(1, "starter")
     with kept_open():
         pool.submit(threading.get_ident).result()
