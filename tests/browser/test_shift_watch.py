@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,21 +10,18 @@ from playwright.sync_api import Page
 
 from memwatch_web.pages.template_environment import PATHS
 from support.browsing import SharedBrowser, collecting_complaints, wait_for_frames
+from support.budget import within
 from support.daemon_process import running_daemon
 
 PAGE = "data:text/html,<main><p>one</p><p>two</p></main><footer><span>three</span><a>four</a></footer>"
 WIDTHS = (1440, 390)
+# Promised for each page. More is printed, and three times as much is a fault.
 MAX_SHIFT = 0.1
-# Not held yet for eight GPUs: their ranks load within 20 s and overtake each other in lists by size.
-# Nor is the page of alerts, where each alert that fires is a row.
-MOVING_WITH_EIGHT = ("processes", "units")
-# Events and pools arrive in two tables side by side.
-MAX_SHIFTS_OF_EIGHT = {("overview", 1440): 0.15}
-# On a phone the restart of the recording takes the share of the GPU away for two seconds, and three lines with it.
-MAX_SHIFTS_OF_ONE = {("devices", 390): 0.22, ("processes", 390): 0.13}
-# Ten minutes of the machine at twice its speed: a model loads, a level rises, a process is killed, the recording
-# begins again.
-SPEED, PLAYED_SECONDS = 2, 600
+# Not held yet: each alert that fires is a row, and with eight GPUs ranks load within 20 s and overtake each other.
+MOVING, MOVING_WITH_EIGHT = ("alerts",), ("alerts", "processes", "units")
+# Ten minutes of the machine at five times its speed: a model loads, a level rises, a process is killed, and the
+# recording begins again.
+SPEED, PLAYED_SECONDS = 5, 600
 
 
 @pytest.mark.parametrize(("place", "is_seen"), [("main", True), ("footer", False)])
@@ -39,22 +37,19 @@ def test_movement_is_seen_except_within_the_foot(browser: SharedBrowser, place: 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("demo", "limits"), [("dgx-spark", MAX_SHIFTS_OF_ONE), ("h100x8-mig", MAX_SHIFTS_OF_EIGHT)]
-)
+@pytest.mark.parametrize(("demo", "moving"), [("dgx-spark", MOVING), ("h100x8-mig", MOVING_WITH_EIGHT)])
 def test_no_page_moves_in_ten_minutes_in_which_a_machine_fills_up(
-    browser: SharedBrowser, tmp_path: Path, demo: str, limits: dict[tuple[str, int], float]
+    browser: SharedBrowser, tmp_path: Path, demo: str, moving: Sequence[str]
 ) -> None:
     """All pages but that of alerts at once, on a desktop and on a phone, with a level that rises and a kill."""
     with running_daemon(tmp_path, "--demo", demo, "--at", "0s", "--speed", str(SPEED)) as daemon:
         largest = max(daemon.get("/api/v1/processes").json, key=lambda one: one["footprint_bytes"] or 0)
         paths = {**PATHS, "units": "/processes?by=unit", "process": f"/processes/{largest['pid']}"}
-        del paths["alerts"]
-        if limits is MAX_SHIFTS_OF_EIGHT:
-            paths = {name: path for name, path in paths.items() if name not in MOVING_WITH_EIGHT}
         pages: dict[tuple[str, int], Page] = {}
         for width in WIDTHS:
             for name, path in paths.items():
+                if name in moving:
+                    continue
                 page = pages[name, width] = browser.new_page(viewport={"width": width, "height": 900})
                 with collecting_complaints(page, daemon.url) as complaints:
                     page.goto(daemon.url + path)
@@ -66,4 +61,5 @@ def test_no_page_moves_in_ten_minutes_in_which_a_machine_fills_up(
             page.close()
 
     assert stale == []
-    assert {key: found for key, found in moved.items() if found > limits.get(key, MAX_SHIFT)} == {}
+    for (name, width), found in moved.items():
+        within(f"{demo}, {name}, {width} px: movement in ten minutes", found, MAX_SHIFT, "of the screen")
