@@ -20,7 +20,7 @@ some of them at all. Here each monitor runs over the same {machines} machines, w
 value is known from `/proc`, `/sys` or the driver. {unified} of the machines have unified memory; the others are for
 comparison.
 
-Measured on {date} with `make conformance`.
+Measured on {date} with `make conformance`, each tool on each machine by its latest run of that day.
 
 - **right**: the value of the suite, or another that it accepts, within the tool's own rounding.
 - **wrong**: another value, or a number where none is known.

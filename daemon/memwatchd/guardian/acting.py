@@ -25,9 +25,10 @@ from memwatch.core.linux.cgroup_mounts import V2, parse_figure, parse_limit
 from memwatch.core.linux.files import ParseError, read_once
 from memwatch.core.linux.process_files import STAT_BYTES, parse_stat, read_at
 from memwatch.core.model import Absent
+from memwatch.core.printable import describe_error
 from memwatchd.guardian.load_guard import own_cgroup
 from memwatchd.guardian.records import Candidate, GroupMemory, Step
-from memwatchd.guardian.requests import ask_engine, describe_error
+from memwatchd.guardian.requests import ask_engine
 
 # asm-generic/unistd.h: the number is the same on all processors that have it since Linux 5.15.
 SYS_PROCESS_MRELEASE = 448

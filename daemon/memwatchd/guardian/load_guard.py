@@ -20,10 +20,10 @@ from msgspec import Struct
 from memwatch.core import units
 from memwatch.core.linux.files import read_once
 from memwatch.core.model import Absent, PoolKind
+from memwatch.core.printable import describe_error
 from memwatch.core.processes.protected import INIT, is_protected_name
 from memwatch.core.runtime.own_files import open_own
 from memwatchd.guardian.records import Candidate, Limits, LoadLimits, State
-from memwatchd.guardian.requests import describe_error
 from memwatchd.guardian.rules import (
     MAX_DEVICE_SECONDS,
     MAX_READING_SECONDS,

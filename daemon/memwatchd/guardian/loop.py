@@ -24,7 +24,7 @@ from memwatch.core import units
 from memwatch.core.guardian_report import REPORT_SECONDS, VERDICTS, Verdict
 from memwatch.core.linux.files import ParseError
 from memwatch.core.linux.process_files import parse_boot_time
-from memwatch.core.printable import printable
+from memwatch.core.printable import describe_error, printable
 from memwatch.core.reading.self_usage import SelfUsageReader
 from memwatch.core.snapshot import UNKNOWN_BOOT, Level
 from memwatchd.guardian.acting import (
@@ -53,7 +53,6 @@ from memwatchd.guardian.machine import AskError, DaemonAnswer, Machine, adjust, 
 from memwatchd.guardian.outcome import Outcome, Seen, after, judge
 from memwatchd.guardian.own_reading import OwnReading, next_pause
 from memwatchd.guardian.records import AT_START, Candidate, Config, Decision, Past, PoolState, State, receive
-from memwatchd.guardian.requests import describe_error
 from memwatchd.guardian.rules import decide, find_short_pool, weigh_reclaim
 from memwatchd.guardian.telling import Teller
 from memwatchd.sd_notify import Notifier

@@ -20,10 +20,11 @@ from memwatch.core.linux.files import ParseError
 from memwatch.core.linux.process_files import STAT_BYTES, parse_boot_time, parse_stat, read_at
 from memwatch.core.linux.tcp_peer import UCRED
 from memwatch.core.model import RAM, Absent, PoolKind, Process, Words
+from memwatch.core.printable import describe_error
 from memwatch.core.snapshot import Pressure, Snapshot
 from memwatch.core.snapshot_json import SnapshotDecodeError, snapshot_from
 from memwatchd.guardian.records import Adjustment, Candidate, ProcessKey
-from memwatchd.guardian.requests import NoAnswerError, describe_error, exchange, find_requests
+from memwatchd.guardian.requests import NoAnswerError, exchange, find_requests
 
 # The daemon has this long to answer: during that time the guardian reads nothing.
 ASK_SECONDS = 0.2

@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from memwatch.core.engines.records import Engine
 from memwatch.core.engines.unload import MODEL, UNLOADS, list_models
-from memwatch.core.http import GetError, LimitedReader, authority, connect, remaining
+from memwatch.core.http import GetError, LimitedReader, authority, connect, is_loopback, remaining
 from memwatch.core.model import Absent
+from memwatch.core.printable import describe_error
 
 MAX_HEAD_BYTES, MAX_ANSWER_BYTES = 64 << 10, 1 << 20
 
@@ -114,18 +115,3 @@ def send_request(request: EngineRequest, host: str, port: int, prefix: str, dead
     except (GetError, NoAnswerError, OSError) as error:
         return f"POST {request.path}: {describe_error(error)}"
     return f"POST {request.path}: it answered {status}"
-
-
-def describe_error(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error).lower()
-
-
-def is_loopback(host: str) -> bool:
-    """Return True for an address of this machine that no other machine reaches. A name has no certain address."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            packed = socket.inet_pton(family, host)
-        except (OSError, ValueError):
-            continue
-        return packed[0] == 127 if family is socket.AF_INET else packed == bytes(15) + b"\1"
-    return False

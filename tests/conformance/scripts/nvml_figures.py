@@ -30,5 +30,6 @@ if value_of(pynvml.nvmlInit) is None:
         for ask in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
             for one in value_of(ask, handle) or ():
                 name = f"gpu{number}.process.{one.pid}"
-                found[name] = max((one.usedGpuMemory or 0, found.get(name) or 0)) or one.usedGpuMemory
+                known = [size for size in (one.usedGpuMemory, found.get(name)) if size is not None]
+                found[name] = max(known, default=None)
 print(json.dumps(found))
