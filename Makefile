@@ -37,7 +37,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-pure test-process test-stress test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine golden surface roads size mutants screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults conformance crash machines alert-laws scale \
+.PHONY: help run test test-pure test-process test-stress test-stress-files test-measure check test-long test-long-of-change coverage lint format bench bench-compare bench-alerts bench-pressure trace machine golden surface roads size mutants screenshots test-lowest test-oldest test-pins test-pythons test-install test-torch test-keras test-llama test-llama-server test-hardware hardware-result soak faults conformance crash machines alert-laws scale \
 	reference docs verify-types test-image test-deploy test-neighbours build deb test-system test-incidents test-guardian test-arm64 audit fuzz clean lock release \
 	tools release-tools bench-tools
 
@@ -49,6 +49,8 @@ help:
 	@echo "make test-measure measure time and memory; above three times a budget it fails"
 	@echo "make check        check the changed files and run the pure tests (two to three minutes)"
 	@echo "make test-stress  run changed tests 20 times on half of a core beside four busy loops (STRESS_ARGS='TEST --times 20')"
+	@echo "make test-stress-files  run each file of the process lane so, in parts, and write docs/quality/stress.md"
+	@echo "                  (root; STRESS_ARGS='--minutes 60')"
 	@echo "make test-long    run the long tests: every sample in a browser, a day and a half of ticks, faults by the hundred, overhead"
 	@echo "make coverage     run all of these and report uncovered lines (a third slower)"
 	@echo "make lint         check formatting, types (also of the tests), layers, language, pages and opens"
@@ -121,6 +123,9 @@ test-measure: $(VENV)/.test tools
 
 test-stress: $(VENV)/.test tools
 	@PYTHONPATH=tests $(BIN)/python -m scripts.stress $(STRESS_ARGS)
+
+test-stress-files: $(VENV)/.test tools
+	PYTHONPATH=tests $(BIN)/python -m scripts.stress_files $(STRESS_ARGS)
 
 test-long: $(VENV)/.test tools release-tools
 	$(TESTS) -m long -o faulthandler_timeout=1800 $(TEST_ARGS)

@@ -113,14 +113,15 @@ class Stress:
             bind = None if group else share_one_core(loops)
             print(_place(group), flush=True)
             while len(rows) < self._plan.times and not any(row.reason == NO_TESTS for row in rows):
-                row = self._one(group, bind)
+                row = self.run_once(group, bind)
                 rows.append(row)
                 with self._log.open("ab") as log:
                     log.write(msgspec.json.encode(row) + b"\n")
                 print(_progress(len(rows), self._plan.times, row), flush=True)
         return rows
 
-    def _one(self, group: CpuCgroup | None, bind: Callable[[], None] | None) -> Row:
+    def run_once(self, group: CpuCgroup | None, bind: Callable[[], None] | None) -> Row:
+        """Run the tests once, in the group or bound by the function."""
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="stress-") as folder:
             records = Path(folder) / "records"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -50,7 +51,7 @@ def cpu_cgroup(cores: float, mounts: Path = Path("/proc/mounts")) -> Iterator[Cp
 
 def _made(cores: float, mounts: Path) -> CpuCgroup | None:
     for mount, is_version_2 in homes(mounts):
-        folder = mount / f"memwatch-stress-{os.getpid()}"
+        folder = mount / f"memwatch-stress-{threading.get_native_id()}"
         try:
             folder.mkdir()
             for name, value in limits_of(cores, is_version_2).items():
