@@ -14,7 +14,7 @@ from memwatch.core.collectors.journal import Collector as Journal
 from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.linux.files import ParseError, Roots
 from memwatch.core.linux.line_program import LineProgram
-from memwatch.core.runtime.backoff import Backoff
+from memwatch.core.runtime.worker import Backoff
 
 KILL = (
     '{"_SYSTEMD_UNIT": "earlyoom.service", "__REALTIME_TIMESTAMP": "1800000000000000",'

@@ -177,7 +177,7 @@ def test_helper_imports_only_pynvml_msgspec_and_few_own_modules(tmp_path: Path) 
         "memwatch.core.linux.pci",
         "memwatch.core.model",
         "memwatch.core.printable",
-        "memwatch.core.runtime.backoff",
+        "memwatch.core.runtime.worker",
         "memwatch.core.runtime.regular_file",
         "memwatch.core.helper.codec",
         "memwatch.core.wire",

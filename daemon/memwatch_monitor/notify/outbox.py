@@ -12,8 +12,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from memwatch.core.runtime.backoff import Backoff
-from memwatch.core.runtime.worker import FailureLog, ThreadState, Worker
+from memwatch.core.runtime.worker import Backoff, FailureLog, ThreadState, Worker
 from memwatch_monitor.notify.queue import MAX_WAITING, DeliveredState, Kind, Message, ReceiverQueue
 
 log: logging.Logger = logging.getLogger(__name__)

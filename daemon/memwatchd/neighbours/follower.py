@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from memwatch.core.linux.key_owner import TOKEN, KeyOwner, KeyOwners, KeyUse
 from memwatch.core.reading.machine import Additions
-from memwatch.core.runtime.backoff import Backoff
-from memwatch.core.runtime.worker import ThreadState, Worker
+from memwatch.core.runtime.worker import Backoff, ThreadState, Worker
 from memwatch_monitor.feature import Feature
 from memwatch_monitor.neighbours.book import NeighbourBook
 from memwatchd.neighbours.connection import Link

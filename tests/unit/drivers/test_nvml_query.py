@@ -8,7 +8,7 @@ import pytest
 
 from memwatch.core.drivers.nvml.records import HANDLE_GONE, Code, NvmlError, Query, absent_reason, build_failure
 from memwatch.core.model import Absent
-from memwatch.core.runtime.backoff import Backoff
+from memwatch.core.runtime.worker import Backoff
 
 
 class Script:

@@ -21,8 +21,8 @@ from memwatch.core.linux.files import Roots, SourceUnavailable
 from memwatch.core.linux.line_program import LineProgram
 from memwatch.core.options import AUTO, Accepts, Converter, SwitchableOptions, program_path
 from memwatch.core.printable import printable
-from memwatch.core.runtime.backoff import Backoff
 from memwatch.core.runtime.programs import find_program
+from memwatch.core.runtime.worker import Backoff
 
 MAX_LINE_BYTES, MAX_READS = 1 << 16, 64
 PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS = 10.0, 300.0

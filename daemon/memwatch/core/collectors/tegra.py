@@ -24,8 +24,8 @@ from memwatch.core.linux.pci import GpuPids
 from memwatch.core.model import Absent, Words
 from memwatch.core.options import Accepts, Bounds, Converter, Duration, SwitchableOptions, program_path, seconds
 from memwatch.core.printable import decode
-from memwatch.core.runtime.backoff import Backoff
 from memwatch.core.runtime.programs import Program, find_program
+from memwatch.core.runtime.worker import Backoff
 
 _RELEASE = re.compile(rb"^# R(\d{1,4}) \(release\), REVISION: (\d{1,4}(?:\.\d{1,4}){0,3}),", re.MULTILINE)
 

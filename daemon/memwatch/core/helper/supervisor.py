@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from memwatch.core.helper.process import Child
-from memwatch.core.runtime.backoff import Backoff
+from memwatch.core.runtime.worker import Backoff
 
 log: logging.Logger = logging.getLogger(__name__)
 

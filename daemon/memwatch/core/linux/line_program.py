@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from memwatch.core.helper.process import Child, bind_to_parent
 from memwatch.core.linux.files import ParseError
-from memwatch.core.runtime.backoff import Backoff
+from memwatch.core.runtime.worker import Backoff
 
 
 class LineBuffer:

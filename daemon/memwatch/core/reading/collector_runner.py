@@ -17,8 +17,7 @@ from memwatch.core.linux.files import ParseError, SourceUnavailable, look_for
 from memwatch.core.linux.wakeups import Watch
 from memwatch.core.model import Absent, Bytes, Share
 from memwatch.core.printable import printable
-from memwatch.core.runtime.backoff import Backoff
-from memwatch.core.runtime.worker import FailureLog
+from memwatch.core.runtime.worker import Backoff, FailureLog
 from memwatch.core.snapshot import CollectorState, CollectorStatus
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from memwatch.core.drivers.nvml.validation import AnswerValidator, Limits
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.pci import pci_numbers
 from memwatch.core.model import Absent, Words, known_or
-from memwatch.core.runtime.backoff import Backoff
+from memwatch.core.runtime.worker import Backoff
 
 # An event ends the wait at once; without one, each timeout is a wake-up. One wake-up per second was two fifths of
 # the helper's CPU time. Closing NVML waits this long as well, except when the daemon kills the helper.
