@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from memwatch.core.events import Event
 from memwatch.core.silences import in_force
 from memwatch_monitor.alerts.notification import Key, Notification, describe_news, new_notification_id
-from memwatch_monitor.alerts.rules import CRITICAL, ENOUGH, EVENT_KINDS, SEVERITY, evaluate_rules
-from memwatch_monitor.alerts.sources import collector_states
+from memwatch_monitor.alerts.rules import CRITICAL, ENOUGH, EVENT_KINDS, SEVERITY, collector_states, evaluate_rules
 from memwatch_monitor.alerts.state import AlertState, step
 from memwatch_monitor.feature import Family, Feature, Tick
 from memwatch_monitor.loop import Monitor

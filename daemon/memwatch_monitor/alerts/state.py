@@ -12,8 +12,7 @@ from memwatch.core.silences import Silence, is_silenced
 from memwatch.core.snapshot import CollectorState, Level, Reason
 from memwatch.core.units import duration
 from memwatch_monitor.alerts.notification import GROUPED, Key, Notification, add_news, with_said, without_said
-from memwatch_monitor.alerts.rules import FACTS, LEVELS, SEVERITY, WAS, AlertRules, Condition
-from memwatch_monitor.alerts.sources import waiting_of
+from memwatch_monitor.alerts.rules import FACTS, LEVELS, SEVERITY, WAS, AlertRules, Condition, waiting_of
 
 # An alert resolves after this time without its target (a MIG instance, a container that ended).
 GONE_SECONDS = 3600.0

@@ -24,8 +24,7 @@ from memwatch.core.silences import Silence, in_force
 from memwatch.core.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
 from memwatch_monitor.alerts.notification import Key, Notification
 from memwatch_monitor.alerts.persistence import decode_alert_states, encode_alert_states
-from memwatch_monitor.alerts.rules import NEIGHBOUR_SILENT, AlertRules, evaluate_rules
-from memwatch_monitor.alerts.sources import collector_states
+from memwatch_monitor.alerts.rules import NEIGHBOUR_SILENT, AlertRules, collector_states, evaluate_rules
 from memwatch_monitor.alerts.state import AlertState, step
 from memwatch_monitor.neighbours.book import NeighbourBook
 from memwatch_monitor.neighbours.neighbour import Failure

@@ -16,8 +16,7 @@ from memwatch.core.clock import Moment
 from memwatch.core.silences import Silence, is_silenced
 from memwatch.core.snapshot import Level, Pressure, Reason
 from memwatch_monitor.alerts.notification import Key, Notification
-from memwatch_monitor.alerts.rules import FAILED_SECONDS, URGENT, AlertRules
-from memwatch_monitor.alerts.sources import STARTING_SECONDS
+from memwatch_monitor.alerts.rules import FAILED_SECONDS, STARTING_SECONDS, URGENT, AlertRules
 from memwatch_monitor.alerts.state import (
     CHANGE_SECONDS,
     GONE_SECONDS,

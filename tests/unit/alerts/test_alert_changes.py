@@ -11,8 +11,17 @@ from memwatch.core.findings import stale_pool
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import CollectorState, CollectorStatus, Level, Pressure, Reason, Snapshot
 from memwatch_monitor.alerts.notification import Key, Notification, describe_news
-from memwatch_monitor.alerts.rules import EVENTS, AlertRules, Condition, evaluate_rules
-from memwatch_monitor.alerts.sources import OF_MEMORY, STARTING_SECONDS, collectors_of, source_of, source_word
+from memwatch_monitor.alerts.rules import (
+    EVENTS,
+    OF_MEMORY,
+    STARTING_SECONDS,
+    AlertRules,
+    Condition,
+    collectors_of,
+    evaluate_rules,
+    source_of,
+    source_word,
+)
 from memwatch_monitor.alerts.state import CHANGE_SECONDS, AlertState, step
 from support.generated.choices import RandomChoices
 from support.generated.machine import draw_machine, tick
