@@ -18,7 +18,7 @@ from memwatch.build_info import REVISION, __version__
 from memwatch.core.guardian_report import PATH as GUARDIAN
 from memwatch.reporting.render import json as as_json
 from memwatch.reporting.render.json import JSON_TYPE, to_bytes
-from memwatch_web.api import alerts, guardian, history, machines, owners, programs, room, snapshot
+from memwatch_web.api import alerts, guardian, history, machines, owners, programs, snapshot
 from memwatch_web.api.dependencies import ApiServices, find_example, refuse_unknown
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.latest_snapshot import health_response, readiness_response
@@ -109,7 +109,7 @@ MEMORY = (
     Route("POST",   "/api/v1/release",              snapshot.release,             "Release",
           "operator", "collectors close the GPU drivers for a while"),
     Route("GET",    "/api/v1/fit",                  snapshot.fit,                 "Fit"),
-    Route("GET",    "/api/v1/room",                 room.room,                    "Room"),
+    Route("GET",    "/api/v1/room",                 snapshot.room,                "Room"),
     Route("GET",    METRICS,                        metrics,                      "text/plain"),
 )
 PROGRAMS = (

@@ -17,7 +17,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.planning.sizes import InvalidInputError
 from memwatch.reporting.render.room import RoomStep, RoomTarget, find_room_for, room_json
 from memwatch.reporting.render.room_candidates import NO_ASKER, Asker
-from memwatch_web.api.room import find_asker
+from memwatch_web.api.snapshot import find_asker
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames
 from support.machine_kinds import KINDS
