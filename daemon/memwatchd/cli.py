@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = command.main(argv, prog_name="memwatchd", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        from memwatch.cli.help import usage_sentence
+        from memwatch.cli.cli import usage_sentence
 
         return print_errors([usage_sentence(error, "memwatchd")], EXIT_USAGE)
     except click.Abort:

@@ -8,8 +8,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,9 +29,54 @@ from memwatch.cli.context import (
     seconds_within,
     to_address,
 )
-from memwatch.cli.help import DocumentedGroup, usage_sentence
 from memwatch.cli.http import DEFAULT, EXIT_FAILURE, EXIT_UNKNOWN, Address, CommandError, ask
 from memwatch.core.runtime.own_process import explain_shortage, fit_into_limits, open_standard_files
+
+Rows = Sequence[tuple[str, str]]
+
+# Errors of click without a remedy. Not all of them have a class of their own in each version.
+BARE_ERRORS = (click.MissingParameter, click.NoSuchOption, click.BadOptionUsage)
+BARE_BEGINNINGS = ("No such command", "Got unexpected extra argument")
+
+
+def usage_sentence(error: click.ClickException, program: str) -> str:
+    """Return the message about a wrong command line in one line, with a remedy where click gives none."""
+    text = " ".join(error.format_message().split())
+    is_bare = isinstance(error, BARE_ERRORS) or text.startswith(BARE_BEGINNINGS)
+    if not is_bare or text.endswith("?"):  # click asks: Did you mean …?
+        return text
+    context = error.ctx if isinstance(error, click.UsageError) else None  # none if an option lacks its value
+    return f"{text.removesuffix('.')}; see {context.command_path if context else program} --help"
+
+
+class DocumentedGroup(click.Group):
+    """Command group whose help fits a screen of 24 lines. `deferred`: commands by their module.
+
+    `groups`: names of related commands, and what they show. `sections`: a text, or rows of two columns, for the
+    manual page. Importing all commands takes three times as long as most of them do.
+    """
+
+    groups: Rows = ()
+    hint = ""
+    sections: Sequence[tuple[str, Rows | str]] = ()
+    deferred: Mapping[str, str] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self.deferred})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.deferred and cmd_name not in self.commands:
+            self.add_command(getattr(import_module(self.deferred[cmd_name]), cmd_name.replace("-", "_")))
+        return super().get_command(ctx, cmd_name)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        formatter.write_paragraph()
+        formatter.write_text(self.hint)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(self.groups, col_max=36)
+
 
 ABOUT = """Shows memory usage of hosts and GPUs from memwatchd: pools, their contents, pressure, and available
 memory."""
