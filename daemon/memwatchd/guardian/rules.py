@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from memwatch.core import units
 from memwatch.core.model import Absent, PoolKind
-from memwatch.core.processes.protected import INIT, is_own_name, is_protected_name, is_protected_unit
+from memwatch.core.processes.protected import INIT, is_own_name, is_own_unit, is_protected_name, is_protected_unit
 from memwatch.core.snapshot import Level
 from memwatchd.guardian.records import (
     Candidate,
@@ -253,6 +253,9 @@ def why_protected(one: Candidate, state: State) -> str:
     if isinstance(one.unit, Absent):
         return "its unit is not known"
     for unit in filter(None, (one.unit, one.kernel_unit)):
+        # Over TCP, the number of the daemon's process is not known.
+        if is_own_unit(unit):
+            return "it belongs to memwatchd"
         if is_protected_unit(unit):
             return f"{unit} is needed to log in, for a session, or to run containers"
     if not isinstance(one.slice, Absent) and any(fnmatchcase(one.slice, pattern) for pattern in PROTECTED_SLICES):

@@ -322,6 +322,18 @@ CASES = (
         "memwatchd (10): it belongs to memwatchd",
     ),
     Case(
+        "the daemon over TCP as a script of Python",
+        state(candidate(10, unit="memwatchd.service")),
+        None,
+        "python3 (10): it belongs to memwatchd",
+    ),
+    Case(
+        "the daemon by the kernel's unit",
+        state(candidate(10, unit=None, kernel_unit="memwatchd.service")),
+        None,
+        "python3 (10): it belongs to memwatchd",
+    ),
+    Case(
         "avoid is no never",
         state(candidate(10, 80 * GIB, GROWING, user="postgres")),
         10,
@@ -370,9 +382,7 @@ def test_process_that_is_needed_to_log_in_never_ends(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "unit", ["ssh.service", "systemd-udevd.service", "getty@tty1.service", "memwatchd.service"]
-)
+@pytest.mark.parametrize("unit", ["ssh.service", "systemd-udevd.service", "getty@tty1.service"])
 def test_unit_that_is_needed_to_log_in_never_ends(unit: str) -> None:
     assert unit in why_protected(candidate(10, unit=unit), state())
 

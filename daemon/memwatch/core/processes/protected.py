@@ -14,7 +14,7 @@ from memwatch.core.owners import plain_name
 
 INIT = 1
 # This project.
-OWN_NAMES = ("memwatchd*", "memwatch", "memwatch-guard*")
+OWN_NAMES, OWN_UNITS = ("memwatchd*", "memwatch", "memwatch-guard*"), ("memwatchd*.service",)
 # Names as the kernel has them, at most 15 characters.
 NAMES = (
     # Service managers, logins and their buses.
@@ -54,9 +54,12 @@ UNITS = (
     *("ssh.service", "sshd.service", "ssh@*.service", "sshd@*.service", "NetworkManager.service"),
     *("getty@*.service", "serial-getty@*.service", "console-getty.service", "display-manager.service"),
     *("gdm*.service", "sddm.service", "lightdm.service", "docker.service", "containerd.service", "podman.service"),
-    *("crio.service", "kubelet.service", "slurmd.service", "memwatchd*.service"),
+    *("crio.service", "kubelet.service", "slurmd.service"),
+    *OWN_UNITS,
 )
-_NAME, _OWN_NAME, _UNIT = (re.compile("|".join(map(translate, one))) for one in (NAMES, OWN_NAMES, UNITS))
+_NAME, _OWN_NAME, _UNIT, _OWN_UNIT = (
+    re.compile("|".join(map(translate, one))) for one in (NAMES, OWN_NAMES, UNITS, OWN_UNITS)
+)
 
 
 def is_protected(process: Process) -> bool:
@@ -72,6 +75,10 @@ def is_protected_name(name: str) -> bool:
 
 def is_own_name(name: str) -> bool:
     return _OWN_NAME.fullmatch(name) is not None
+
+
+def is_own_unit(unit: str) -> bool:
+    return _OWN_UNIT.fullmatch(plain_name(unit)) is not None
 
 
 def is_protected_unit(unit: str) -> bool:
