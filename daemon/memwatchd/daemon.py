@@ -79,7 +79,7 @@ class Daemon:
         self.latest_scrape = LatestScrape()
         self.monitor.publisher.hide_commands(self.live.is_open)
         self.broker = Broker(lambda: self.monitor.latest, self.budgets[EVENT_STREAMS.name])
-        self.service = Notifier()
+        self.service = Notifier(log.warning)
         self.problems: list[str] = []
         self._are_off: set[object] = {create for create in FEATURES if not self._add(create(self))}
         if self.state.complaint and self.state.was_wanted:

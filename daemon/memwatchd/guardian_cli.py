@@ -27,6 +27,7 @@ from memwatch.core.linux.daemon_connection import SOCKET_FILE
 from memwatch.core.linux.files import ParseError
 from memwatch.core.model import RAM, Absent
 from memwatch.core.printable import printable, printable_lines
+from memwatch.core.runtime.own_process import refuse_huge_pages
 from memwatch.core.snapshot import Level
 from memwatchd.guardian.acting import read_group
 from memwatchd.guardian.journal import Record, read_journal
@@ -122,7 +123,8 @@ def guardian(context: click.Context, config: str | None) -> None:
 
 
 def run(config: Config) -> NoReturn:
-    """Replace this process by that of the guardian."""
+    """Replace this process by that of the guardian, whose modules are read without huge pages as well."""
+    refuse_huge_pages()
     fd = send(config)
     command = python_child("memwatchd.guardian.loop")
     os.execv(command[0], [*command, str(fd)])  # noqa: S606

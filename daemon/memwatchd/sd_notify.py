@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import array
-import logging
 import os
 import re
 import socket
 import time
-from collections.abc import Mapping
-
-log = logging.getLogger(__name__)
-
+from collections.abc import Callable, Mapping
 
 # Number of missed ticks after which the service manager considers the loop hung.
 MISSED_TICKS = 3
@@ -24,9 +20,10 @@ def read_watchdog_seconds(environ: Mapping[str, str]) -> float | None:
 
 
 class Notifier:
-    """Sender of sd_notify messages; does nothing without $NOTIFY_SOCKET. Send errors are logged once."""
+    """Sender of sd_notify messages; does nothing without $NOTIFY_SOCKET. `complain` gets the first error."""
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, complain: Callable[[str], object], environ: Mapping[str, str] = os.environ) -> None:
+        self._complain = complain
         address = environ.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) if address else None
@@ -91,4 +88,4 @@ class Notifier:
         except OSError as error:
             if not self._failed:
                 self._failed = True
-                log.warning("cannot notify the service manager: %s", error)
+                self._complain(f"cannot notify the service manager: {error}")

@@ -164,9 +164,12 @@ def test_program_becomes_the_guardian(box: GuardianMachine, tmp_path: Path) -> N
             line = one.stderr.readline()
             assert line
         command = Path(f"/proc/{one.pid}/cmdline").read_bytes().split(b"\0")
+        status = Path(f"/proc/{one.pid}/status").read_text()
         one.terminate()
 
     assert b"memwatchd.guardian.loop" in command
+    # A huge page would add 2 MiB to its 20.
+    assert "THP_enabled:\t0\n" in status
     assert folder.imports() == []
     assert "dry run: it ends no process" in line
 

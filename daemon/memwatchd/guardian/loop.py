@@ -26,6 +26,7 @@ from memwatch.core.linux.files import ParseError
 from memwatch.core.linux.process_files import parse_boot_time
 from memwatch.core.printable import describe_error, printable
 from memwatch.core.reading.self_usage import SelfUsageReader
+from memwatch.core.runtime.own_process import fit_into_limits
 from memwatch.core.snapshot import UNKNOWN_BOOT, Level
 from memwatchd.guardian.acting import (
     SETTLE_SECONDS,
@@ -561,7 +562,8 @@ def protect(log: Log) -> bool:
 
 def run(config: Config, log: Log | None = None) -> int:
     """Run until SIGTERM or SIGINT. Return the exit code."""
-    log, notifier = log or Log(), Notifier()
+    log = log or Log()
+    notifier = Notifier(partial(log.write, WARNING))
     try:
         guardian = Guardian(config, log, notifier)
     except (OSError, ParseError) as error:
@@ -607,4 +609,5 @@ def run(config: Config, log: Log | None = None) -> int:
 
 def main() -> int:
     """Run with the settings in the descriptor that the command line names."""
+    fit_into_limits()
     return run(receive(int(sys.argv[1])))

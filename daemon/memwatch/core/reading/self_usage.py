@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import resource
@@ -12,8 +11,6 @@ from pathlib import Path
 from memwatch.core.linux.files import KeptFile
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.snapshot import SelfUsage
-
-log: logging.Logger = logging.getLogger(__name__)
 
 # Linux mlockall(2). ONFAULT locks pages as they are touched: 40 thread stacks cost 10 MB instead of 345 MB.
 MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
