@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.engines.records import Engine
+from memwatch.core.linux.cgroups import parse_cgroup, parse_owners
 from memwatch.core.model import Absent, Bytes, Process, Share, ShareKind
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
 from memwatch.reporting.render.actions import Freed, find_command, list_actions, measure_held
@@ -92,6 +93,7 @@ def test_nothing_is_to_be_done_if_all_is_well_or_memory_came_back(level: Level) 
         (replace(SERVER, pod=Absent.NOT_PERMITTED, unit="cri-containerd-1f6b.scope"), "kill 3921"),
         (replace(TRAIN, unit="slurmstepd.scope", job="81"), "scancel 81"),
         (replace(TRAIN, unit="gpu01_slurmstepd.scope", job="s0123456789ABC"), "scancel s0123456789ABC"),
+        (replace(TRAIN, unit="slurmd.service", job="81"), "scancel 81"),
         (replace(TRAIN, unit=None, job="81"), "kill 51210"),
         (replace(TRAIN, unit="slurmstepd.scope in docker-1f6b.scope", job="81"), "kill 51210"),
         (replace(TRAIN, unit="llama.service"), "systemctl stop llama.service"),
@@ -105,6 +107,23 @@ def test_command_follows_the_owner(process: Process, command: str | None) -> Non
     machine = replace(spark(processes=(process,)), pod_names={"5e1f": "chat/vllm-0"})
 
     assert find_command(process, machine)[0] == command
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    [
+        b"0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0\n",
+        b"9:memory:/slurm/uid_1000/job_123/step_0/task_0\n4:cpuset,devices:/slurm/uid_1000/job_123/step_0\n"
+        b"1:name=systemd:/system.slice/slurmd.service\n",
+        b"9:memory:/slurm_gpu01/uid_1000/job_123/step_batch\n1:name=systemd:/system.slice/slurmd.service\n0::/\n",
+    ],
+    ids=["version 2", "version 1", "hybrid"],
+)
+def test_job_of_slurm_is_ended_by_scancel_with_both_versions_of_cgroups(cgroup: bytes) -> None:
+    owners = parse_owners(parse_cgroup(cgroup))
+    process = replace(TRAIN, unit=owners.unit, job=owners.job)
+
+    assert find_command(process, spark(processes=(process,)))[0] == "scancel 123"
 
 
 def test_pod_and_job_end_with_all_their_processes() -> None:

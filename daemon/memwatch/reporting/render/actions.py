@@ -22,8 +22,9 @@ from memwatch.reporting.render import words
 
 MAX_ACTIONS = 2
 INIT = 1
-# Unit of all jobs of Slurm with cgroup v2 (cgroup.conf(5)), perhaps after the name of the node.
-SLURM_STEPS = "slurmstepd.scope"
+# Unit of all jobs of Slurm: with cgroup v2 (cgroup.conf(5)), perhaps after the name of the node, and with v1, where
+# only other hierarchies than that of systemd have a folder for each job.
+SLURM_UNITS = ("slurmstepd.scope", "slurmd.service")
 # Scopes that container runtimes create, and the command of each.
 RUNTIMES = {"docker-": "docker", "libpod-": "podman"}
 
@@ -110,7 +111,7 @@ def find_command(process: Process, snapshot: Snapshot) -> tuple[str | None, Sequ
         namespace, _, pod = snapshot.pod_names.get(process.pod, "").partition("/")
         command = f"kubectl delete pod --namespace {shlex.quote(namespace)} {shlex.quote(pod)}" if pod else None
         return command, [one for one in processes if one.pod == process.pod]
-    if is_of_host and str(unit).endswith(SLURM_STEPS) and isinstance(job, str) and not is_qualified(job):
+    if is_of_host and str(unit).endswith(SLURM_UNITS) and isinstance(job, str) and not is_qualified(job):
         return f"scancel {shlex.quote(job)}", [one for one in processes if one.job == job]
     runtime = next((name for start, name in RUNTIMES.items() if str(unit).startswith(start)), None)
     if runtime and is_of_host and isinstance(container, str):
