@@ -17,7 +17,7 @@ SPELLINGS = {
     **dict(zip("▁▂▃▄▅▆▇█", "_.:-=+*#", strict=True)),
     **dict(zip("▉▓▒░·▚▞▤■", "#=%:.x/&#", strict=True)),
     **dict(zip("│─├└┘┌┐┴┬╷╵▏", "|-|`'.-+-'' ", strict=True)),
-    **dict(zip("●◆△▲▼▴†↑↓✓✗", "o*!Xv^X^vvx", strict=True)),
+    **dict(zip("●◆▲⬣▴†↑↓✓✗", "o*!X^X^vvx", strict=True)),
     **dict(zip("—–−…×≥µ÷≈", "---~x>u/~", strict=True)),
     "→": "->",
     "←": "<-",

@@ -69,7 +69,7 @@ def is_complete(text: str, height: int, words: Sequence[str]) -> bool:
 
 def test_demo_fits_its_screen_in_five_sizes(demo: RunningDaemon, request: pytest.FixtureRequest) -> None:
     """The map, the GPUs and processes are visible in each size, and a resize draws the whole screen again."""
-    words = (*DEMOS[request.node.callspec.params["demo"]], "▼", "1 overview")
+    words = (*DEMOS[request.node.callspec.params["demo"]], "↓", "1 overview")
     with top(demo) as program:
         for width, height in SIZES:
             program.resize(width, height)
@@ -132,7 +132,7 @@ def test_storm_of_sizes_ends_in_a_whole_screen(spark: RunningDaemon) -> None:
             program.screen.resize(200, 60)
             program.read(0.01)
         program.resize(200, 60)
-        program.wait_for(partial(is_complete, height=60, words=("CUDA Pool", "▼", "? help")))
+        program.wait_for(partial(is_complete, height=60, words=("CUDA Pool", "↓", "? help")))
         program.send("q")
         assert program.end() == 0
 
@@ -157,7 +157,7 @@ def test_thresholds_of_the_settings_are_drawn(tmp_path: Path) -> None:
         program.wait_for("q quit")
         program.resize(132, 43)
         screen = program.wait_for("◆45%")
-        assert "△70%" in screen
+        assert "▲70%" in screen
         assert "◆60%" not in screen
 
 
@@ -234,7 +234,7 @@ def test_keys_select_pages_filter_and_order(spark: RunningDaemon) -> None:
         program.send("\x1b")
         program.wait_for(lambda text: "VLLM" in table_of(text))
         program.send("s")
-        program.wait_for("RSS▼")
+        program.wait_for("RSS↓")
         program.send("t")
         program.wait_for("├ VLLM")
         program.send("q")
@@ -246,7 +246,7 @@ def test_mouse_sorts_and_changes_the_page(spark: RunningDaemon) -> None:
         screen = program.wait_for("q quit")
         line, column = find(screen, "RSS")
         click(program, column, line)
-        screen = program.wait_for("RSS▼")
+        screen = program.wait_for("RSS↓")
         click(program, *reversed(find(screen, "3 history")))
         program.wait_for(lambda text: "Last 10 min" in text and "+ longer" in text and text.endswith("q quit"))
         click(program, *reversed(find(program.screen.text, "q quit")))

@@ -39,7 +39,7 @@ def test_characters_of_pictures_keep_their_width_and_stay_different() -> None:
     parts = "█▓▒░·▚▞▤"
     assert to_ascii(parts) == "#=%:.x/&"
     assert len(set(to_ascii(BLOCKS))) == len(BLOCKS) == len(to_ascii(BLOCKS))
-    assert len(set(to_ascii("●◆△▲"))) == 4
+    assert len(set(to_ascii("●◆▲⬣↑↓"))) == 6
     assert to_ascii("├─ used │ └─ free") == "|- used | `- free"
 
 

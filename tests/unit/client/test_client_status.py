@@ -105,7 +105,7 @@ def test_levels_are_coloured_and_bars_have_one_width() -> None:
     lines = list(render_lines(received(discrete_gpu()), 0.2, 120, has_colour=True))
     bars = [line for line in lines if "available" in plain(line) and "/" in plain(line)]
 
-    assert "\x1b[1;93m△ GPU 0 VRAM is high" in paint(lines[0], Depth.BASIC)
+    assert "\x1b[1;93m▲ GPU 0 VRAM is high" in paint(lines[0], Depth.BASIC)
     assert len({plain(line).index(" / ") for line in bars}) == 1
     assert max(map(line_cells, bars)) <= 120
 

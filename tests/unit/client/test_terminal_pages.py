@@ -69,9 +69,9 @@ def test_thresholds_are_those_of_the_daemon() -> None:
         lines = text_of(draw(snapshot, 132, 43, trends=history)).splitlines()
         return [next(number for number, line in enumerate(lines) if word in line) for word in words]
 
-    usual = rows("◆60%", "△80%", "▲95%")
+    usual = rows("◆60%", "▲80%", "⬣95%")
     verdict["thresholds"] = {"medium": 0.4, "high": 0.7, "critical": 0.825}
-    moved = rows("◆40%", "△70%", " 82.5%")
+    moved = rows("◆40%", "▲70%", " 82.5%")
 
     assert usual == sorted(usual, reverse=True)
     assert moved == sorted(moved, reverse=True)
@@ -169,7 +169,7 @@ def test_eight_gpus_of_seven_slices_have_unique_names() -> None:
         assert text.count("can allocate") == 8
     assert all(f"GPU{gpu} " in text_of(draw(snapshot, 80, 24)) for gpu in range(8))
     heads = next(plain(line) for line in draw(snapshot, 80, 24).lines if "GPU0 " in plain(line))
-    assert heads.split()[:2] == ["GPU0", "▲"]
+    assert heads.split()[:2] == ["GPU0", "⬣"]
 
 
 def test_name_of_a_slice_does_not_touch_its_bar() -> None:
@@ -227,7 +227,7 @@ def test_level_and_time_left_are_in_the_first_line() -> None:
     snapshot["pressure"][0].update(level="critical", seconds_to_full=17.2)
     first = text_of(draw(snapshot)).splitlines()[0]
 
-    assert "▲ CRITICAL  full in ~17 s" in first
+    assert "⬣ CRITICAL  full in ~17 s" in first
 
 
 def test_oom_kill_and_recovery_are_in_the_first_lines() -> None:
@@ -244,7 +244,7 @@ def test_oom_kill_and_recovery_are_in_the_first_lines() -> None:
     )
     first, second = text_of(draw(snapshot)).splitlines()[:2]
 
-    assert "▲ CRITICAL  recovering, clears in 58 s" in first
+    assert "⬣ CRITICAL  recovering, clears in 58 s" in first
     assert second.strip() == kill
 
 
@@ -257,7 +257,7 @@ def test_time_left_is_never_cut(width: int) -> None:
 
     first = text_of(draw(snapshot, width)).splitlines()[0]
 
-    assert "▲ CRITICAL" in first
+    assert "⬣ CRITICAL" in first
     assert "full in ~17 s" in first
     assert ("System RAM" in first) == (width >= 48)
 

@@ -15,7 +15,7 @@ from memwatch.reporting.render import words as wording
 
 Json = dict[str, Any]
 LEVELS: Sequence[str] = LEVEL_WORDS
-MARKS = {"low": "●", "medium": "◆", "high": "△", "critical": "▲"}
+MARKS = {"low": "●", "medium": "◆", "high": "▲", "critical": "⬣"}
 STYLES = {"low": "ok", "medium": "medium", "high": "high", "critical": "critical"}
 
 

@@ -241,7 +241,7 @@ def _head(columns: Sequence[Column], state: State) -> Line:
     found = [Span(" ")]
     for one in columns:
         is_sorted = one.key == state.sort
-        title = one.title + (("▼" if state.descending else "▲") if is_sorted else "")
+        title = one.title + (("↓" if state.descending else "↑") if is_sorted else "")
         found += [Span(pad(title, one.width, one.is_right), "bold accent" if is_sorted else "bold"), Span(" ")]
     return tuple(found)
 
