@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from memwatch.planning.checkpoint import describe_config, read_checkpoint
 from memwatch.planning.diffusion import ImageUse
+from memwatch.planning.engines import ENGINES
 from memwatch.planning.huggingface import parse_config
-from memwatch.planning.launch import ENGINES
 from memwatch.planning.request import Use, write_request
 from memwatch.planning.training import TrainingPlan
 from memwatch_web.pages.fit_page import EXAMPLE_QUERIES

@@ -12,9 +12,9 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, answer_model
 from memwatch.planning.checkpoint import Checkpoint, describe_config
 from memwatch.planning.device_totals import reported_total
+from memwatch.planning.engines import select_engines
 from memwatch.planning.engines.placement import Launch
 from memwatch.planning.huggingface import parse_config
-from memwatch.planning.launch import select_engines
 from memwatch.planning.request import Use
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames

@@ -43,8 +43,8 @@ from memwatch.planning.answer import (
     report_sentence,
 )
 from memwatch.planning.diffusion import ImageUse
+from memwatch.planning.engines import ALL, ENGINES, select_engines
 from memwatch.planning.fit import CPU, FitVerdict, exceeds_totals
-from memwatch.planning.launch import ALL, ENGINES, select_engines
 from memwatch.planning.model_names import read_subject
 from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size, parse_need
 from memwatch.planning.parameters import build, walk_parameters

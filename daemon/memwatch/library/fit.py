@@ -20,7 +20,7 @@ from memwatch.library.visible_gpus import Program
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
 from memwatch.planning.arguments import check_flag, check_kind, check_path, refuse
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
-from memwatch.planning.launch import select_engines
+from memwatch.planning.engines import select_engines
 from memwatch.planning.model_names import read_subject
 from memwatch.planning.need import is_size, parse_need
 from memwatch.planning.parameters import list_parameters

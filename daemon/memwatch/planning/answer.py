@@ -25,9 +25,9 @@ from memwatch.core.model import Absent, Bytes, find_system_ram, sum_figures
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
 from memwatch.planning.checkpoint import Checkpoint
+from memwatch.planning.engines import Launches, build_launches, select_engines
 from memwatch.planning.fit import CPU, Demand, Fit, FitVerdict, compute_fit, doubt
 from memwatch.planning.inference import MAX_TOKENS, choose_cache_bytes, compute_kv_cache, compute_weights
-from memwatch.planning.launch import Launches, build_launches, select_engines
 from memwatch.planning.named_machines import find_bandwidth
 from memwatch.planning.need import (
     MemoryNeed,

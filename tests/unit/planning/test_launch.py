@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from memwatch.planning.answer import NOT_KNOWN, answer_request
 from memwatch.planning.device_totals import reported_total
-from memwatch.planning.launch import ENGINES, select_engines
+from memwatch.planning.engines import ENGINES, select_engines
 from memwatch.planning.named_machines import read_machine
 from memwatch.planning.need import compute_checkpoint_need
 from memwatch.planning.request import Use, write_request

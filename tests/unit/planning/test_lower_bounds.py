@@ -17,7 +17,7 @@ from memwatch.library.backend_selection import NoBackendError, select_for_answer
 from memwatch.planning import model_table
 from memwatch.planning.answer import FitAnswer, answer_model, answer_request
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
-from memwatch.planning.launch import ENGINES
+from memwatch.planning.engines import ENGINES
 from memwatch.planning.request import Use, write_request
 from memwatch.planning.sizes import UnknownModelError
 from memwatch.planning.training import TrainingPlan

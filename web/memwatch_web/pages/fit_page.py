@@ -20,9 +20,9 @@ from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, answer_request, describe_rate, greatest_sentence, report_sentence
 from memwatch.planning.diffusion import Pipeline
+from memwatch.planning.engines import ALL, ENGINES, Launches
 from memwatch.planning.fit import CPU, Fit, FitVerdict, exceeds_totals
 from memwatch.planning.huggingface import parse_config
-from memwatch.planning.launch import ALL, ENGINES, Launches
 from memwatch.planning.need import PARTS, compute_need_here
 from memwatch.planning.number_formats import NAMES
 from memwatch.planning.parameters import write_parameters
