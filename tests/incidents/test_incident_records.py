@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from json import loads
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from memwatch.cli.incidents import read_incident
 from memwatch.core.budget import KINDS, Budget
 from memwatch.core.clock import SystemClock
 from memwatch.core.linux.cgroup_kills import CgroupKill
@@ -18,7 +19,8 @@ from memwatch.core.linux.kmsg_parser import KernelLogTracker
 from memwatch.core.model import Quality, Share, ShareKind
 from memwatch.reporting.incidents.markdown import render
 from memwatch.reporting.incidents.records import Incident, Victim
-from memwatch_monitor.incidents.incident_json import incident_json
+from memwatch.reporting.incidents.words import incident_json
+from memwatch.reporting.render.json import to_bytes
 from memwatch_monitor.incidents.open_incident import OpenIncident
 from memwatch_monitor.incidents.store import FILE, RECENT_SECONDS, IncidentLog, IncidentStore, pack
 from support.incident_player import Actor, Player, Scenario, Truth
@@ -634,7 +636,7 @@ HOSTILE = "@admin admin@evil.example #12 GH-3 !4 https://evil.example www.evil.e
 
 def test_markdown_has_names_as_code() -> None:
     """A row of a table is split at its bars before its code is read."""
-    text = render(incident_json(INCIDENT))
+    text = render(INCIDENT)
 
     assert r"| ` x\|* ` | 7 |" in text
     assert text.startswith("# ` x|* took 1.0 GiB in System RAM `\n")
@@ -642,10 +644,21 @@ def test_markdown_has_names_as_code() -> None:
     assert "OK → critical" in text
 
 
-def test_process_without_an_owner_has_an_empty_cell_in_markdown() -> None:
-    found = incident_json(INCIDENT)
+def test_client_reads_the_incident_that_the_api_sends() -> None:
+    """The clock of JSON counts milliseconds, so its times are compared as the report writes them."""
+    sent = loads(to_bytes(incident_json(INCIDENT)))
 
-    text = render({**found, "cause": {**found["cause"], "unit": None, "container": None}})
+    assert render(read_incident(sent)) == render(INCIDENT)
+    assert replace(read_incident(sent), began=INCIDENT.began, ended=INCIDENT.ended) == replace(
+        INCIDENT, cause=read_incident(sent).cause
+    )
+    with pytest.raises(ValueError, match="isoformat"):
+        read_incident({**sent, "began": "yesterday"})
+
+
+def test_process_without_an_owner_has_an_empty_cell_in_markdown() -> None:
+    assert INCIDENT.cause is not None
+    text = render(replace(INCIDENT, cause=replace(INCIDENT.cause, unit=None, container=None)))
 
     assert r"| ` x\|* ` | 7 |  |" in text
 
@@ -655,14 +668,20 @@ def test_process_without_an_owner_has_an_empty_cell_in_markdown() -> None:
 )
 def test_names_make_no_link_and_no_mention_in_markdown(name: str) -> None:
     """A forge makes links of URLs, of numbers and of users in any text except code."""
-    found = incident_json(INCIDENT)
-    suspect = {**found["cause"], "who": name, "unit": name, "container": name}
-    texts = {"title": name, "summary": name, "label": name, "target": name, "evidence": [name], "cause": suspect}
-    entries = {"timeline": [{**entry, "text": name} for entry in found["timeline"]]}
+    assert INCIDENT.cause is not None
+    named = replace(
+        INCIDENT,
+        label=name,
+        target=name,
+        evidence=(name,),
+        cause=replace(INCIDENT.cause, who=name, unit=name, container=name),
+        victim=Victim(name, 7, None, None, None, 1005.0, "kernel_oom"),
+        timeline=tuple(replace(entry, text=name) for entry in INCIDENT.timeline),
+    )
 
-    def outside(incident: dict[str, Any]) -> str:
+    def outside(incident: Incident) -> str:
         return "\n".join(CODE.sub("", line) for line in render(incident).splitlines())
 
-    hostile, usual = outside({**found, **texts, **entries, "victim": {"who": name, "pid": 7}}), outside(found)
+    hostile, usual = outside(named), outside(INCIDENT)
     assert [hostile.count(sign) for sign in "@#!<[`"] == [usual.count(sign) for sign in "@#!<[`"]
     assert "evil" not in hostile

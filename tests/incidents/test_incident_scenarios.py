@@ -23,8 +23,8 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import snapshot_from
 from memwatch.reporting.incidents import words
 from memwatch.reporting.incidents.records import Incident
+from memwatch.reporting.incidents.words import incident_json
 from memwatch.reporting.render.json import snapshot_json, to_bytes
-from memwatch_monitor.incidents.incident_json import incident_json
 from memwatch_monitor.incidents.store import head_of
 from memwatch_monitor.loop import Monitor
 from memwatch_monitor.processes import GrowthWatch

@@ -20,8 +20,8 @@ from memwatch.core.printable import printable_lines
 from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.units import size
 from memwatch.reporting.incidents.markdown import render
-from memwatch.reporting.incidents.records import title_of
-from memwatch.reporting.incidents.words import NOT_KNOWN
+from memwatch.reporting.incidents.records import Incident, Suspect, Victim, title_of
+from memwatch.reporting.incidents.words import INCIDENTS, NOT_KNOWN, Fact, list_facts, write_summary, write_title
 from memwatch.reporting.render import words as wording
 
 Json = dict[str, Any]
@@ -49,13 +49,23 @@ def incidents(incident: str | None, markdown: bool, limit: int, url: Address | N
             newest = answer.json[0]["id"] if answer.json else None
         answer = answer if newest is None else _ask(address, newest)
     if markdown and answer.json:
-        return context.show_painted(answer.json, lambda: [printable_lines(render(answer.json)).rstrip("\n")])
+        return context.show_painted(
+            answer.json, lambda: [printable_lines(render(read_incident(answer.json))).rstrip("\n")]
+        )
     if isinstance(answer.json, list):
         kinds = ("incidents", "incidents_kept", "last_words")
-        return context.show(
-            answer.json, lambda: [*list_lines(answer.json), *_left_out(address, *kinds)], answer.is_simulated
-        )
-    return context.show(answer.json, lambda: report_lines(answer.json), answer.is_simulated)
+
+        def lines() -> list[str]:
+            return [*list_lines([read_incident(one) for one in answer.json]), *_left_out(address, *kinds)]
+
+        return context.show(answer.json, lines, answer.is_simulated)
+    return context.show(answer.json, lambda: report_lines(read_incident(answer.json)), answer.is_simulated)
+
+
+def read_incident(found: Json) -> Incident:
+    """Decode an incident. Raises TypeError, KeyError or ValueError for anything else."""
+    incident: Incident = INCIDENTS.decode(Incident, found)
+    return incident
 
 
 def _ask(address: Address, incident: str) -> DaemonResponse:
@@ -83,49 +93,49 @@ def read_left_out(snapshot: Any, *lists: str) -> list[str]:  # noqa: ANN401  wha
     return list(left_out_texts({name: count for name, count in counts if isinstance(count, int)}, *lists))
 
 
-def list_lines(found: list[Json]) -> Iterator[str]:
+def list_lines(found: Sequence[Incident]) -> Iterator[str]:
     if not found:
         yield "No incidents."
     for index, one in enumerate(found):
         if index:
             yield ""
-        state = f"{title_of(one['kind'])}, {one['label']}" + (", not over" if one["ended"] is None else "")
-        yield f"{one['id']}  {stamp(one['began_unix'])}  {state}"
-        yield f"  {one['title']}"
+        state = f"{title_of(one.kind)}, {one.label}" + (", not over" if one.ended is None else "")
+        yield f"{one.id}  {stamp(one.began)}  {state}"
+        yield f"  {write_title(one)}"
 
 
-def report_lines(found: Json) -> Iterator[str]:
-    end = "not over" if found["ended_unix"] is None else clock(found["ended_unix"])
-    yield found["title"]
-    yield f"{found['id']}  {stamp(found['began_unix'])} to {end}  {title_of(found['kind'])}"
-    if found["summary"]:
-        yield found["summary"]
+def report_lines(found: Incident) -> Iterator[str]:
+    end = "not over" if found.ended is None else clock(found.ended)
+    yield write_title(found)
+    yield f"{found.id}  {stamp(found.began)} to {end}  {title_of(found.kind)}"
+    if summary := write_summary(found):
+        yield summary
     yield ""
-    yield from columns([(fact["name"], fact["value"], _note(fact)) for fact in found["facts"]])
-    for one in found["candidates"]:
-        yield f"Candidate: {_owner(one)}, grew by {size(one['growth_bytes'])} since {clock(one['began_unix'])}"
-    if found["killer"] is not None:
-        yield f"Killer: {title_of(found['killer']['kind'])}"
-    for victim in found["victims"] if len(found["victims"]) > 1 else ():
-        yield f"Victim: {_owner(victim)}, {_known(victim['held_bytes'])}, {_role(victim['is_cause'])}"
-    if found["evidence"]:
+    yield from columns([(fact.name, fact.value, _note(fact)) for fact in list_facts(found)])
+    for one in found.candidates:
+        yield f"Candidate: {_owner(one)}, grew by {size(one.growth_bytes)} since {clock(one.began)}"
+    if found.killer is not None:
+        yield f"Killer: {title_of(found.killer.kind)}"
+    for victim in found.victims if len(found.victims) > 1 else ():
+        yield f"Victim: {_owner(victim)}, {_known(victim.held_bytes)}, {_role(victim.is_cause)}"
+    if found.evidence:
         yield ""
-        yield from (f"- {one}" for one in found["evidence"])
-    if found["timeline"]:
+        yield from (f"- {one}" for one in found.evidence)
+    if found.timeline:
         yield ""
-        yield from columns([(clock(one["unix"]), one["kind"], one["text"]) for one in found["timeline"]])
+        yield from columns([(clock(one.unix), one.kind, one.text) for one in found.timeline])
 
 
-def _note(fact: Json) -> str:
+def _note(fact: Fact) -> str:
     """Return the note of a fact, with its time."""
-    return ", ".join(part for part in (fact["note"], "" if fact["unix"] is None else clock(fact["unix"])) if part)
+    return ", ".join(part for part in (fact.note, "" if fact.unix is None else clock(fact.unix)) if part)
 
 
-def _owner(one: Json) -> str:
-    facts = [f"PID {one['pid']}"] if one["pid"] is not None else []
-    owner = describe_home(one["unit"], one["container"])
+def _owner(one: Suspect | Victim) -> str:
+    facts = [f"PID {one.pid}"] if one.pid is not None else []
+    owner = describe_home(one.unit, one.container)
     facts += [owner] if owner else []
-    return f"{one['who']} ({', '.join(facts)})" if facts else str(one["who"])
+    return f"{one.who} ({', '.join(facts)})" if facts else one.who
 
 
 def _known(count: int | None) -> str:

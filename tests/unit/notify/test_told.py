@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from memwatch.reporting.incidents.markdown import render
 from memwatch.reporting.incidents.records import Entry, Told
-from memwatch.reporting.incidents.words import describe_told, list_timeline
-from memwatch_monitor.incidents.incident_json import incident_json
+from memwatch.reporting.incidents.words import describe_told, incident_json, list_timeline
 from memwatch_monitor.incidents.store import pack, unpack
 from memwatch_monitor.notify.manager import MAX_TOLD, update_told
 from memwatch_monitor.notify.queue import Delivery
@@ -88,7 +87,7 @@ def test_told_is_on_the_page_in_the_report_and_in_the_answer() -> None:
     assert [found["receiver"] for found in answer["told"]] == ["ops", "mail"]
     assert "failed: mail (timeout)" in text
     assert "mail: pressure.critical failed (timeout)" in text
-    assert "` mail ` pressure.critical failed: ` timeout `" in render(answer)
+    assert "` mail ` pressure.critical failed: ` timeout `" in render(one)
     assert [entry.unix for entry in list_timeline(one)] == [1001.0, 1004.0, 1005.0, 1006.0]
 
 

@@ -15,13 +15,13 @@ from starlette.responses import Response
 from memwatch.core.doc import Doc
 from memwatch.core.helper.codec import DecodeError
 from memwatch.reporting.history.notable_ticks import NotableTick, unpack
+from memwatch.reporting.incidents.words import incident_json
 from memwatch.reporting.render import json as as_json
 from memwatch.reporting.render.json import JSON_TYPE, rfc3339
 from memwatch_monitor.history.series import AllSeries, unit_of
 from memwatch_monitor.history.tiers import Bucket
 from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.incident_observer import IncidentObserver
-from memwatch_monitor.incidents.incident_json import incident_json
 from memwatch_monitor.loop import Monitor
 from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.api.history_parameters import MAX_JITTER_SECONDS, build_file_name, parse_names, span

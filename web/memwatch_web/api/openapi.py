@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from memwatch.core.wire import REFERENCE, Description, Json, Shape, Wire
+from memwatch.reporting.incidents.words import INCIDENTS
 from memwatch.reporting.render.fit_json import FIT
 from memwatch.reporting.render.json import WIRE
 from memwatch.reporting.render.room import ROOM
-from memwatch_monitor.incidents.incident_json import INCIDENTS
 from memwatch_monitor.notify.status import ALERTS
 from memwatch_monitor.render.owners_json import OWNERS
 from memwatch_web.api.alerts import AlertTest

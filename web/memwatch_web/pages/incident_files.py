@@ -17,7 +17,6 @@ from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.incidents.words import Fact, list_facts, write_summary, write_title
 from memwatch.reporting.render.drawing import shorten, width_of
 from memwatch_monitor.incident_observer import IncidentObserver
-from memwatch_monitor.incidents.incident_json import incident_json
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.history_page import send_page
 from memwatch_web.pages.incident_picture import Layout, Picture, draw
@@ -69,7 +68,7 @@ async def page(services: PageServices, request: Request) -> Response:
 
 async def report(services: PageServices, request: Request) -> Response:
     """Return the report of an incident in Markdown, as the command line prints it, for browsers as plain text."""
-    return Response(render(incident_json(find(services, request))), media_type="text/plain")
+    return Response(render(find(services, request)), media_type="text/plain")
 
 
 async def picture(services: PageServices, request: Request) -> Response:

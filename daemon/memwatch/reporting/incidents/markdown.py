@@ -1,4 +1,4 @@
-"""An incident as a Markdown report. Pure functions of its JSON.
+"""An incident as a Markdown report. Pure functions.
 
 Any program chooses its name, and the report is posted in an issue. Texts with names are code: a forge makes
 links of URLs and #12, and mentions of @user, even where they are escaped, but not in code.
@@ -7,79 +7,76 @@ links of URLs and #12, and mentions of @user, even where they are escaped, but n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from memwatch.core.owners import describe_home
 from memwatch.core.units import size
-from memwatch.reporting.incidents.records import title_of
-from memwatch.reporting.incidents.words import NOT_KNOWN, capitalize
+from memwatch.reporting.incidents.records import Incident, Suspect, Told, title_of
+from memwatch.reporting.incidents.words import NOT_KNOWN, capitalize, list_facts, write_summary, write_title
 from memwatch.reporting.render.json import rfc3339
 
-Json = Mapping[str, Any]
 BACKTICKS = re.compile("`+")
 # A row of a table is split before its code is read.
 PIPE = r"\|"
 
 
-def render(found: Json) -> str:
-    """Return the report of an incident of the API."""
+def render(found: Incident) -> str:
+    """Return the report of an incident."""
     return "\n".join(_lines(found)) + "\n"
 
 
-def _lines(found: Json) -> Iterator[str]:
-    yield f"# {code(found['title'])}"
-    yield from ("", code(found["summary"]), "") if found["summary"] else ("",)
+def _lines(found: Incident) -> Iterator[str]:
+    yield f"# {code(write_title(found))}"
+    summary = write_summary(found)
+    yield from ("", code(summary), "") if summary else ("",)
     yield from _table(_facts(found))
     yield from _suspects(found)
-    if found["evidence"]:
+    if found.evidence:
         yield from ("", "## Evidence", "")
-        yield from (f"- {code(one)}" for one in found["evidence"])
-    if found.get("told"):
+        yield from (f"- {code(one)}" for one in found.evidence)
+    if found.told:
         yield from ("", "## Notifications", "")
-        yield from (f"- {_told(one)}" for one in found["told"])
-    if found.get("timeline"):
+        yield from (f"- {_told(one)}" for one in found.told)
+    if found.timeline:
         yield from ("", "## Timeline", "")
-        yield from (f"- {one['time']} {one['kind']}: {code(one['text'])}" for one in found["timeline"])
+        yield from (f"- {rfc3339(one.unix)} {one.kind}: {code(one.text)}" for one in found.timeline)
 
 
-def _told(one: Json) -> str:
-    when = "" if one["unix"] is None else f"{rfc3339(one['unix'])} "
-    reason = f": {code(one['reason'])}" if one["reason"] else ""
-    return f"{when}{code(one['receiver'])} {one['rule']} {one['result']}{reason}"
+def _told(one: Told) -> str:
+    when = "" if one.unix is None else f"{rfc3339(one.unix)} "
+    reason = f": {code(one.reason)}" if one.reason else ""
+    return f"{when}{code(one.receiver)} {one.rule} {one.result}{reason}"
 
 
-def _facts(found: Json) -> Iterator[tuple[str, str]]:
-    yield "Incident", found["id"]
-    yield "Began", found["began"]
-    yield "Ended", found["ended"] or "not yet"
-    yield "Target", code(f"{found['label']} ({found['target']})")
-    yield "Kind", title_of(found["kind"])
-    killer, victim = found["killer"], found["victim"]
-    if killer is not None:
-        yield "Killer", title_of(killer["kind"])
-    if victim is not None:
-        yield "Victim", code(f"{victim['who']} (PID {victim['pid']})" if victim["pid"] else victim["who"])
-    for fact in found["facts"][2:]:
-        yield capitalize(fact["name"]), ", ".join(part for part in (fact["value"], fact["note"]) if part)
-    for name, title in (("lowest_available_bytes", "Lowest available"), ("came_back_bytes", "Came back")):
-        yield title, NOT_KNOWN if found[name] is None else size(found[name])
+def _facts(found: Incident) -> Iterator[tuple[str, str]]:
+    yield "Incident", found.id
+    yield "Began", rfc3339(found.began)
+    yield "Ended", "not yet" if found.ended is None else rfc3339(found.ended)
+    yield "Target", code(f"{found.label} ({found.target})")
+    yield "Kind", title_of(found.kind)
+    if found.killer is not None:
+        yield "Killer", title_of(found.killer.kind)
+    if (victim := found.victim) is not None:
+        yield "Victim", code(f"{victim.who} (PID {victim.pid})" if victim.pid else victim.who)
+    for fact in list_facts(found)[2:]:
+        yield capitalize(fact.name), ", ".join(part for part in (fact.value, fact.note) if part)
+    for title, count in (("Lowest available", found.lowest_available_bytes), ("Came back", found.came_back_bytes)):
+        yield title, NOT_KNOWN if count is None else size(count)
 
 
-def _suspects(found: Json) -> Iterator[str]:
-    cause = found["cause"]
-    rows = [cause] if cause is not None else found["candidates"]
+def _suspects(found: Incident) -> Iterator[str]:
+    rows = (found.cause,) if found.cause is not None else found.candidates
     if not rows:
         return
-    yield from ("", "## Cause" if cause is not None else "## Candidates (undecided)", "")
+    yield from ("", "## Candidates (undecided)" if found.cause is None else "## Cause", "")
     head = ("Who", "PID", "Unit or container", "Grew by", "To", "Since")
     yield from _rows(head, [_suspect(one) for one in rows])
 
 
-def _suspect(one: Json) -> tuple[str, ...]:
-    owner = describe_home(one["unit"], one["container"]) or ""
-    pid = "" if one["pid"] is None else str(one["pid"])
-    return code(one["who"]), pid, code(owner), size(one["growth_bytes"]), size(one["held_bytes"]), one["began"]
+def _suspect(one: Suspect) -> tuple[str, ...]:
+    owner = describe_home(one.unit, one.container) or ""
+    pid = "" if one.pid is None else str(one.pid)
+    return code(one.who), pid, code(owner), size(one.growth_bytes), size(one.held_bytes), rfc3339(one.began)
 
 
 def _table(facts: Iterator[tuple[str, str]]) -> Iterator[str]:

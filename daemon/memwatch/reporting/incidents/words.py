@@ -1,4 +1,4 @@
-"""Title, summary and facts of an incident, for the page, the API and the command line. Pure functions.
+"""Title, summary and facts of an incident, for the page, the API and the command line; its JSON. Pure functions.
 
 They claim no more than the record: without a cause the title says so, and what it lacks is "not known".
 """
@@ -15,9 +15,11 @@ from memwatch.core.listing import some_of
 from memwatch.core.owners import describe_home
 from memwatch.core.snapshot import Level
 from memwatch.core.units import duration, size
+from memwatch.core.wire import Form, Json, Shape, Wire
 from memwatch.reporting.incidents.cause import MIN_GROWTH_BYTES, MIN_GROWTH_RATIO, NO_PROCESS
 from memwatch.reporting.incidents.killer import WORDS
-from memwatch.reporting.incidents.records import Entry, Incident, Sample, Suspect, Told, Victim
+from memwatch.reporting.incidents.records import Entry, Incident, Killer, Sample, Suspect, Told, Victim
+from memwatch.reporting.render.json import parse_rfc3339, rfc3339
 
 # A target with less than this part of it left counts as full. The kernel kills only then, at whatever is left.
 FULL_RATIO = 0.05
@@ -359,3 +361,60 @@ def _state_alert(one: Incident) -> Fact:
         return Fact("alert", "at once", note, fired[0].unix)
     when = "before" if before > 0 else "after"
     return Fact(f"alert {when} {of_what}", duration(abs(before)), note, fired[0].unix)
+
+
+def time(record: Victim | Entry, _: object) -> str:
+    return rfc3339(record.unix)
+
+
+def began_unix(record: Incident | Suspect, _: object) -> float:
+    return record.began
+
+
+def title(record: Incident, _: object) -> Annotated[str, Doc("What happened, in a line.")]:
+    return write_title(record)
+
+
+def summary(record: Incident, _: object) -> Annotated[str, Doc("By how much, beside whom, what came back.")]:
+    return write_summary(record)
+
+
+def facts(record: Incident, _: object) -> Annotated[tuple[Fact, ...], Doc("The list has the first two.")]:
+    return tuple(list_facts(record))
+
+
+def ended_unix(record: Incident, _: object) -> Annotated[float | None, Doc("Null while it lasts.")]:
+    return record.ended
+
+
+BEGAN = Form(str, rfc3339, parse_rfc3339)
+ENDED = Form(
+    str | None,
+    lambda unix: None if unix is None else rfc3339(unix),
+    lambda text: None if text is None else parse_rfc3339(text),
+)
+INCIDENTS = Wire(
+    (
+        Shape(
+            Incident,
+            further=(title, summary, facts, began_unix, ended_unix),
+            order=(
+                *("id", "kind", "target", "label", "began", "began_unix", "ended", "ended_unix"),
+                *("title", "summary", "facts", ...),
+            ),
+            forms={"began": BEGAN, "ended": ENDED},
+        ),
+        Shape(Suspect, "IncidentSuspect", further=(began_unix,), forms={"began": BEGAN}),
+        Shape(Killer, "IncidentKiller"),
+        Shape(Victim, "IncidentVictim", further=(time,), order=("time", ...)),
+        Shape(Entry, "IncidentEntry", further=(time,), order=("time", ...)),
+        Shape(Sample, "IncidentSample"),
+        Shape(Told, "IncidentDelivery"),
+        Shape(Fact, "IncidentFact"),
+    )
+)
+
+
+def incident_json(one: Incident) -> Json:
+    """Return an incident, with its timeline and samples if it has them."""
+    return INCIDENTS.encode(one)

@@ -59,6 +59,11 @@ def rfc3339(unix: float) -> str:
     return datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def parse_rfc3339(text: str) -> float:
+    """Return the Unix time of a text of `rfc3339`. Raises ValueError."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()  # Python 3.10 knows no Z
+
+
 def schema(*_: Snapshot) -> int:
     return SCHEMA
 
