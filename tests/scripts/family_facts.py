@@ -19,7 +19,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from memwatch.planning.tables import read_table
+from memwatch.planning import read_table
 from scripts.model_run import count_numbers, list_tensors
 
 # Prompts, in tokens. The seconds that a family may take for both.

@@ -11,9 +11,9 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch.core.units import size
+from memwatch.planning import read_table
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_kv_cache
-from memwatch.planning.tables import read_table
 from scripts.published_sources import SOURCES
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.planning import layer_kinds
+from memwatch.planning import layer_kinds, read_table
 from memwatch.planning.config_keys import (
     Fields,
     Json,
@@ -25,7 +25,6 @@ from memwatch.planning.config_keys import (
 )
 from memwatch.planning.number_formats import parse_quantization
 from memwatch.planning.sizes import InvalidInputError
-from memwatch.planning.tables import read_table
 from memwatch.planning.transformer import LAYER_COUNTS, Biases, Transformer
 
 WINDOW_TYPES = ("full_attention", "sliding_attention", "chunked_attention")

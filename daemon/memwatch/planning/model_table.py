@@ -9,13 +9,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.snapshot import Snapshot
+from memwatch.planning import read_table
 from memwatch.planning.answer import DecodeRate, check_model, estimate_decode_rate
 from memwatch.planning.checkpoint import Checkpoint, describe_config
 from memwatch.planning.fit import CPU
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.need import compute_need_here
 from memwatch.planning.request import DEFAULT_CONTEXT, Use, describe_long_context
-from memwatch.planning.tables import read_table
 
 # Formats of weights: as published, and two of llama.cpp.
 FORMATS = ("", "q8_0", "q4_k")

@@ -11,7 +11,7 @@ import memwatch
 
 PACKAGE = Path(memwatch.__file__).parent
 # Tables of the package. The child process of `served` opens the folders of the process itself.
-ONLY = {"planning/model_file.py", "core/linux/user_files.py", "planning/served.py", "planning/tables.py"}
+ONLY = {"planning/model_file.py", "core/linux/user_files.py", "planning/served.py", "planning/__init__.py"}
 OPENERS = frozenset({"open", "read_bytes", "read_text", "stat", "lstat", "os.open", "os.stat", "os.access"})
 PLANNER = sorted(f"planning/{path.name}" for path in (PACKAGE / "planning").glob("*.py"))
 

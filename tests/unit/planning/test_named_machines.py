@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Absent, ShareKind, find_system_ram
 from memwatch.core.snapshot import Snapshot
-from memwatch.planning import model_table
+from memwatch.planning import model_table, read_table
 from memwatch.planning.answer import (
     HIGHEST,
     LOWEST,
@@ -37,7 +37,6 @@ from memwatch.planning.named_machines import (
 )
 from memwatch.planning.request import Use, write_request
 from memwatch.planning.sizes import InvalidInputError
-from memwatch.planning.tables import read_table
 from memwatch.reporting.render.fit_json import fit_json
 from memwatch.reporting.render.json import snapshot_json
 from memwatch_web.api.fit_query import parse_query
