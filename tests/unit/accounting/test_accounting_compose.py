@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import pytest
 
+from memwatch.core.accounting import memoize
 from memwatch.core.accounting.compose import Composer
-from memwatch.core.accounting.memoize import memoize
 from memwatch.core.findings import Findings
 from memwatch.core.model import Pool
 from memwatch.core.snapshot import Machine

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from memwatch.core.accounting.memoize import memoize
+from memwatch.core.accounting import memoize
 from memwatch.core.findings import Findings, absent_device, stale_device, stale_pool, stale_share
 from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, Process, Share, known_or, sum_figures
 from memwatch.core.snapshot import Node, ProcessScan

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from memwatch.core.accounting.memoize import memoize
+from memwatch.core.accounting import memoize
 from memwatch.core.engines.records import SIZE_TOLERANCE, Engine
 from memwatch.core.findings import Findings
 from memwatch.core.model import Absent, Bytes, Process, ShareKind, sum_figures

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from memwatch.core.accounting import memoize
 from memwatch.core.accounting.device_memory import DeviceMemory, NpuMemory
-from memwatch.core.accounting.memoize import memoize
 from memwatch.core.findings import Findings
 from memwatch.core.linux.pci import NVIDIA
 from memwatch.core.model import (
