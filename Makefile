@@ -342,8 +342,8 @@ $(VENV)-fuzz/.made: pyproject.toml daemon/pyproject.toml $(CONSTRAINTS)
 		"it has wheels for Python 3.11 to 3.14 on x86-64 Linux. Try: make fuzz PYTHON=python3.11" >&2; exit 1; }
 	@touch $@
 
-# Results are kept in out/system/collapses, so a run goes on where an earlier one ended. For a new package, remove them
-# and out/system/collapses-booted.state.
+# Results are kept in out/system/collapses, so a run goes on where an earlier one ended. Those of the guardian are for
+# one state of the files that it and its figures depend on.
 test-guardian: deb $(VENV)/.test
 	@sh tests/tools/need.sh debootstrap qemu-system-x86 qemu-utils
 	$(BIN)/python tests/system/collapses.py $(GUARDIAN_ARGS) || [ $$? -eq 77 ]

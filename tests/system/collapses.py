@@ -5,11 +5,14 @@ GPU's driver (gpumem/). A process takes all memory there, beside innocent ones, 
 earlyoom, systemd-oomd or nothing, while a shell on a serial line is asked all the time. QEMU counts instructions
 (`-icount shift=0`): a second of the machine is a billion of them, however busy the host is. The machine is booted
 once and saved, so each collapse begins in the same state. Each is kept in out/system/collapses, so a run goes
-on where an earlier one ended. Needs root. Exits with 77 if it cannot run.
+on where an earlier one ended. If a file changed that the guardian imports, or that its figures come from, the
+machine is made again, and the guardian's collapses begin again; `disk` makes it after any other change. Needs root.
+Exits with 77 if it cannot run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -52,6 +55,18 @@ SETTINGS = "[guardian]\ndry_run = false\n"
 DROP_IN = "[Service]\nEnvironment=NVML_SIM_STATE=/proc/gpumem\n"
 FSTAB = "/dev/vda / ext4 defaults 0 1\n"
 HEADERS = "linux-headers-cloud-amd64 gcc libc6-dev make"
+# The guardian, and what its figures come from in the daemon: their files and all imported ones decide its results.
+DECIDING = ("memwatchd.guardian_cli", "memwatch.core.reading.sampler", "memwatch.core.collectors.meminfo")
+DECIDING += ("memwatch.core.collectors.processes", "memwatch.core.collectors.nvml")
+LIST_FILES = """
+import sys
+from importlib import import_module
+for name in sys.argv[1:]:
+    import_module(name)
+print(*(one.__file__ for name, one in sys.modules.items() if name.partition(".")[0] in ("memwatch", "memwatchd")))
+"""
+# The files in the saved machine, as `compute_key` returns them.
+KEY = WORK / "collapses.key"
 WATCHERS = ("guardian", "earlyoom", "oomd", "none")
 SHELL = """[Unit]
 After=multi-user.target
@@ -200,10 +215,22 @@ def build_of(watcher: str) -> str:
     return str(packages["memwatchd"])
 
 
-def forget_guardian() -> None:
+def compute_key() -> str:
+    """Return a hash of the files that decide the guardian's results."""
+    listing = subprocess.run(
+        [sys.executable, "-c", LIST_FILES, *DECIDING], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    digest = hashlib.sha256()
+    for file in sorted(map(Path, listing.split())):
+        digest.update(f"{file.relative_to(ROOT)} ".encode() + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def forget_guardian(key: str) -> None:
     """Remove the results of another build of the guardian. Those of other programs do not depend on it."""
     for file in RESULTS.glob("guardian-*.json"):
-        file.unlink()
+        if json.loads(file.read_text()).get("key") != key:
+            file.unlink()
 
 
 def name_of(job: Record) -> str:
@@ -241,7 +268,7 @@ def run_jobs(wanted: list[Record]) -> None:
         if "failed" in found:
             print(found["failed"], flush=True)
             continue
-        found["memwatchd"] = build_of(job["watcher"])
+        found |= {"memwatchd": build_of(job["watcher"]), "key": KEY.read_text()}
         keep(found)
         print(f"{time.strftime('%X')} {brief(found)}", flush=True)
 
@@ -268,10 +295,14 @@ def main(command: str = "all", *names: str) -> int:
         print(f"NOT RUN: {reason}")
         return NOT_RUN
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if command == "disk" or (command == "all" and not state_of("booted").exists()):
+    key = compute_key()
+    is_made = state_of("booted").exists() and KEY.exists() and KEY.read_text() == key
+    if command == "disk" or (command == "all" and not is_made):
+        KEY.unlink(missing_ok=True)
         make_disks((ROOT / "dist/memwatchd.deb").resolve())
         make_ready()
-        forget_guardian()
+        KEY.write_text(key)
+        forget_guardian(key)
     if command in ("run", "all"):
         # A run that is ended early has the same collapses of all.
         turns = zip_longest(*map(jobs, names or WATCHERS))

@@ -23,7 +23,7 @@ MEMORY = "2048"
 # Typed into the shell. It reads a line, starts a program and tells the time, five times a second.
 LOOP = "while :; do read -t 0.2 said; /bin/true; read up rest </proc/uptime; echo alive $up; done\n"
 # Of the host.
-BOOT_SECONDS, TYPE_SECONDS, CONNECT_SECONDS = 900.0, 3.0, 30.0
+BOOT_SECONDS, TYPE_SECONDS, CONNECT_SECONDS = 1800.0, 3.0, 120.0
 
 
 class Line:
