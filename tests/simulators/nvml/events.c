@@ -18,6 +18,7 @@
 static struct set {
     bool open;
     uint16_t generation;
+    int watched; /* inotify(7) on the folder of the state file, from the first wait on */
     uint64_t seen;
     uint64_t wanted[SLOTS]; /* event types by GPU */
 } sets[SETS];
@@ -41,7 +42,7 @@ static int create(handle *token) {
         at++;
     if (at == SETS)
         refuse("too many event sets", "nvmlEventSetCreate");
-    sets[at] = (struct set){.open = true, .generation = (uint16_t)(sets[at].generation + 1)};
+    sets[at] = (struct set){.open = true, .generation = (uint16_t)(sets[at].generation + 1), .watched = -1};
     sets[at].seen = count ? events[count - 1].sequence : 0;
     *token = handle_of_set(at);
     return SUCCESS;
@@ -52,6 +53,8 @@ static int discard(handle token) {
     if (!set)
         return INVALID_ARGUMENT;
     set->open = false;
+    if (set->watched >= 0)
+        close(set->watched);
     return SUCCESS;
 }
 
@@ -157,11 +160,14 @@ static int outcome(handle token, struct event_data *out) {
 
 static int wait_for_event(handle token, struct event_data *out, unsigned timeout_ms) {
     int64_t until = now_ms() + timeout_ms;
-    int watched = watch();
+    struct set *set = set_of(token);
+    /* Kept, because to close an inotify descriptor waits in the kernel: a wake-up that no driver causes. */
+    if (set && set->watched < 0)
+        set->watched = watch();
+    int watched = set ? set->watched : -1;
     int answer = outcome(token, out);
     while (answer == TIMEOUT && sleep_until_change(watched, until))
         answer = outcome(token, out);
-    close(watched);
     return answer;
 }
 
