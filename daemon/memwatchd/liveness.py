@@ -22,7 +22,9 @@ TICK, EVENT_LOOP = "tick", "event loop"
 STUCK_SECONDS = 10.0
 # The event loop is woken this often for the check. Once a tick, it would cost 0.2 ms of CPU time a second.
 PING_SECONDS = 5.0
-TICK_CHECK_SECONDS = 5.0
+# A ping postpones the check: this is longer than the time between two pings of ticks that are one second apart, so
+# the event loop wakes for the pings only.
+TICK_CHECK_SECONDS = PING_SECONDS + 1.5
 STUCK_INTERVALS = 3.0
 # A check that is later than this says nothing: the process was stopped.
 LATE_SECONDS = 1.0
@@ -56,11 +58,14 @@ class ThreadLog:
 
 
 class LoopPing:
-    """Calls of the tick thread into the event loop, one at a time, and the time that the loop takes for them."""
+    """Calls of the tick thread into the event loop, one at a time, and the time that the loop takes for them.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    `on_answer` is called in the event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_answer: Callable[[], None]) -> None:
         self.is_answered = True
-        self._loop = loop
+        self._loop, self._on_answer = loop, on_answer
         self._last = 0.0
 
     def send(self) -> None:
@@ -76,6 +81,7 @@ class LoopPing:
 
     def _answer(self) -> None:
         self.is_answered = True
+        self._on_answer()
 
 
 class TickCheck:
@@ -95,12 +101,19 @@ class TickCheck:
         self._loop, self._monitor = loop, monitor
         self._is_alive, self._leave = is_alive, leave
         self._log = ThreadLog()
-        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self.has_ended = False
 
     def schedule(self) -> None:
-        self._due = self._loop.time() + TICK_CHECK_SECONDS
-        self._loop.call_at(self._due, self._check)
+        """Check after TICK_CHECK_SECONDS, in place of a check that is scheduled already."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(TICK_CHECK_SECONDS, self._check)
+
+    def on_ping(self) -> None:
+        """Postpone the check: the tick thread has just called. Call it in the event loop."""
+        self._log.update({TICK: self._state()})
+        self.schedule()
 
     def _check(self) -> None:
         if not self._is_alive():
@@ -108,7 +121,7 @@ class TickCheck:
             log.critical("the sampling thread has ended: memwatchd exits; restart it")
             self._leave()
             return
-        if self._loop.time() - self._due < LATE_SECONDS:
+        if self._timer is None or self._loop.time() - self._timer.when() < LATE_SECONDS:
             self._log.update({TICK: self._state()})
         self.schedule()
 

@@ -246,12 +246,12 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> bool:
     loop.set_exception_handler(LoopErrorLog())
     use_date_headers(server, dates, simulated)
     answer_signals(loop, daemon, server)
-    daemon.monitor.features.add(Streams(loop, daemon, lazy_app))
+    tick_check = TickCheck(loop, daemon.monitor, daemon.is_ticking, lambda: leave(daemon, server))
+    daemon.monitor.features.add(Streams(loop, daemon, lazy_app, tick_check))
     daemon.monitor.features.call("serve", loop)
     daemon.start_ticking()
     log.info("listening on %s", ", ".join(wiring.list_addresses(sockets, "https" if daemon.tls else "http")))
     daemon.ready()
-    tick_check = TickCheck(loop, daemon.monitor, daemon.is_ticking, lambda: leave(daemon, server))
     tick_check.schedule()
     await server.serve(sockets=sockets)
     return not tick_check.has_ended
@@ -262,9 +262,11 @@ class Streams(Feature):
 
     name = "streams"
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, daemon: Daemon, lazy_app: LazyApp) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, daemon: Daemon, lazy_app: LazyApp, tick_check: TickCheck
+    ) -> None:
         self._loop, self._daemon, self._lazy_app = loop, daemon, lazy_app
-        self._thread_log, self._ping = ThreadLog(), LoopPing(loop)
+        self._thread_log, self._ping = ThreadLog(), LoopPing(loop, tick_check.on_ping)
 
     def on_publish(self, snapshot: Snapshot) -> None:
         loop, daemon = self._loop, self._daemon
