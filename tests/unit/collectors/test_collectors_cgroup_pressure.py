@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.collectors import cgroup_pressure
+from memwatch.core.collectors.base import NonBlockingCollector
 from memwatch.core.linux.files import SourceUnavailable
 from memwatch.core.linux.memory_events import parse_waiting
 from support.psi_host import Host
@@ -32,6 +33,26 @@ def test_innermost_waiting_cgroup_is_named(layout: str, tmp_path: Path) -> None:
     assert found[-1].cgroup == "/apps/train"
     assert found[-1].some_ratio == pytest.approx(0.27)
     assert later is None
+
+
+def test_tick_looks_for_stalls_and_leaves_a_search_to_the_thread(tmp_path: Path) -> None:
+    """No thread wakes up for one file. A file that cannot be read is reported by the thread as well."""
+    host, now = Host(tmp_path), [0.0]
+    collector = cgroup_pressure.Collector(host.roots, lambda: now[0])
+    is_left_to_tick, found = [], []
+    for second in range(6):
+        now[0] = float(second)
+        waited = max(0, second - 2) * 0.3
+        host.wait(waited, apps=waited)
+        is_left_to_tick.append(collector.send_request())
+        assert collector.has_answer(0.0)
+        found.append(collector.collect().cgroup_pressure)
+    collector.close()
+
+    assert isinstance(collector, NonBlockingCollector)
+    assert is_left_to_tick == [True, True, True, False, False, False]
+    assert [one is not None for one in found] == [False, False, False, False, True, True]
+    assert not collector.send_request()
 
 
 def test_wait_spread_over_groups_names_no_cgroup() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from memwatch.core.collectors.base import BaseCollector
@@ -55,7 +56,10 @@ def parent_of(path: str) -> str:
 
 
 class Collector(BaseCollector):
-    """Searches only while tasks stall on memory and the machine has enough of it."""
+    """Searches only while tasks stall on memory and the machine has enough of it.
+
+    The tick looks for stalls, so that no thread wakes up for one file. A search is left to the thread.
+    """
 
     name = "cgroup_pressure"
     may_block = True
@@ -68,13 +72,24 @@ class Collector(BaseCollector):
         self._root = find_unified_tree(roots, ", and version 1 has no PSI").folder
         self._clock = clock
         self._waited: tuple[float, float] | None = None
+        self._looked: tuple[float, float | None, bool] | None = None
         self._before: tuple[float, Mapping[str, float]] | None = None
         self._named: tuple[float, CgroupPressure] | None = None
         self._left_out: dict[str, int] = {"cgroup_pressure": 0}
 
+    def send_request(self) -> bool:
+        """Look for stalls, and return False if a search is due."""
+        self._looked = None
+        with suppress(OSError):  # the thread reports it
+            self._looked = self._look()
+        return self._looked is not None and not self._looked[2]
+
+    def has_answer(self, seconds: float) -> bool:  # noqa: ARG002  it is a `NonBlockingCollector`
+        return True
+
     def collect(self) -> Findings:
-        now, waited = self._clock(), parse_waiting(self._waiting.read())
-        if waited is not None and self._is_search_due(now, waited):
+        (now, waited, is_due), self._looked = self._looked or self._look(), None
+        if waited is not None and is_due:
             self._search(now, waited)
             self.period_seconds = SEARCH_SECONDS
         else:
@@ -85,6 +100,11 @@ class Collector(BaseCollector):
 
     def close(self) -> None:
         self._waiting.close()
+
+    def _look(self) -> tuple[float, float | None, bool]:
+        """Return the time, the stall time, and whether a search is due."""
+        now, waited = self._clock(), parse_waiting(self._waiting.read())
+        return now, waited, waited is not None and self._is_search_due(now, waited)
 
     def _search(self, now: float, waited: float) -> None:
         found = {"/": waited, **dict(waiting_groups(self._root))}

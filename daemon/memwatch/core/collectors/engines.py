@@ -36,7 +36,8 @@ if TYPE_CHECKING:  # the first server loads the modules of all kinds
 
 log: logging.Logger = logging.getLogger(__name__)
 
-PERIOD_SECONDS = 5.0
+# Between two rounds; the longer one while there is no server to ask.
+PERIOD_SECONDS, NO_SERVER_SECONDS = 5.0, 10.0
 # Sizes that are read later than this after the share of the servers are shown in the next round.
 READ_SECONDS = 0.5
 # A server opens its socket some minutes after its start, when its model is loaded.
@@ -100,7 +101,6 @@ class Asked(Struct):
 
 class Collector(BaseCollector):
     name = "engines"
-    period_seconds: float = PERIOD_SECONDS
     may_block = True
     options: type[Options] = Options
     about = "Model servers, and the memory that their weights and their KV cache take."
@@ -120,6 +120,7 @@ class Collector(BaseCollector):
         """`net`: the network namespace of this process, which is the only one that can be asked."""
         if not discover and not configured:
             raise SourceUnavailable("discovery is off, and no server is configured under [[engines]]")
+        self.period_seconds: float = PERIOD_SECONDS
         self._roots = roots
         self._net = net
         self._reader = ModelReader(size_model) if size_model else None
@@ -184,6 +185,7 @@ class Collector(BaseCollector):
         ]
         if to_ask := [one for one in asked if one.server]:
             ask_all(to_ask, self._reader)
+        self.period_seconds = PERIOD_SECONDS if asked else NO_SERVER_SECONDS
         engines = [one.server.build(one.blank) if one.server else one.blank for one in asked]
         not_followed = self._processes.not_followed + len(present) - len(running) if self._folder >= 0 else 0
         return Findings(

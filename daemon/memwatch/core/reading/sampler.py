@@ -107,10 +107,11 @@ class Sampler:
         soon, self._spacing, self._gathered_at = now + EARLY_SECONDS, now - self._gathered_at, now
         self._replace_stuck(now)
         on_tick = [runner for runner in self._slow if runner.on_tick]
-        self._check_signs(now)
-        self._wake([runner for runner in self._slow if runner.has_news is not None and runner.hurry_for_news(now)])
         try:
+            # First, so that the responses are there when the tick needs them: a wait for one is another wake-up.
             requested = [runner for runner in on_tick if runner.send_request(soon, self._spacing)]
+            self._check_signs(now)
+            self._wake([one for one in self._slow if one.has_news is not None and one.hurry_for_news(now)])
             for runner in self._quick:
                 if runner.due <= soon:
                     runner.run()
