@@ -15,7 +15,7 @@ from memwatch.core.clock import SystemClock
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import KeyOwners
-from memwatch.core.linux.memory_events import MemoryEvents, OwnPressure, PsiTrigger
+from memwatch.core.linux.memory_events import PASSED_PRESSURE, MemoryEvents, OwnPressure, PsiTrigger
 from memwatch.core.linux.process_ends import ProcessEnds
 from memwatch.core.linux.process_files import Passwd
 from memwatch.core.linux.wakeups import Wakeups
@@ -44,6 +44,7 @@ from memwatchd.settings.credentials import load_certificate
 from memwatchd.settings.diff import describe_changes
 from memwatchd.settings.load import SettingsError
 from memwatchd.settings.schema import Settings
+from memwatchd.sockets import take_descriptors
 from memwatchd.state_dir import StateDir, open_key_owners, open_state
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Daemon:
         self.state = open_state(settings.state.dir) if self.player is None else StateDir(None)
         self._passwd = Passwd(self.roots.rootfs / "etc/passwd")
         self.key_owners = KeyOwners(self._passwd, open_key_owners(self.state.folder))
+        self.passed: dict[str, int] = take_descriptors(os.environ)
         self.ends: ProcessEnds | None = None
         self._close_watches: list[Callable[[], None]] = []
         self.budgets = wiring.build_budgets(self.live.budgets)
@@ -104,7 +106,7 @@ class Daemon:
         sampler = Sampler(listed, clock)
         ends = ProcessEnds(accounts=self.accounts) if roots.procfs == Roots().procfs else None
         own = OwnPressure(os.environ, trim_heap)
-        stalls = PsiTrigger(roots.procfs / "pressure/memory")
+        stalls = PsiTrigger(roots.procfs / "pressure/memory", self.passed.pop(PASSED_PRESSURE, -1))
         events = MemoryEvents(roots)
         watches = (stalls, events, own, *([ends] if ends else ()))
         wakeups = Wakeups(watches, sampler.watches, sampler.hurry)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -54,7 +53,10 @@ WantedTargets = Mapping[tuple[str, str], tuple[str, ...]]
 
 
 class Parts(Protocol):
-    """A daemon, from which features are created. `problems`: settings that are not in force."""
+    """A daemon, from which features are created. `problems`: settings that are not in force.
+
+    `passed`: descriptors of systemd by name.
+    """
 
     monitor: Monitor
     settings: Settings
@@ -65,6 +67,7 @@ class Parts(Protocol):
     service: Notifier
     problems: list[str]
     ends: ProcessEnds | None
+    passed: dict[str, int]
 
     def exporter(self) -> Exporter: ...
 
@@ -238,11 +241,11 @@ def serve_systemd(daemon: Parts) -> Feature | None:
     systemd = daemon.settings.systemd
     # Levels of a demo or a recording must not reach programs of this machine.
     folder = systemd.socket_dir if systemd.pressure_sockets and not daemon.monitor.simulated else None
-    if folder is None and "LISTEN_FDS" not in os.environ:
+    if folder is None and not daemon.passed:
         return None
     from memwatchd.systemd.serve import SystemdSockets
 
-    return SystemdSockets(daemon.monitor, daemon.roots, daemon.service, folder)
+    return SystemdSockets(daemon.monitor, daemon.roots, daemon.service, folder, daemon.passed)
 
 
 # In the order of their work in a tick. A function returns None if the settings leave its feature off.

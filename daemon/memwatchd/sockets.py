@@ -13,7 +13,7 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,6 +34,29 @@ OWNER_AND_GROUP = 0o660
 PEER_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 # Connections accepted per wake-up of the event loop, and the pause while there are no descriptors.
 ACCEPT_AT_ONCE, PAUSE_SECONDS = 8, 1.0
+
+
+# What systemd passes to its units (sd_listen_fds(3)).
+FIRST_DESCRIPTOR = 3
+MAX_DESCRIPTORS = 1024
+VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID")
+
+
+def take_descriptors(environ: MutableMapping[str, str], pid: int | None = None) -> dict[str, int]:
+    """Return the descriptors of systemd by name, and remove the variables. Call once.
+
+    The name is that of FileDescriptorName=, FDNAME= or OpenFile=.
+    """
+    given = {name: environ.pop(name, "") for name in VARIABLES}
+    if given["LISTEN_PID"] != str(os.getpid() if pid is None else pid) or not given["LISTEN_FDS"].isdecimal():
+        return {}
+    names = given["LISTEN_FDNAMES"].split(":")
+    found = {}
+    for index in range(min(int(given["LISTEN_FDS"]), MAX_DESCRIPTORS)):
+        with suppress(OSError):  # fewer were passed
+            os.set_inheritable(FIRST_DESCRIPTOR + index, False)
+            found[names[index] if index < len(names) else "unknown"] = FIRST_DESCRIPTOR + index
+    return found
 
 
 class ListenError(Exception):

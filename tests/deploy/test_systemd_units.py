@@ -12,8 +12,8 @@ import pytest
 from memwatch.core.budget import KINDS
 from memwatchd.settings.keys import TcpAddress, parse_address
 from memwatchd.settings.web import Web
-from memwatchd.sockets import OWNER_AND_GROUP
-from memwatchd.systemd.serve import MAX_DESCRIPTORS, SOCKET_NAME
+from memwatchd.sockets import MAX_DESCRIPTORS, OWNER_AND_GROUP
+from memwatchd.systemd.serve import SOCKET_NAME
 from support.paths import DEPLOY, SYSTEMD
 
 NEEDED_PROGRAMS = ("systemd-analyze",)
@@ -24,7 +24,7 @@ POSTINST = DEPLOY / "package/debian/postinst"
 DROP_INS = sorted((SYSTEMD / "drop-ins").glob("*.conf"))
 EXAMPLES = SYSTEMD / "examples"
 # Keys of drop-ins that older versions of systemd ignore with a warning.
-SINCE = {"FileDescriptorStorePreserve": 254}
+SINCE = {"FileDescriptorStorePreserve": 254, "OpenFile": 253}
 # Restrictions. Each needs a reason above it, or above its paragraph.
 HARDENING = re.compile(
     r"(SocketBind|Protect|Private|Restrict|NoNew|Capability|Ambient|SystemCall|Device|MemoryDeny|Lock|Remove)"

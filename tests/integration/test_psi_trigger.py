@@ -72,6 +72,35 @@ def test_file_that_is_not_of_the_kernel_is_not_written_to(tmp_path: Path, conten
     assert path.read_text() == content
 
 
+def test_trigger_uses_the_file_that_another_process_opened() -> None:
+    """systemd has the right to a window of 1 s, and the daemon has not. Here both have the same rights.
+
+    It is closed with the trigger, or because it was not needed.
+    """
+    passed = os.open(PRESSURE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    trigger = PsiTrigger(PRESSURE, passed)
+    window = trigger.window_seconds
+    trigger.close()
+
+    assert (window == 1) == may_arm(LADDER[0])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(passed)
+
+
+def test_passed_descriptor_of_another_file_is_not_written_to(tmp_path: Path) -> None:
+    """Its name is no proof."""
+    path = tmp_path / "memory"
+    path.write_text("some avg10=0.00")
+    passed = os.open(path, os.O_RDWR)
+
+    trigger = PsiTrigger(tmp_path / "missing", passed)
+
+    assert trigger.event_file == -1
+    assert path.read_text() == "some avg10=0.00"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(passed)
+
+
 def test_wait_without_an_armed_trigger_only_sleeps(unarmed: Wakeups) -> None:
     started = time.monotonic()
 

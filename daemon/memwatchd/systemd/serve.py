@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -241,28 +241,14 @@ def _folders(group: Path) -> Iterator[Path]:
         waiting.extend(path for path, _ in list_children(folder, left - len(waiting)))
 
 
-# Sockets that systemd opened for this unit, or kept for it while it restarted (sd_listen_fds(3)).
-
-FIRST_DESCRIPTOR = 3
-MAX_DESCRIPTORS = 1024
-VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID")
-
-
-def take_sockets(environ: MutableMapping[str, str], pid: int | None = None) -> dict[str, socket.socket]:
-    """Return the sockets by FileDescriptorName= or FDNAME=, and remove the variables. Call once."""
-    given = {name: environ.pop(name, "") for name in VARIABLES}
-    if given["LISTEN_PID"] != str(os.getpid() if pid is None else pid) or not given["LISTEN_FDS"].isdecimal():
-        return {}
-    names = given["LISTEN_FDNAMES"].split(":")
+def as_sockets(passed: Mapping[str, int]) -> dict[str, socket.socket]:
+    """Return the sockets that systemd opened for this unit, or kept for it while it restarted."""
     found = {}
-    for index in range(min(int(given["LISTEN_FDS"]), MAX_DESCRIPTORS)):
-        name = names[index] if index < len(names) else "unknown"
+    for name, descriptor in passed.items():
         try:
-            found[name] = socket.socket(fileno=FIRST_DESCRIPTOR + index)
-        except OSError as error:
+            found[name] = socket.socket(fileno=descriptor)
+        except OSError as error:  # noqa: PERF203  of a few
             log.warning("descriptor %s of systemd is not a socket: %s", name, error.strerror)
-            continue
-        os.set_inheritable(FIRST_DESCRIPTOR + index, False)
     return found
 
 
@@ -274,8 +260,11 @@ class SystemdSockets(Feature):
 
     name = "sockets for systemd"
 
-    def __init__(self, monitor: Monitor, roots: Roots, service: Notifier, folder: Path | None) -> None:
+    def __init__(
+        self, monitor: Monitor, roots: Roots, service: Notifier, folder: Path | None, passed: Mapping[str, int]
+    ) -> None:
         self._monitor, self._roots, self._service, self._folder = monitor, roots, service, folder
+        self._passed = passed
         self._pressure: PressureSockets | None = None
         self._hooks: list[PrekillHook] = []
 
@@ -284,7 +273,7 @@ class SystemdSockets(Feature):
             None if self._folder is None else self._open_pressure_sockets(loop, self._folder)
         )
         numbers = itertools.count(1)
-        for name, given in take_sockets(os.environ).items():
+        for name, given in as_sockets(self._passed).items():
             if name == SOCKET_NAME:
                 report = partial(self._announce, numbers)
                 self._hooks.append(PrekillHook(loop, given, report))

@@ -155,6 +155,9 @@ def _arm(path: str, encoded: str) -> int:
 
 # Some task stalled for 7 % of the window. Without CAP_SYS_RESOURCE the window must be a multiple of 2 s (Linux
 # commit d82caa27, 2023). Before that commit there is no unprivileged trigger, and with PSI disabled none at all.
+# The process that opens the file needs the right, not the one that writes to it (psi_trigger_create, psi_open):
+# systemd may open it for a service without rights, by OpenFile= under this name.
+PASSED_PRESSURE = "memory-pressure"
 LADDER = (b"some 70000 1000000\0", b"some 140000 2000000\0")
 STALLED_RATIO = 0.07
 WINDOW_OF_ANYBODY_SECONDS = 2
@@ -181,17 +184,17 @@ def is_new(before: float, now: float | None, window_seconds: int) -> bool:
 class PsiTrigger:
     """A PSI trigger (psi.rst, "Monitoring for pressure thresholds"), armed if that is permitted.
 
-    `window_seconds` is 0 and `event_file` -1 if it is not.
+    `window_seconds` is 0 and `event_file` -1 if it is not. `passed` is an open descriptor of the file, or -1.
     """
 
     event_mask: int = select.POLLPRI
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, passed: int = -1) -> None:
         self.window_seconds: int = 0
         self._path = path
         # Total stall in seconds when it was armed; None after the first event.
         self._waited_before: float | None = None
-        self.event_file: int = self._arm(path)
+        self.event_file: int = self._arm(path, passed)
 
     def is_prompt(self) -> bool:
         """Return True if the kernel adds stalls up ten times a second: with a window of 1 s, not of 2 s (psi.c)."""
@@ -208,18 +211,22 @@ class PsiTrigger:
             os.close(self.event_file)
             self.event_file, self.window_seconds = -1, 0
 
-    def _arm(self, path: Path) -> int:
+    def _arm(self, path: Path, passed: int) -> int:
         """Arm the trigger, and return its descriptor or -1.
 
         Only a kernel file is written to: its size is 0 although it has content.
         """
-        for seconds, request in enumerate(LADDER, 1):
+        tries = [(passed, 1)] * (passed >= 0) + [(-1, seconds) for seconds in range(1, len(LADDER) + 1)]
+        for given, seconds in tries:
+            request = LADDER[seconds - 1]
             try:
-                file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+                file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC) if given < 0 else given
             except OSError as error:
                 log.debug("no PSI trigger at %s: %s", path, error.strerror)
                 return -1
             try:
+                if given >= 0 and not os.path.samestat(os.fstat(given), os.stat(path)):
+                    raise OSError(f"descriptor {given} is of another file")
                 self._waited_before = parse_waiting(os.pread(file, 256, 0))
                 if os.fstat(file).st_size or self._waited_before is None:
                     raise OSError(f"{path} is not a kernel file")
