@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from memwatch.library.visible_gpus import DeviceError as DeviceError
     from memwatch.library.wait import wait_for as wait_for
     from memwatch.planning.answer import FitAnswer as FitAnswer
+    from memwatch.planning.arguments import InvalidInputError as InvalidInputError
     from memwatch.planning.checkpoint import read_checkpoint as read_checkpoint
     from memwatch.planning.inference import InferenceEstimate as InferenceEstimate
     from memwatch.planning.inference import estimate_inference_memory as estimate_inference_memory
     from memwatch.planning.inference import estimate_kv_cache as estimate_kv_cache
-    from memwatch.planning.sizes import InvalidInputError as InvalidInputError
     from memwatch.planning.training import TrainingEstimate as TrainingEstimate
     from memwatch.planning.training import TrainingPlan as TrainingPlan
     from memwatch.planning.training import estimate_training_memory as estimate_training_memory
@@ -92,9 +92,9 @@ _HOME = {
     "library.visible_gpus": "DeviceError",
     "library.wait": "wait_for",
     "planning.answer": "FitAnswer",
+    "planning.arguments": "InvalidInputError",
     "planning.checkpoint": "read_checkpoint",
     "planning.inference": "InferenceEstimate estimate_inference_memory estimate_kv_cache",
-    "planning.sizes": "InvalidInputError",
     "planning.training": "TrainingEstimate TrainingPlan estimate_training_memory",
     "planning.transformer": "Transformer",
     "training": "AllocationTracker retry_on_oom",

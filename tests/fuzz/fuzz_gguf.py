@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import as_file
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.gguf import read_head
 from memwatch.planning.need import compute_checkpoint_need, list_reductions
 from memwatch.planning.request import Use
-from memwatch.planning.sizes import InvalidInputError
 
 
 def check(data: bytes) -> None:

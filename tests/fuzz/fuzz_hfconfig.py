@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import CONFIG, describe_config
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.need import MemoryNeed, compute_checkpoint_need, list_reductions
 from memwatch.planning.request import Use
 from memwatch.planning.safetensors import parse_object
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
 
 USES = (

@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fuzz.oracle import as_file, numbers_of
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import INDEX, read_checkpoint
 from memwatch.planning.safetensors import checked_bytes, parse_header, sum_tensor_bytes
-from memwatch.planning.sizes import InvalidInputError
 
 # The last number of the header is usually the end of the last tensor; others are tried as well.
 MAX_SIZES = 6

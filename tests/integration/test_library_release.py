@@ -12,7 +12,7 @@ import memwatch
 from memwatch.core.model import Absent
 from memwatch.library.frameworks import JaxPool
 from memwatch.library.guard import Guard
-from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.arguments import InvalidInputError
 from simulators.nvml_machine import FLAGS
 from support.custom_pool import OwnPool
 from support.library_process import run_json

@@ -20,7 +20,7 @@ import memwatch
 from memwatch.core.model import Absent
 from memwatch.library.frameworks import shrink
 from memwatch.library.guard import Guard
-from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.arguments import InvalidInputError
 from support.budget import within
 from support.calibration import HOT_SECONDS, slowness
 from support.custom_pool import OwnPool

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 import memwatch
 from memwatch.planning import hub as hub_module
+from memwatch.planning.arguments import UnknownModelError
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
 from memwatch.planning.hub import MAX_BYTES, MAX_REQUESTS
 from memwatch.planning.model_names import read_subject
-from memwatch.planning.sizes import UnknownModelError
 from scripts.published_models import MODELS
 from support import diffusers_folders
 from support.certificates import authority, signed_by

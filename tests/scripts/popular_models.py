@@ -14,12 +14,12 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch.planning.answer import answer_model
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import describe_config
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.model_table import read_models
 from memwatch.planning.named_machines import read_machine
 from memwatch.planning.request import Use
-from memwatch.planning.sizes import InvalidInputError
 from support.paths import ROOT
 
 # System RAM smaller than the GPU's memory: the answer is that of the GPU.

@@ -20,8 +20,8 @@ from memwatch.cli.context import ClientContext, check_shape
 from memwatch.cli.fit import fit_lines, name_answer, prepare
 from memwatch.cli.http import CommandError, ask
 from memwatch.cli.status import verdict_lines
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.request import PARAMETERS, Use
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.reporting.render.summary import by_footprint
 
 Json = dict[str, Any]

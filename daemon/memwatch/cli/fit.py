@@ -42,6 +42,7 @@ from memwatch.planning.answer import (
     greatest_sentence,
     report_sentence,
 )
+from memwatch.planning.arguments import InvalidInputError, UnknownModelError
 from memwatch.planning.diffusion import ImageUse
 from memwatch.planning.engines import ALL, ENGINES, select_engines
 from memwatch.planning.fit import CPU, FitVerdict, exceeds_totals
@@ -57,7 +58,6 @@ from memwatch.planning.request import (
     refuse_training_only,
     write_request,
 )
-from memwatch.planning.sizes import InvalidInputError, UnknownModelError
 from memwatch.reporting.render import words as wording
 
 # `runtime` is measured by --measure.

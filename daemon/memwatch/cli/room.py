@@ -21,9 +21,9 @@ from memwatch.core.model import Absent, known_or
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
 from memwatch.library.host import as_used_here
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.fit import CPU
 from memwatch.planning.need import parse_need
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.room import (
     RoomAnswer,

@@ -24,7 +24,7 @@ from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, Address, CommandError,
 from memwatch.cli.run import COMMAND, PASS_THROUGH, CommandNotRunError
 from memwatch.core.leases import MAX_NAME_LENGTH, OWN_LEASE
 from memwatch.core.linux.process_files import parse_stat
-from memwatch.planning.sizes import InvalidInputError, parse_bytes
+from memwatch.planning.arguments import InvalidInputError, parse_bytes
 from memwatch.reporting.render import words as wording
 
 LEASES = "/api/v1/leases"

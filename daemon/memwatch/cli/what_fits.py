@@ -16,6 +16,7 @@ from memwatch.core.leases import OWN_LEASE, without_lease
 from memwatch.core.model import Absent, Architecture, PoolKind
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, figure
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.fit import CPU, compute_fit
 from memwatch.planning.model_table import Runnable, list_runnable, list_shorter
 from memwatch.planning.named_machines import (
@@ -27,7 +28,6 @@ from memwatch.planning.named_machines import (
     without_load,
 )
 from memwatch.planning.request import DEFAULT_CONTEXT, Use
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.fit_json import fit_json
 

@@ -21,10 +21,9 @@ from memwatch.library.machine import machine_cache
 from memwatch.library.machine_record import Machine, ResponseDecodeError, decode_backends
 from memwatch.library.program_safety import log
 from memwatch.planning.answer import FitAnswer
-from memwatch.planning.arguments import check_choice, refuse
+from memwatch.planning.arguments import check_choice, check_count, parse_bytes, refuse
 from memwatch.planning.fit import CPU
 from memwatch.planning.request import MAX_GPUS
-from memwatch.planning.sizes import check_count, parse_bytes
 
 SELECTABLE = (*(name for name, _ in PREFERENCE), CPU)
 # Backends whose devices are chosen by environment variables that the library evaluates.

@@ -18,14 +18,13 @@ from memwatch.library.machine_record import ROOTS, is_this_machine
 from memwatch.library.program_safety import log_once
 from memwatch.library.visible_gpus import Program
 from memwatch.planning.answer import FitAnswer, answer_model, answer_size
-from memwatch.planning.arguments import check_flag, check_kind, check_path, refuse
+from memwatch.planning.arguments import check_flag, check_kind, check_path, parse_bytes, refuse
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint_as_owner
 from memwatch.planning.engines import select_engines
 from memwatch.planning.model_names import read_subject
 from memwatch.planning.need import is_size, parse_need
 from memwatch.planning.parameters import list_parameters
 from memwatch.planning.request import Use, refuse_for_size
-from memwatch.planning.sizes import parse_bytes
 from memwatch.planning.training import TrainingPlan
 
 # A use without options, whose defaults are those of `fit`.

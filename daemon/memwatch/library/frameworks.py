@@ -16,8 +16,7 @@ from memwatch.core.model import Absent, Bytes
 from memwatch.library.host import host
 from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats, count_fallbacks, greater
 from memwatch.library.program_safety import importing, never_raise
-from memwatch.planning.arguments import check_members, describe
-from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.arguments import InvalidInputError, check_members, describe
 
 if TYPE_CHECKING:
     from memwatch.library.cupy_peaks import CupyPeaks

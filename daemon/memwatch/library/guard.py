@@ -14,8 +14,7 @@ from memwatch.library.frameworks import total_stats
 from memwatch.library.host import rss_bytes
 from memwatch.library.memory_release import clear
 from memwatch.library.program_safety import log, never_raise
-from memwatch.planning.arguments import check_function, check_interval, refuse
-from memwatch.planning.sizes import parse_bytes
+from memwatch.planning.arguments import check_function, check_interval, parse_bytes, refuse
 
 # A callback is called again only after usage fell this far below its threshold.
 REARM_RATIO = 0.05

@@ -23,8 +23,7 @@ from memwatch.library.memory_pool import greater
 from memwatch.library.peaks import Peak, PeakWatch, PeriodicSampler, Sample, counters
 from memwatch.library.program_safety import never_raise
 from memwatch.library.reporter import reporter
-from memwatch.planning.arguments import check_flag, check_interval, check_path
-from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.arguments import InvalidInputError, check_flag, check_interval, check_path
 
 MAX_SAMPLES = 100_000
 MAX_STAGES = 1000

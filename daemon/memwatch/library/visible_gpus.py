@@ -15,8 +15,7 @@ from memwatch.core.linux.cgroups import in_container
 from memwatch.core.linux.files import Roots, names_in, read_once
 from memwatch.core.linux.pci import is_awake, pci_numbers
 from memwatch.core.model import Device
-from memwatch.planning.arguments import refuse
-from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.arguments import InvalidInputError, refuse
 
 # Kinds of names. ANY_GPU: a number without a framework. ID: one GPU of the machine, by its id, UUID or PCI address.
 CPU, CUDA, HIP, XPU, MPS, ANY_GPU, ID = "cpu", "cuda", "hip", "xpu", "mps", "gpu", "id"

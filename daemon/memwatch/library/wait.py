@@ -16,8 +16,7 @@ from memwatch.library.machine import get_device_memory_bytes, machine_cache, mem
 from memwatch.library.machine_record import decode_leased_machine, decode_machine
 from memwatch.library.program_safety import never_raise
 from memwatch.library.visible_gpus import is_cpu
-from memwatch.planning.arguments import check_flag, check_interval, check_seconds
-from memwatch.planning.sizes import parse_bytes
+from memwatch.planning.arguments import check_flag, check_interval, check_seconds, parse_bytes
 
 # Unknown headroom becomes known when a driver answers again. After this time it is not expected to.
 UNKNOWN_SECONDS = 60.0

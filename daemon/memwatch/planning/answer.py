@@ -24,6 +24,7 @@ from memwatch.core.listing import some_of
 from memwatch.core.model import Absent, Bytes, find_system_ram, sum_figures
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.engines import Launches, build_launches, select_engines
 from memwatch.planning.fit import CPU, Demand, Fit, FitVerdict, compute_fit, doubt
@@ -39,7 +40,6 @@ from memwatch.planning.need import (
 )
 from memwatch.planning.number_formats import NumberFormat, bits_per_cached_number, bits_per_weight, parse_format
 from memwatch.planning.request import FitRequest, Use, choose_context, describe_long_context
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import Transformer
 
 LOWEST, HIGHEST = 0.4, 0.8

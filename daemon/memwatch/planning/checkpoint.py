@@ -17,14 +17,13 @@ from memwatch.core.listing import some_of
 from memwatch.core.printable import describe_error
 from memwatch.core.runtime.own_files import remedy_to_read
 from memwatch.planning import diffusion, gguf, safetensors
-from memwatch.planning.arguments import check_path
+from memwatch.planning.arguments import InvalidInputError, UnknownModelError, check_path
 from memwatch.planning.config_keys import UnknownFamilyError
 from memwatch.planning.diffusion import Pipeline
 from memwatch.planning.huggingface import Config, parse_config
 from memwatch.planning.inference import compute_weights
 from memwatch.planning.model_file import ModelPath, list_files, read_small
 from memwatch.planning.number_formats import FILE_TYPES, OTHER_FILE, Scope, parse_format
-from memwatch.planning.sizes import InvalidInputError, UnknownModelError
 from memwatch.planning.transformer import Transformer
 
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"

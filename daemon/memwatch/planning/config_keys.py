@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from memwatch.planning.sizes import UnknownModelError
+from memwatch.planning.arguments import UnknownModelError
 
 Json = Mapping[str, Any]
 Fields = dict[str, int]

@@ -19,13 +19,13 @@ from msgspec import Meta, Struct
 
 from memwatch.core.doc import Doc
 from memwatch.core.listing import some_of
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.config_keys import Json, number
 from memwatch.planning.inference import UNQUANTIZED_BYTES
 from memwatch.planning.model_file import HeaderLimit, ModelPath, list_files
 from memwatch.planning.number_formats import bits_per_weight
 from memwatch.planning.parameters import check_fields
 from memwatch.planning.safetensors import checked_bytes, list_tensors, read_header, read_object
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import MASTER_BYTES, OPTIMIZER_BYTES, TrainingPlan
 
 # Numbers alive at the peak, for each number of the denoiser's first level or each token's hidden state. A UNet with

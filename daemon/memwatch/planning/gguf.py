@@ -18,10 +18,10 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from memwatch.core.printable import decode
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.config_keys import Fields, ReadKeys, describe_unknown, find_structures
 from memwatch.planning.model_file import HeaderLimit, ModelPath, open_model
 from memwatch.planning.number_formats import FLOAT32_BYTES
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.sparse_attention import RATIOS, SPARSE, compressed_cache
 from memwatch.planning.transformer import Transformer
 

@@ -23,6 +23,7 @@ from memwatch.core.http import USER_AGENT, DeadlineSocket, GetError, authority, 
 from memwatch.core.printable import describe_error
 from memwatch.core.runtime.regular_file import read_regular
 from memwatch.planning import gguf, safetensors
+from memwatch.planning.arguments import InvalidInputError, UnknownModelError
 from memwatch.planning.checkpoint import (
     CONFIG,
     INDEX,
@@ -42,7 +43,6 @@ from memwatch.planning.checkpoint import (
 )
 from memwatch.planning.diffusion import MODEL_INDEX
 from memwatch.planning.model_file import COMMIT, repository_folder
-from memwatch.planning.sizes import InvalidInputError, UnknownModelError
 
 ENDPOINT = "https://huggingface.co"
 # Limits of one question.

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch.planning import layer_kinds, read_table
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.config_keys import (
     Fields,
     Json,
@@ -24,7 +25,6 @@ from memwatch.planning.config_keys import (
     number,
 )
 from memwatch.planning.number_formats import parse_quantization
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import LAYER_COUNTS, Biases, Transformer
 
 WINDOW_TYPES = ("full_attention", "sliding_attention", "chunked_attention")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from memwatch.planning.arguments import check_count, check_dtype_bytes
 from memwatch.planning.number_formats import Scope
-from memwatch.planning.sizes import check_count, check_dtype_bytes
 from memwatch.planning.transformer import Transformer
 
 # Servers split a long prompt into chunks of 512 (llama.cpp) to 8,192 tokens (vLLM), processed one at a time.

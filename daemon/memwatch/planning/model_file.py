@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from memwatch.core.linux.user_files import UserFiles, UserPath
 from memwatch.core.runtime.regular_file import NOT_REGULAR, NotRegularError, open_regular
-from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.arguments import InvalidInputError
 
 ModelPath: TypeAlias = Path | UserPath
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from memwatch.core.linux.user_files import as_owner
 from memwatch.planning import hub
+from memwatch.planning.arguments import InvalidInputError, UnknownModelError, parse_bytes
 from memwatch.planning.checkpoint import (
     PROJECTOR,
     Checkpoint,
@@ -31,7 +32,6 @@ from memwatch.planning.gguf import read_head
 from memwatch.planning.hub import HubName
 from memwatch.planning.model_file import REPOSITORY, ModelPath, find_snapshot, list_files, repository_folder
 from memwatch.planning.safetensors import read_object
-from memwatch.planning.sizes import InvalidInputError, UnknownModelError, parse_bytes
 
 OLLAMA = "ollama:"
 # ORG/NAME, then :FORMAT of one of several GGUF files, then @REVISION.

@@ -26,9 +26,9 @@ from memwatch.core.model import (
 from memwatch.core.snapshot import Machine, SelfUsage, Snapshot
 from memwatch.core.snapshot_json import SnapshotDecodeError, snapshot_from
 from memwatch.planning import read_table
+from memwatch.planning.arguments import InvalidInputError, parse_bytes
 from memwatch.planning.model_file import read_small
 from memwatch.planning.request import MAX_GPUS
-from memwatch.planning.sizes import InvalidInputError, parse_bytes
 
 # `2x NAME + 128GiB` or `NAME x2 + 128GiB`, in lower case. A size has a unit: "ryzen ai max+ 395" is a name.
 WITH_RAM = re.compile(r"(.+?)\s*\+\s*([0-9][0-9.]*\s*[a-z]+)")

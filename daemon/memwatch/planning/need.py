@@ -15,6 +15,7 @@ from memwatch.core.doc import Doc
 from memwatch.core.engines.records import Engine
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
+from memwatch.planning.arguments import SIZE, InvalidInputError, UnknownModelError, parse_bytes, quote
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.diffusion import Pipeline, PipelineNeed, plan_images, plan_training
 from memwatch.planning.fit import Demand, has_context, shares_memory
@@ -30,7 +31,6 @@ from memwatch.planning.number_formats import (
     parse_format,
 )
 from memwatch.planning.request import RUNTIME_BYTES, Use, choose_context
-from memwatch.planning.sizes import SIZE, InvalidInputError, UnknownModelError, parse_bytes, quote
 from memwatch.planning.training import TrainingEstimate, estimate_training_memory
 from memwatch.planning.transformer import Transformer
 

@@ -11,8 +11,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from memwatch.planning.arguments import InvalidInputError, quote
 from memwatch.planning.config_keys import Json, number
-from memwatch.planning.sizes import InvalidInputError, quote
 
 # Parts in a format: the matrices of all layers, those of the MLPs only, those of the experts only, or all tensors.
 # The others have 16 bits.

@@ -13,8 +13,7 @@ from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import fields
 
 from memwatch.core.doc import Doc
-from memwatch.planning.arguments import describe
-from memwatch.planning.sizes import InvalidInputError, check_count, quote
+from memwatch.planning.arguments import InvalidInputError, check_count, describe, quote
 
 Record = TypeVar("Record", bound=Struct)
 

@@ -13,11 +13,11 @@ from msgspec.structs import fields, replace
 
 from memwatch.core.doc import Doc
 from memwatch.core.model import MAX_BYTES
+from memwatch.planning.arguments import InvalidInputError, parse_bytes
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.diffusion import ImageUse, Pipeline
 from memwatch.planning.number_formats import Scope, bits_per_cached_number, bits_per_weight, parse_format
 from memwatch.planning.parameters import Text, build, check_fields, walk_parameters, write_parameters
-from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import TrainingPlan
 from memwatch.planning.transformer import Transformer
 

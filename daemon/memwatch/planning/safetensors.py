@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeGuard
 from msgspec import MsgspecError, Struct, convert
 from msgspec.json import Decoder
 
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.model_file import HeaderLimit, ModelPath, open_model, read_small
-from memwatch.planning.sizes import InvalidInputError
 
 # The format allows 100 MB; 6 MB hold 50,000 tensors. A header with errors is described up to the second limit.
 MAX_HEADER_BYTES = 6 << 20

@@ -34,11 +34,11 @@ from memwatch.core.linux.process_files import (
 from memwatch.core.linux.user_files import UserFiles
 from memwatch.core.model import Absent, Bytes, Quality
 from memwatch.core.printable import printable
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint, read_gguf
 from memwatch.planning.inference import compute_cached_numbers, compute_kv_cache, compute_weights, layers_of_group
 from memwatch.planning.model_file import ModelPath, find_home, find_model
 from memwatch.planning.number_formats import bits_per_cached_number
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import Transformer
 
 CHILD = "memwatch.planning.served"

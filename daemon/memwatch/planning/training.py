@@ -10,10 +10,9 @@ from msgspec import Meta, Struct, field
 
 from memwatch.core.doc import Doc
 from memwatch.core.model import MAX_BYTES
-from memwatch.planning.arguments import check_kind
+from memwatch.planning.arguments import InvalidInputError, check_count, check_dtype_bytes, check_kind
 from memwatch.planning.inference import UNQUANTIZED_BYTES, compute_weights
 from memwatch.planning.parameters import check_fields
-from memwatch.planning.sizes import InvalidInputError, check_count, check_dtype_bytes
 from memwatch.planning.transformer import Transformer
 
 # Bytes of optimizer state per trained parameter with 32-bit weights or copies. AdamW: two 32-bit moments; 8-bit

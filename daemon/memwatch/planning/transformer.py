@@ -8,8 +8,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
 from memwatch.core.doc import Doc
+from memwatch.planning.arguments import InvalidInputError, check_count
 from memwatch.planning.parameters import check_fields
-from memwatch.planning.sizes import InvalidInputError, check_count
 
 MAX_DIMENSION = 1 << 28
 # The largest models have some hundreds of experts.

@@ -11,8 +11,15 @@ from typing import Literal
 
 from msgspec import Struct
 
-from memwatch.planning.arguments import check_choice, check_function, check_seconds, check_text
-from memwatch.planning.sizes import InvalidInputError, check_count, parse_bytes
+from memwatch.planning.arguments import (
+    InvalidInputError,
+    check_choice,
+    check_count,
+    check_function,
+    check_seconds,
+    check_text,
+    parse_bytes,
+)
 
 Location = Literal["gpu", "cpu"]
 LOCATIONS = ("gpu", "cpu")

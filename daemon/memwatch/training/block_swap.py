@@ -14,8 +14,7 @@ from memwatch.core.units import size
 from memwatch.library.machine import is_unified_memory_gpu
 from memwatch.library.program_safety import log
 from memwatch.library.visible_gpus import check_device
-from memwatch.planning.arguments import check_flag, check_members, refuse
-from memwatch.planning.sizes import InvalidInputError, check_count, quote
+from memwatch.planning.arguments import InvalidInputError, check_count, check_flag, check_members, quote, refuse
 from memwatch.training.oom_errors import is_out_of_memory
 
 MAX_BLOCKS = 10_000

@@ -18,8 +18,7 @@ from memwatch.library.memory_release import clear
 from memwatch.library.program_safety import log_once
 from memwatch.library.reporter import reporter
 from memwatch.library.visible_gpus import CPU, check_device, is_cpu, parse_name
-from memwatch.planning.arguments import check_folder, check_function, describe
-from memwatch.planning.sizes import InvalidInputError, check_count
+from memwatch.planning.arguments import InvalidInputError, check_count, check_folder, check_function, describe
 from memwatch.training.oom_autopsy import autopsy
 from memwatch.training.oom_errors import drop_frames, find_gpu, is_out_of_memory
 

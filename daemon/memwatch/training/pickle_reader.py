@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, BinaryIO, NoReturn
 
-from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.arguments import InvalidInputError
 
 CHUNK_BYTES = 4 << 20
 # Before an operation, this many bytes are in the window, or all that the file has left.

@@ -18,9 +18,8 @@ from msgspec import Struct
 from memwatch.core.printable import describe_error
 from memwatch.core.runtime.own_files import remedy_to_read
 from memwatch.core.runtime.regular_file import open_descriptor
-from memwatch.planning.arguments import check_path, check_text
+from memwatch.planning.arguments import InvalidInputError, check_path, check_text, quote
 from memwatch.planning.safetensors import checked_bytes, list_entries, read_header
-from memwatch.planning.sizes import InvalidInputError, quote
 
 # Names of each dtype in PyTorch, and in NumPy or the package ml_dtypes. Missing: packed numbers below a byte.
 NAMES = {

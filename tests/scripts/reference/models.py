@@ -9,11 +9,11 @@ from typing import Any
 
 from memwatch.core.units import size
 from memwatch.planning import read_table
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.huggingface import find_family, parse_config
 from memwatch.planning.inference import compute_kv_cache
 from memwatch.planning.model_table import list_models
 from memwatch.planning.named_machines import Product
-from memwatch.planning.sizes import InvalidInputError
 from scripts.popular_models import MACHINES as NAMED
 from scripts.popular_models import rows as popular_rows
 from scripts.product_sources import SOURCES

@@ -9,9 +9,9 @@ import memwatch
 from memwatch.core.backends.model import Backend, BackendDevice, Backends
 from memwatch.library.backend_selection import NoBackendError, select, select_for_answer
 from memwatch.planning.answer import FitAnswer
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.fit import Fit, FitVerdict, Split
 from memwatch.planning.need import MemoryNeed
-from memwatch.planning.sizes import InvalidInputError
 
 GIB = 1 << 30
 

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from memwatch.planning import gguf as gguf_format
 from memwatch.planning import model_file
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import Checkpoint, add_weights, read_checkpoint
-from memwatch.planning.sizes import InvalidInputError
 from scripts.published_models import MODELS
 from support.checkpoint_files import LLAMA_KEYS, gguf, safetensors
 

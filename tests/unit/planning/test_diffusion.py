@@ -11,12 +11,12 @@ import pytest
 
 from memwatch.planning import diffusion, model_file
 from memwatch.planning.answer import answer_model
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
 from memwatch.planning.diffusion import ImageUse, compute_components, compute_decoding, denoiser_fields
 from memwatch.planning.need import MemoryNeed, compute_checkpoint_need, list_image_reductions
 from memwatch.planning.number_formats import bits_per_weight
 from memwatch.planning.request import Use
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames

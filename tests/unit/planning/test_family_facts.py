@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from memwatch.planning import read_table
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.huggingface import find_family, parse_config
 from memwatch.planning.layer_kinds import RULES
-from memwatch.planning.sizes import InvalidInputError
 from support.paths import ROOT
 
 # Written by tests/scripts/family_facts.py, transformers 5.24.0, torch 2.14.1, on 29 November 2026.

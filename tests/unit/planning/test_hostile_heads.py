@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import read_checkpoint
-from memwatch.planning.sizes import InvalidInputError
 from support.calibration import HOT_SECONDS, seconds_of_work, slowness
 
 MAX_SECONDS, MAX_BYTES = 0.2, 20_000_000

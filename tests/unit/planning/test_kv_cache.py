@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.gguf import parse_shape
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_kv_cache
 from memwatch.planning.need import compute_checkpoint_need
 from memwatch.planning.request import Use
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import Transformer
 from scripts.published_models import MODELS, config
 from support.checkpoint_files import LLAMA_KEYS, gguf, safetensors

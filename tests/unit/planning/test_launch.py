@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.planning.answer import NOT_KNOWN, answer_request
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.device_totals import reported_total
 from memwatch.planning.engines import ENGINES, select_engines
 from memwatch.planning.named_machines import read_machine
 from memwatch.planning.need import compute_checkpoint_need
 from memwatch.planning.request import Use, write_request
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
 from memwatch_web.api.fit_query import parse_query
 from support.launch_lines import FOLDER, ask, line, machine, model, option, total_of

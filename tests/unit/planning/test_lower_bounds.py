@@ -16,10 +16,10 @@ from memwatch.core.backends.model import Backends
 from memwatch.library.backend_selection import NoBackendError, select_for_answer
 from memwatch.planning import model_table
 from memwatch.planning.answer import FitAnswer, answer_model, answer_request
+from memwatch.planning.arguments import UnknownModelError
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
 from memwatch.planning.engines import ENGINES
 from memwatch.planning.request import Use, write_request
-from memwatch.planning.sizes import UnknownModelError
 from memwatch.planning.training import TrainingPlan
 from memwatch.reporting.render.fit_json import fit_json
 from memwatch_web.api.fit_query import parse_query

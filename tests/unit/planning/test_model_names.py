@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from memwatch.planning.arguments import UnknownModelError
 from memwatch.planning.checkpoint import Checkpoint, choose_gguf, read_checkpoint
 from memwatch.planning.hub import HubName
 from memwatch.planning.model_names import find_cache, parse_hub_name, read_subject
-from memwatch.planning.sizes import UnknownModelError
 from scripts.published_models import MODELS
 from support import diffusers_folders
 from support.checkpoint_files import LLAMA_KEYS, gguf

@@ -22,6 +22,7 @@ from memwatch.planning.answer import (
     describe_rate,
     estimate_decode_rate,
 )
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import Checkpoint
 from memwatch.planning.fit import compute_fit
 from memwatch.planning.huggingface import parse_config
@@ -36,7 +37,6 @@ from memwatch.planning.named_machines import (
     without_load,
 )
 from memwatch.planning.request import Use, write_request
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.reporting.render.fit_json import fit_json
 from memwatch.reporting.render.json import snapshot_json
 from memwatch_web.api.fit_query import parse_query

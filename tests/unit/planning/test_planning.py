@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import memwatch
+from memwatch.planning.arguments import InvalidInputError, parse_bytes
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import (
     compute_weights,
@@ -19,7 +20,6 @@ from memwatch.planning.inference import (
     estimate_kv_cache,
 )
 from memwatch.planning.number_formats import bits_per_weight
-from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.planning.training import (
     TrainingPlan,
     compute_step,

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, answer_model, answer_request, answer_size
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import add_weights, build_gguf, describe_config
 from memwatch.planning.fit import Demand, compute_fit
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.named_machines import read_machine
 from memwatch.planning.need import compute_checkpoint_need, list_reductions
 from memwatch.planning.request import Use, write_request
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
 from memwatch_web.api.fit_query import parse_query
 from memwatchd.recording.demos import path_of

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_weights
 from memwatch.planning.need import compute_checkpoint_need
 from memwatch.planning.number_formats import NAMES, bits_per_cached_number, bits_per_weight, parse_format
 from memwatch.planning.request import Use
-from memwatch.planning.sizes import InvalidInputError
 from scripts.published_models import FP8, MODELS
 from support.checkpoint_files import safetensors
 

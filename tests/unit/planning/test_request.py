@@ -14,10 +14,10 @@ import memwatch
 from memwatch.cli.context import Number
 from memwatch.cli.fit import fit as command
 from memwatch.cli.fit import flag
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.diffusion import ImageUse
 from memwatch.planning.parameters import build, list_parameters, walk_parameters, write_parameters
 from memwatch.planning.request import IMAGES, PARAMETERS, PIPELINE_NEEDS, FitRequest, Use, parse_request
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import TrainingPlan
 from memwatch_web.api.fit_query import parse_query
 from support.paths import ROOT

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from memwatch.core.engines.records import Cache
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import describe_config
 from memwatch.planning.config_keys import UnknownFamilyError
 from memwatch.planning.gguf import parse_shape
@@ -17,7 +18,6 @@ from memwatch.planning.inference import compute_kv_cache
 from memwatch.planning.need import compute_checkpoint_need
 from memwatch.planning.request import Use
 from memwatch.planning.served import read_served, size_served
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.sparse_attention import count_indexers
 from support.gguf_keys import attention, keys
 from support.recent_models import DEEPSEEK_V4_FLASH, DEEPSEEK_V4_PRO, DEEPSEEK_V32, GLM_5, GLM_5_2

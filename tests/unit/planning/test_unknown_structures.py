@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Absent
 from memwatch.planning.answer import FitAnswer, answer_model, answer_request, answer_size
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.checkpoint import Checkpoint, describe_config, read_checkpoint
 from memwatch.planning.gguf import parse_shape
 from memwatch.planning.huggingface import parse_config
@@ -21,7 +22,6 @@ from memwatch.planning.inference import compute_kv_cache
 from memwatch.planning.named_machines import without_load
 from memwatch.planning.need import compute_checkpoint_need
 from memwatch.planning.request import Use, write_request
-from memwatch.planning.sizes import InvalidInputError
 from memwatch_web.api.fit_query import parse_query
 from memwatch_web.pages.fit_page import parse_config_fields
 from scripts.published_models import MODELS

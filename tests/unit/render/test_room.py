@@ -14,7 +14,7 @@ from memwatch.core.leases import Lease
 from memwatch.core.model import Absent, Architecture, Device, Process, Share, ShareKind
 from memwatch.core.processes.protected import is_protected
 from memwatch.core.snapshot import Snapshot
-from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.reporting.render.room import RoomStep, RoomTarget, find_room_for, room_json
 from memwatch.reporting.render.room_candidates import NO_ASKER, Asker
 from memwatch_web.api.snapshot import find_asker

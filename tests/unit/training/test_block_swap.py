@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memwatch
-from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.training import block_swap
 from memwatch.training.block_swap import choose_direction, choose_window
 from support.torch_blocks import Block, Gpu, Tensor, Torch

@@ -13,7 +13,7 @@ import memwatch
 from memwatch.core.model import Architecture
 from memwatch.library import program_safety
 from memwatch.library.advice import Advice
-from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.training.presets import PRESETS, build_preset
 from support.advice_machine import machine
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 import memwatch
-from memwatch.planning.sizes import InvalidInputError
+from memwatch.planning.arguments import InvalidInputError
 
 WEIGHT = numpy.arange(12, dtype=numpy.float32).reshape(3, 4)
 STEPS = numpy.array([7, 8], dtype=numpy.int64)

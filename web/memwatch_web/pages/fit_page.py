@@ -19,6 +19,7 @@ from memwatch.core.model import Absent, Thresholds
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.answer import FitAnswer, answer_request, describe_rate, greatest_sentence, report_sentence
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.diffusion import Pipeline
 from memwatch.planning.engines import ALL, ENGINES, Launches
 from memwatch.planning.fit import CPU, Fit, FitVerdict, exceeds_totals
@@ -38,7 +39,6 @@ from memwatch.planning.request import (
     write_shape,
 )
 from memwatch.planning.safetensors import parse_object
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.training import OPTIMIZER_BYTES
 from memwatch.planning.transformer import Transformer
 from memwatch.reporting.render import words

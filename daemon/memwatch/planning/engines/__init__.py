@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.snapshot import Snapshot
+from memwatch.planning.arguments import InvalidInputError, quote
 from memwatch.planning.checkpoint import CONFIG, Checkpoint
 from memwatch.planning.engines import llama_cpp, sglang, tensorrt_llm, transformers, vllm
 from memwatch.planning.engines.placement import (
@@ -21,7 +22,6 @@ from memwatch.planning.engines.placement import (
 from memwatch.planning.fit import Fit
 from memwatch.planning.need import GGUF, SAFETENSORS, file_kind
 from memwatch.planning.request import Use
-from memwatch.planning.sizes import InvalidInputError, quote
 
 GPU_VENDORS = ("NVIDIA", "AMD")
 ALL = "all"

@@ -33,8 +33,8 @@ from memwatch.core.model import (
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.wire import Json, Shape, Wire
 from memwatch.planning.answer import answer_beside_leases, answer_size
+from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.fit import CPU, Fit, FitVerdict, compute_fit, shares_memory
-from memwatch.planning.sizes import InvalidInputError
 from memwatch.reporting.render import words
 from memwatch.reporting.render.actions import Freed, describe_owner, measure_held
 from memwatch.reporting.render.room_candidates import NO_ASKER, RANKS, Asker, Candidate, StepKind, list_candidates
