@@ -5,20 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from contextlib import closing
 
+from memwatch.core.clock import SystemClock
 from memwatch.core.collectors import list_collectors
 from memwatch.core.collectors.base import Host
 from memwatch.core.linux.files import Roots
-from memwatch.core.reading import machine
-from memwatch.core.reading.machine import DirectReading, MachineReader
+from memwatch.core.reading.identity import read_identity
+from memwatch.core.reading.machine import MemoryReader
+from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Snapshot
 from memwatch.library.daemon_client import read_roots
 
-# Collectors without part in the memory of pools, limits and GPUs. Each has a thread, and some a helper process or
+# Collectors without part in the memory of pools, limits and GPUs. Most have a thread, and some a helper process or
 # connections to servers.
 NOT_NEEDED = frozenset(
     {
         "processes",
+        "psi",
+        "vmstat",
         "kmsg",
         "journal",
         "containers",
@@ -43,7 +48,9 @@ class LocalReader:
     """
 
     def __init__(self) -> None:
-        self._reader: MachineReader = _reading().create_reader()
+        roots, clock = Roots(*read_roots(os.environ)), SystemClock()
+        collectors = list_collectors(Host(roots), NOT_NEEDED, for_this_hardware=True)
+        self._reader = MemoryReader(Sampler(collectors, clock), clock, read_identity(roots))
 
     def read(self) -> Snapshot:
         """Read the machine. The first reading waits up to two seconds for drivers."""
@@ -57,13 +64,8 @@ class LocalReader:
 
 def read_machine() -> Snapshot:
     """Read the machine once."""
-    with quiet:
-        return machine.read_machine(_reading())
-
-
-def _reading() -> DirectReading:
-    roots = Roots(*read_roots(os.environ))
-    return DirectReading(roots, list_collectors(Host(roots), NOT_NEEDED, for_this_hardware=True))
+    with quiet, closing(LocalReader()) as reader:
+        return reader.read()
 
 
 class Quiet:

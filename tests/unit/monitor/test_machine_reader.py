@@ -6,7 +6,7 @@ from memwatch.core.collectors.base import CollectorEntry
 from memwatch.core.findings import Findings
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.reading.identity import Identity
-from memwatch.core.reading.machine import MachineReader
+from memwatch.core.reading.machine import MachineReader, MemoryReader
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Kernel, Level, Snapshot
 from memwatch_monitor.feature import MonitorRules
@@ -45,6 +45,16 @@ def test_reading_equals_the_tick_of_a_daemon() -> None:
 
     assert levels[0] is Level.CRITICAL
     assert levels[1] > Level.LOW
+
+
+def test_reading_of_memory_has_the_same_pools_and_no_levels() -> None:
+    clock, collector = FakeClock(), FakeCollector("meminfo", findings=Findings(pools=(ram(62 * GIB),)))
+    memory, machine = MemoryReader(sampler_of(collector, clock), clock, IDENTITY), reader_of(collector, clock)
+    reading, judged = memory.read(), machine.read()
+
+    assert (reading.pools, reading.collectors, reading.host) == (judged.pools, judged.collectors, judged.host)
+    assert (reading.pressure, judged.pressure[0].level) == ((), Level.CRITICAL)
+    assert [reading.seq, memory.read().seq] == [1, 2]
 
 
 def test_reader_closes_the_files_of_its_collectors() -> None:

@@ -25,7 +25,7 @@ from memwatch.core.reading.identity import Identity, read_identity
 from memwatch.core.reading.sampler import FIRST_SECONDS, Gatherer, Sampler
 from memwatch.core.reading.schedule import Pace, next_pace, suspended_seconds
 from memwatch.core.reading.self_usage import SelfUsageReader
-from memwatch.core.snapshot import CollectorStatus, Machine, NeighbourStatus, Snapshot
+from memwatch.core.snapshot import CollectorStatus, Machine, NeighbourStatus, Pressure, SelfUsage, Snapshot
 
 # The fields that come from the findings unchanged.
 COPIED = tuple(
@@ -51,6 +51,9 @@ class Additions(Struct, frozen=True):
 
 
 NOTHING_ADDED = Additions()
+# The cost of a daemon where there is none.
+NO_USAGE = SelfUsage(Absent.NOT_AVAILABLE, 0.0, 0.0, 0.0, memory_locked=False)
+Found = tuple[Findings, tuple[CollectorStatus, ...]]
 
 
 class Reading(Struct, frozen=True):
@@ -83,14 +86,14 @@ class SnapshotComposer:
     def compose(
         self,
         now: Moment,
-        found: tuple[Findings, tuple[CollectorStatus, ...]],
+        found: Found,
         rules: PressureRules,
         interval_seconds: float,
         resumed: bool,
         additions: Additions = NOTHING_ADDED,
     ) -> Reading:
         """Return the snapshot of what was found. `resumed`: the machine was suspended since the reading before."""
-        findings, statuses = found
+        findings = found[0]
         self._oom_kills, kills = count_new_kills(
             self._oom_kills,
             findings.kernel,
@@ -103,22 +106,9 @@ class SnapshotComposer:
         evidence = collect_inputs(findings, now.monotonic, rules, resumed, kills, additions.claims)
         pressure, self._judge_state = judge(evidence, self._judge_state, rules)
         self._seq += 1
-        fields = build_fields(findings, statuses)
-        fields["left_out"] = {**fields.get("left_out", {}), **additions.left_out}
-        snapshot = Snapshot(
-            seq=self._seq,
-            unix=now.wall,
-            monotonic=now.monotonic,
-            boot_id=self.identity.boot_id,
-            host=self.identity.host,
-            interval_seconds=interval_seconds,
-            simulated=self.identity.simulated,
-            self_usage=self.self_usage.read(now.monotonic, additions.lag_seconds),
-            pressure=pressure,
-            collectors=statuses,
-            claims=additions.claims,
-            neighbours=additions.neighbours,
-            **fields,
+        usage = self.self_usage.read(now.monotonic, additions.lag_seconds)
+        snapshot = build_snapshot(
+            self._seq, now, self.identity, found, interval_seconds, usage, pressure, additions
         )
         returns = self._returns.add(now.boottime, snapshot)
         if returns.current:
@@ -126,8 +116,36 @@ class SnapshotComposer:
         return Reading(snapshot, kills, self._oom_kills.owed > 0, returns)
 
 
-class MachineReader:
-    """Reader of a machine without a daemon. Its collectors stay open between readings. Not thread-safe."""
+class MemoryReader:
+    """Reader of a machine without a daemon. Its snapshots have no levels, and no cost of a daemon.
+
+    Its collectors stay open between readings. Not thread-safe.
+    """
+
+    def __init__(self, sampler: Gatherer, clock: Clock, identity: Identity, interval_seconds: float = 1.0) -> None:
+        self._sampler, self._clock, self._identity = sampler, clock, identity
+        self._interval_seconds = interval_seconds
+        self._seq = 0
+
+    def read(self) -> Snapshot:
+        """Read the machine. The first reading starts the collectors and waits for drivers, up to FIRST_SECONDS."""
+        now, found = self._gather()
+        return build_snapshot(self._seq, now, self._identity, found, self._interval_seconds)
+
+    def _gather(self) -> tuple[Moment, Found]:
+        self._seq += 1
+        if self._seq == 1:
+            self._sampler.start()
+            self._sampler.wait_for_first(FIRST_SECONDS)
+        return Moment.of(self._clock), self._sampler.gather()
+
+    def close(self) -> None:
+        """End the threads and helper processes, and close all files."""
+        self._sampler.close()
+
+
+class MachineReader(MemoryReader):
+    """Reader of a machine without a daemon, with levels, at the pace of a daemon."""
 
     def __init__(
         self,
@@ -137,29 +155,23 @@ class MachineReader:
         rules: PressureRules,
         interval_seconds: float,
     ) -> None:
-        self._sampler, self._clock = sampler, clock
+        super().__init__(sampler, clock, identity, interval_seconds)
         self._composer = SnapshotComposer(identity)
-        self._rules, self._interval_seconds = rules, interval_seconds
+        self._rules = rules
         self._before: Moment | None = None
         self._pace = Pace()
 
     def read(self) -> Snapshot:
-        """Read the machine. The first reading starts the collectors and waits for drivers, up to FIRST_SECONDS."""
-        if self._before is None:
-            self._sampler.start()
-            self._sampler.wait_for_first(FIRST_SECONDS)
-        now = Moment.of(self._clock)
+        now, found = self._gather()
         resumed = self._before is not None and bool(suspended_seconds(self._before, now))
         self._before = now
-        found = self._sampler.gather()
         snapshot = self._composer.compose(now, found, self._rules, self._interval_seconds, resumed).snapshot
         self._pace = next_pace(self._pace, snapshot.pressure, now.monotonic)
         self._sampler.set_fast(self._pace.fast)
         return snapshot
 
     def close(self) -> None:
-        """End the threads and helper processes, and close all files."""
-        self._sampler.close()
+        super().close()
         self._composer.self_usage.close()
 
 
@@ -190,6 +202,36 @@ def read_machine(reading: DirectReading) -> Snapshot:
         return reading.replay()
     with closing(reading.create_reader()) as reader:
         return reader.read()
+
+
+def build_snapshot(
+    seq: int,
+    now: Moment,
+    identity: Identity,
+    found: Found,
+    interval_seconds: float,
+    self_usage: SelfUsage = NO_USAGE,
+    pressure: tuple[Pressure, ...] = (),
+    additions: Additions = NOTHING_ADDED,
+) -> Snapshot:
+    findings, statuses = found
+    fields = build_fields(findings, statuses)
+    fields["left_out"] = {**fields.get("left_out", {}), **additions.left_out}
+    return Snapshot(
+        seq=seq,
+        unix=now.wall,
+        monotonic=now.monotonic,
+        boot_id=identity.boot_id,
+        host=identity.host,
+        interval_seconds=interval_seconds,
+        simulated=identity.simulated,
+        self_usage=self_usage,
+        pressure=pressure,
+        collectors=statuses,
+        claims=additions.claims,
+        neighbours=additions.neighbours,
+        **fields,
+    )
 
 
 def build_fields(findings: Findings, statuses: Sequence[CollectorStatus]) -> dict[str, Any]:
