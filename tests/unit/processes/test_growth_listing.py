@@ -78,3 +78,14 @@ def test_process_falls_from_a_smaller_size_until_a_reading_rises(
     sizes: tuple[int, ...], now: int, falls: bool
 ) -> None:
     assert falling_after(*sizes, now=now) == [falls]
+
+
+def test_growth_ends_with_the_size_of_the_newest_list() -> None:
+    """A page says how large a process is beside how much it grew: sizes are read every ten seconds only."""
+    growth = GrowthTracker()
+    for boottime, size in ((100.0, GIB), (110.0, 2 * GIB), (114.0, 5 * GIB)):
+        growth.add(boottime, (process(1, size),), LeakRules())
+
+    (one,) = growth.since(100.0, 0.0)
+
+    assert (one.to_boottime, one.to_bytes, one.grown_bytes) == (114.0, 5 * GIB, 4 * GIB)

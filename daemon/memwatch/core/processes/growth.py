@@ -225,7 +225,7 @@ class GrowthTracker:
         self._listed: frozenset[ProcessKey] = frozenset()
         self._ended: frozenset[ProcessKey] = frozenset()
         self._suspects: dict[ProcessKey, LeakSuspect] = {}
-        self._added_at = -inf
+        self._added_at = self._listed_at = -inf
 
     @property
     def boottime(self) -> float:
@@ -240,7 +240,7 @@ class GrowthTracker:
         `ended`: PIDs of processes that have ended since they were listed. They are listed no more from now on, even
         while a driver still lists their memory.
         """
-        self._update_listed(processes, ended)
+        self._update_listed(boottime, processes, ended)
         if boottime - self._added_at < SHORT_SECONDS or not processes:
             return []
         self._added_at = boottime
@@ -250,7 +250,7 @@ class GrowthTracker:
             self._forget(len(processes))
             return self._judge(to_judge, rules)
 
-    def _update_listed(self, processes: Sequence[Process], ended: Collection[int]) -> None:
+    def _update_listed(self, boottime: float, processes: Sequence[Process], ended: Collection[int]) -> None:
         """Take each new list at once: a name that is ten seconds old may be that of a process that was killed."""
         is_new = bool(processes) and processes is not self._processes
         if not is_new and not ended:
@@ -258,6 +258,7 @@ class GrowthTracker:
         with self._lock:
             if is_new:
                 self._processes, listed = processes, frozenset(map(key_of, processes))
+                self._listed_at = boottime
                 self._ended &= listed
                 self._listed = listed - self._ended
             gone = frozenset(key for key in self._listed if key.pid in ended)
@@ -292,7 +293,8 @@ class GrowthTracker:
         """
         with self._lock:
             sizes = {key_of(one): one.footprint_low_bytes for one in self._processes}
-            grown = [_grown_since(track, boottime, unix, sizes) for track in self._now(gone_seconds)]
+            tracks = self._now(gone_seconds)
+            grown = [_grown_since(track, boottime, unix, sizes, self._listed_at) for track in tracks]
         return sorted(grown, key=lambda one: (-one.grown_bytes, one.process.pid))
 
     def lately(self, seconds: float, unix: float, gone_seconds: float = 0.0) -> list[ProcessGrowth]:
@@ -352,11 +354,15 @@ def _grown_in(track: ProcessTrack | None, window: float) -> Bytes:
 
 
 def _grown_since(
-    track: ProcessTrack, boottime: float, unix: float, sizes: Mapping[ProcessKey, Bytes]
+    track: ProcessTrack, boottime: float, unix: float, sizes: Mapping[ProcessKey, Bytes], listed_at: float
 ) -> ProcessGrowth:
-    """Return the growth by the readings. `sizes`: those of the newest list, up to ten seconds younger."""
-    falling = track.is_falling(sizes.get(key_of(track.process), Absent.NOT_AVAILABLE))
+    """Return the growth up to the newest list, whose `sizes` at `listed_at` are up to ten seconds younger than the
+    newest reading: a page shows the same size of a process everywhere."""
+    now = sizes.get(key_of(track.process), Absent.NOT_AVAILABLE)
+    falling = track.is_falling(now)
     newest, size = track.newest
+    if not isinstance(now, Absent) and listed_at > newest:
+        newest, size = listed_at, now
     at, before = track.at(boottime)
     start_time = track.process.start_time
     began = -inf if isinstance(start_time, Absent) else boottime + start_time - unix
