@@ -34,14 +34,30 @@ def event(unix: float, kind: str, text: str = "") -> Event:
 
 
 def test_gap_has_its_length_and_reason() -> None:
-    """The reason is a suspend if one happened at that time, else memwatchd was not running."""
-    buckets = [known(0), known(10), gap(20), known(100), known(110), gap(120), known(200)]
+    """The reason is a suspend if one happened at that time, or a restart: CPU time is less after one.
 
-    gaps = find_gaps(buckets, 0, 205, 10, [event(200.5, "suspend")])
+    A daemon that went on missed samples. A start that the events have counts also if CPU time is not less.
+    """
+    buckets = [
+        known(0, 9),
+        known(10, 9),
+        gap(20),
+        known(100),
+        known(110),
+        gap(120),
+        known(200),
+        gap(300),
+        known(302),
+    ]
+    started = [*buckets, gap(400), known(420)]
+
+    gaps = find_gaps(started, 0, 425, 10, [event(200.5, "suspend"), event(420.5, "started")])
 
     assert gaps == [
         Gap(20, 100, "no data for 1 min 20 s: memwatchd was not running"),
         Gap(120, 200, "no data for 1 min 20 s: machine suspended"),
+        Gap(300, 302, "no data for 2.0 s: the machine was too busy"),
+        Gap(400, 420, "no data for 20 s: memwatchd was not running"),
     ]
 
 

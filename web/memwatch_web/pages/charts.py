@@ -265,20 +265,24 @@ def find_gaps(
     known = [bucket.boottime for bucket in buckets if bucket.average is not None]
     if not known:
         return [Gap(start, end, "no history in this range")]
-    slept = [event.unix for event in events if event.kind == "suspend"]
+    events = list(events)
+    slept, started = ([event.unix for event in events if event.kind == kind] for kind in ("suspend", "started"))
     gaps = [Gap(start, known[0], "no older history")] if known[0] - start > 2 * step else []
+    restarts = find_restarts(buckets) + started
     for bucket, after in pairwise(buckets):
         if bucket.average is None:
             began, ended = bucket.boottime, after.boottime
-            why = suspended_or_down(any(began <= unix <= ended + 2 * step for unix in slept))
-            gaps.append(Gap(began, ended, f"no data for {duration(ended - began)}: {why}"))
+            is_in = [any(began <= unix <= ended + 2 * step for unix in times) for times in (slept, restarts)]
+            gaps.append(Gap(began, ended, f"no data for {duration(ended - began)}: {explain_gap(*is_in)}"))
     if end - known[-1] > 4 * step:
         gaps.append(Gap(known[-1] + step, end, "no data since"))
     return gaps
 
 
-def suspended_or_down(suspended: bool) -> str:
-    return "machine suspended" if suspended else "memwatchd was not running"
+def explain_gap(is_suspended: bool, is_restarted: bool) -> str:
+    if is_suspended:
+        return "machine suspended"
+    return "memwatchd was not running" if is_restarted else "the machine was too busy"
 
 
 def find_restarts(buckets: Iterable[Bucket]) -> list[float]:

@@ -7,7 +7,7 @@ landscape. Pure functions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from typing import Literal
 
 from msgspec import Struct
 
@@ -30,7 +30,7 @@ from memwatch.reporting.render.drawing import (
     width_of,
 )
 from memwatch.reporting.render.memory_map import Mark
-from memwatch.reporting.render.past import Past, build_layers, draw_span, find_sources, list_past_layers
+from memwatch.reporting.render.past import Past, build_layers, draw_span, find_sources, list_past_layers, split_now
 from memwatch_monitor.history.tiers import Bucket
 from memwatch_web.pages.charts import Annotation, Chart, Curve, LevelSpan
 from memwatch_web.pages.history_data import TimeWindow, WindowData, list_columns
@@ -41,6 +41,8 @@ from memwatch_web.pages.past_picture import UNITS, WIDE_PAST, Word, draw_memory,
 PLOT, TOP, BOTTOM = 200.0, 34.0, 20.0
 # Width of the figures on the left.
 AXIS = 62.0
+# The number of no event: the time of a forecast has its place among them.
+FULL = -1
 # The height of a strip above the plot shows its level without colour.
 STRIPS = {Level.MEDIUM: 4.0, Level.HIGH: 7.0, Level.CRITICAL: 11.0}
 LOUD = frozenset({"oom_kill", "driver"})
@@ -57,6 +59,7 @@ MIN_BAND = 0.005
 MAX_AHEAD_RATIO, PAST_FULL = 0.14, 1.25
 # The last interval of a live range is now if it is at most this long, in seconds.
 MAX_NOW_SECONDS = 10.0
+FullRoom = Literal["", "wide", "all"]
 # Width of the shortest level, in UNITS.
 MIN_WIDTH = 2.0
 
@@ -112,6 +115,8 @@ class ChartPicture(Struct, frozen=True):
 
     `times`: with True for each that has room on a phone. `thresholds`: level, height of its line and of its word.
 
+    `full_room`: widths at which the time of `full_at` has room beside the flags.
+
     `layers` stand on each other, and `covers` lie over page cache, which is hatched. `gaps`: left edge and width,
     0 to 1. `poles`: lines of events by kind.
     """
@@ -130,6 +135,7 @@ class ChartPicture(Struct, frozen=True):
     thresholds: tuple[tuple[str, float, float], ...]
     forecast: Line | None
     full_at: float | None
+    full_room: FullRoom
     flags: tuple[EventFlag, ...]
     poles: Mapping[str, Sequence[float]]
     tower: Tower | None
@@ -139,6 +145,13 @@ class ChartPicture(Struct, frozen=True):
         """Return the curve of used memory, the upper edge of the layers below page cache."""
         used = (one.curve for one in self.traces if self.tower and one.curve.name.endswith(".used_bytes"))
         return next((one for one in used if one.name.startswith("pool.")), None)
+
+
+class PlacedFlags(Struct, frozen=True):
+    """The words above a chart."""
+
+    flags: tuple[EventFlag, ...]
+    full_room: FullRoom
 
 
 class EventMark(Struct, frozen=True):
@@ -188,6 +201,7 @@ def draw_chart(
     full_at = edges.now + (seconds_to_full or 0.0)
     is_ahead = found.window.live and seconds_to_full is not None and used is not None
     mine = [one for one in events if one.annotation.kind != "level" or one.chart == chart.id]
+    placed = _place_flags(mine, edges, is_ahead)
     return ChartPicture(
         start=edges.start,
         now=edges.now,
@@ -203,7 +217,8 @@ def draw_chart(
         thresholds=tuple(_place_thresholds(marks, pool, top)),
         forecast=draw_forecast(edges, edges.now, full_at, (used or 0.0) / top, frame) if is_ahead else None,
         full_at=full_at if is_ahead else None,
-        flags=tuple(_place_flags(mine, edges)),
+        flags=placed.flags,
+        full_room=placed.full_room,
         poles=_find_poles(mine, edges),
         tower=None if pool is None or past is None else _build_tower(pool, past, found, snapshot, top),
     )
@@ -224,8 +239,10 @@ def _last_use(past: Past | None) -> float | None:
 
 def _build_tower(pool: Pool, past: Past, found: WindowData, snapshot: Snapshot, top: float) -> Tower:
     words_of = build_layers(pool, find_sources(pool, snapshot.shares), snapshot.labels)
-    is_known = bool(past.times) and all(layer.sizes[-1] is not None for layer in past.layers)
-    sizes = [(layer.sizes[-1] or 0.0) if is_known else 0.0 for layer in past.layers]
+    is_now = found.window.live and found.window.grain_seconds <= MAX_NOW_SECONDS
+    latest = split_now(pool, snapshot) if is_now else tuple(layer.sizes[-1] for layer in past.layers if past.times)
+    is_known = bool(past.times) and None not in latest
+    sizes = [(size or 0.0) if is_known else 0.0 for size in latest]
     pieces = [
         Piece(layer.kind, its.holder, its.label, size if is_known else None, place.y, place.height)
         for layer, its, size, place in zip(
@@ -233,7 +250,6 @@ def _build_tower(pool: Pool, past: Past, found: WindowData, snapshot: Snapshot, 
         )
         if any(layer.sizes)
     ]
-    is_now = found.window.live and found.window.grain_seconds <= MAX_NOW_SECONDS
     unix = past.times[-1] if past.times else None
     return Tower(tuple(pieces), sum(sizes[:-1]) / top if is_known else None, unix, is_now)
 
@@ -318,22 +334,39 @@ def _kind(one: EventMark) -> str:
     return "critical" if _is_loud(one) else "mark" if kind == "mark" else "muted"
 
 
-def _place_flags(events: Iterable[EventMark], edges: Edges) -> Iterator[EventFlag]:
-    """Yield the events that have room for their number, with words where there is room for these.
+def _place_flags(events: Iterable[EventMark], edges: Edges, is_ahead: bool) -> PlacedFlags:
+    """Return the events that have room for their number, with words where there is room for these.
 
-    Kills and driver errors are placed first, with their words, then the numbers of all others.
+    Kills and driver errors are placed first, with their words, then the time of a forecast at the right edge, if it
+    `is_ahead`, and the numbers of all others.
     """
+    found: list[EventFlag] = []
     wide: dict[int, Flag] = {}
     narrow: dict[int, Flag] = {}
+    full_room: FullRoom = ""
     ranked = sorted(events, key=lambda one: (not _is_loud(one), one.annotation.kind != "mark"))
-    for _, group in groupby(ranked, _is_loud):
+    loud, others = ([one for one in ranked if _is_loud(one) is is_loud] for is_loud in (True, False))
+    for group in (loud, others):
+        if group is others and is_ahead and _take_full(wide, WIDE):
+            full_room = "all" if _take_full(narrow, NARROW) else "wide"
         for one in [one for one in group if _take(wide, one, edges, "", WIDE)]:
             is_narrow = _take(narrow, one, edges, "", NARROW)
             choices = (f" {shorten(one.annotation.word, most, FONT)}" for most in (LONG_WORD, SHORT_WORD))
             text = next((words for words in choices if _take(wide, one, edges, words, WIDE)), "")
             at, title = edges.at(one.annotation.unix), one.annotation.text
             anchor = wide[one.number].anchor
-            yield EventFlag(at, one.number, _kind(one), text, one.href, one.leaves, title, anchor, is_narrow)
+            kind = _kind(one)
+            found.append(EventFlag(at, one.number, kind, text, one.href, one.leaves, title, anchor, is_narrow))
+    return PlacedFlags(tuple(found), full_room)
+
+
+def _take_full(taken: dict[int, Flag], width: float) -> bool:
+    """Take the room of the time of a forecast at the right edge, unless an event has some of it."""
+    flag = Flag(width, width - width_of("full ~00:00:00", FONT, strong=True), width, anchor="end")
+    if any(map(flag.disturbs, taken.values())):
+        return False
+    taken[FULL] = flag
+    return True
 
 
 def _is_loud(one: EventMark) -> bool:

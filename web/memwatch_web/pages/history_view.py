@@ -14,10 +14,10 @@ from memwatch.core.snapshot import Level, Snapshot
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.memory_map import build_maps
 from memwatch.reporting.render.words import duration, timestamp
-from memwatch_monitor.history.tiers import Bucket
+from memwatch_monitor.history.series import collect_figures
 from memwatch_web.api.history_parameters import build_file_name
 from memwatch_web.pages.charts import Annotation, Chart, Curve, Gap, build_charts, find_pool, most_telling
-from memwatch_web.pages.history_chart import ChartPicture, EventMark, draw_chart, find_edges
+from memwatch_web.pages.history_chart import MAX_NOW_SECONDS, ChartPicture, EventMark, draw_chart, find_edges
 from memwatch_web.pages.history_data import (
     HistoryInput,
     Moves,
@@ -202,6 +202,8 @@ def _build_charts(found: WindowData, entries: Sequence[EventEntry], snapshot: Sn
         EventMark(one.number, one.annotation, one.incident or one.href, bool(one.incident), one.chart)
         for one in entries
     ]
+    is_now = found.window.live and found.window.grain_seconds <= MAX_NOW_SECONDS
+    latest = collect_figures(snapshot) if is_now else {}
     for chart in found.charts:
         # Thresholds of a chart of ratios are those of the first pool that has some.
         its = (
@@ -215,7 +217,7 @@ def _build_charts(found: WindowData, entries: Sequence[EventEntry], snapshot: Sn
         top = max(chart.top or 0.0, most if chart.top else 1.08 * most) or 1.0
         yield ChartView(
             chart,
-            tuple(_figures(curve, found.buckets[curve.name], found) for curve in chart.curves),
+            tuple(_figures(curve, found, latest.get(curve.name)) for curve in chart.curves),
             top,
             draw_chart(chart, found, top, edges, its, events, snapshot, full.get(chart.id)),
             levels_in_words(chart, found),
@@ -237,8 +239,9 @@ def levels_in_words(chart: Chart, found: WindowData) -> str:
     return f"{text} ({duration(recorded)} recorded)." if found.gaps else f"{text}."
 
 
-def _figures(curve: Curve, buckets: Sequence[Bucket], found: WindowData) -> SeriesSummary:
-    known = [one for one in buckets if one.average is not None]
+def _figures(curve: Curve, found: WindowData, latest: float | None) -> SeriesSummary:
+    """Return the statistics of a series. `latest`: its figure now: the last interval is older."""
+    known = [one for one in found.buckets[curve.name] if one.average is not None]
     if not known:
         return SeriesSummary(curve, None, None, None, None, None)
     highest = max(known, key=lambda one: one.maximum or 0.0)
@@ -248,5 +251,9 @@ def _figures(curve: Curve, buckets: Sequence[Bucket], found: WindowData) -> Seri
         mean=sum(one.average or 0.0 for one in known) / len(known),
         maximum=highest.maximum,
         maximum_unix=highest.boottime,
-        last=known[-1].average if found.until - known[-1].boottime < RECENT * found.steps[curve.name] else None,
+        last=latest
+        if latest is not None
+        else known[-1].average
+        if found.until - known[-1].boottime < RECENT * found.steps[curve.name]
+        else None,
     )

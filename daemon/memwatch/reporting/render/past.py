@@ -286,11 +286,11 @@ def build_layers(
         return (
             Holder("gpu", "held on the GPU"),
             Holder("unattributed", "unattributed"),
-            Holder("reclaimable", "cache"),
+            Holder("reclaimable", "page cache"),
         )
-    rest = Holder("processes", "processes and kernel" if pool.contents else "used")
-    layers = rest, Holder("unattributed", "unattributed"), Holder("reclaimable", "page cache")
     ids = [name.removeprefix("share.").removesuffix(".used_bytes") for name in sources.devices]
+    rest = Holder("processes", "processes and kernel" if pool.contents else "other used" if ids else "used")
+    layers = rest, Holder("unattributed", "unattributed"), Holder("reclaimable", "page cache")
     label = labels.get(ids[0], GPU_AND_DEVICES) if len(ids) == 1 else GPU_AND_DEVICES
     return (Holder("gpu", label), *layers) if ids else layers
 
