@@ -58,6 +58,20 @@ def test_kill_by_the_kernel_in_words() -> None:
     }
 
 
+def test_warning_is_as_old_as_the_change_of_the_level_in_the_timeline() -> None:
+    """The head said 11:15:46 and the timeline 11:15:45: samples are seconds apart."""
+    changed = Entry(931.2, "level", "System RAM: medium → high (80.7% used)")
+    earlier = Entry(901.0, "level", "System RAM: medium → high (80.7% used)")
+    other = Entry(932.0, "level", "HBM: medium → high (81% used)")
+
+    times = []
+    for timeline in ((changed, other), (earlier, other), ()):
+        found = {fact.name: fact for fact in words.list_facts(replace(FULL, timeline=timeline))}
+        times.append(found["warning before the kill"].unix)
+
+    assert times == [931.2, 933.0, 933.0]
+
+
 def test_record_of_an_earlier_version_claims_less() -> None:
     """It has no levels, and neither the time nor the part of the growth."""
     old = replace(

@@ -31,6 +31,8 @@ LEVELS: Mapping[str, str] = {level.word: level.label for level in Level}
 MAX_NAMED = 2
 # An alert within this time of a kill was in time for neither side.
 AT_ONCE_SECONDS = 0.5
+# A change of the level is at most this much older than the first sample that has it.
+MAX_SAMPLE_SECONDS = 5.0
 # Names of the begin of an incident without a kill, that a warning came before.
 BEGINNINGS: Mapping[str, str] = {"gpu_lost": "the loss", "wedge": "the gap", "unclean_end": "the end"}
 NOT_KNOWN, NOT_RECORDED = "not known", "not recorded"
@@ -310,7 +312,19 @@ def _state_warning(one: Incident) -> Fact:
     found = find_warning(one.samples, end)
     if found is None:
         return Fact(name, "none", f"no level above {Level.MEDIUM.label}")
-    return Fact(name, duration(max(0.05, end - found[0])), LEVELS[found[1]], found[0])
+    level = LEVELS[found[1]]
+    began = _find_change(one, found[0], level)
+    return Fact(name, duration(max(0.05, end - began)), level, began)
+
+
+def _find_change(one: Incident, unix: float, level: str) -> float:
+    """Return the time in the timeline of a level that a sample has first: samples are seconds apart."""
+    changes = (
+        entry.unix
+        for entry in one.timeline
+        if entry.kind == "level" and entry.text.startswith(one.label) and f"→ {level}" in entry.text
+    )
+    return max((at for at in changes if unix - MAX_SAMPLE_SECONDS <= at <= unix), default=unix)
 
 
 def list_fired(one: Incident) -> list[Entry]:
