@@ -460,3 +460,64 @@ def span_of_time(word: Word, width: float) -> tuple[float, float]:
     length = width_of(word.text, FONT, strong=True) if word.unix is None else width_of(TIME_FORMS[word.kind], FONT)
     right = word.at * width + (length / 2 if word.anchor == "middle" else 0.0)
     return right - length, right
+
+
+def test_growth_without_the_name_of_its_holder_has_its_figure() -> None:
+    """The name stands in the larger part."""
+    base = discrete_gpu()
+    card = replace(vram("gpu0", "VRAM", size=24 * GIB, used=22 * GIB, reserved=0), unattributed_bytes=0)
+    holder = replace(base.processes[0], device_bytes={"gpu0": 22 * GIB})
+    snapshot = replace(base, pools=(base.pools[0], card), shares=(), devices=(), processes=(holder,), pressure=())
+    growing = Growing("gpu0", holder.pid, "critical", 7 * GIB, 60.0, "devices")
+
+    tower = drawn(snapshot, Scene(growing={"gpu0": growing})).towers[1]
+
+    said = {text.strong: text.kind for text in tower.now.drawing.texts}
+    assert said["+7.0 GiB"] == "level-critical"
+    assert said[holder.title] == "devices"
+
+
+def test_growth_in_a_pool_without_holders_is_cut_off_its_kind() -> None:
+    """That of a Mac: the past shows the growth, and now showed only "used"."""
+    snapshot = next(one for one in read_frames(path_of("macbook")) if one.pressure[0].level is Level.HIGH)
+    size = snapshot.pools[0].size_bytes
+    growing = Growing(snapshot.pools[0].id, 51210, "high", size // 8, 90.0, "anonymous", "train.py")
+
+    (tower,) = drawn(snapshot, Scene(growing={growing.pool: growing})).towers
+    (plain,) = drawn(snapshot).towers
+
+    (grown,) = [box for box in tower.now.drawing.boxes if box.kind == "level-high"]
+    assert grown.size_bytes == size // 8
+    assert grown.title.startswith("growth of train.py")
+    assert sum(box.size_bytes for box in tower.now.drawing.boxes if not box.depth) == size
+    assert {box.kind for box in plain.now.drawing.boxes} == {box.kind for box in tower.now.drawing.boxes} - {
+        "level-high"
+    }
+
+
+def test_thresholds_of_a_low_tower_are_all_named() -> None:
+    """Beside 62 GiB of System RAM the card is 116 pixels high, and its 95 % had no room below the used line."""
+    base = discrete_gpu()
+    ram = Pool("ram", PoolKind.SYSTEM_RAM, "System RAM", 62 * GIB, 16 * GIB, 46 * GIB, "test", Quality.MEASURED)
+    for used in (20, 22, 23, 23.5, 24):
+        card = vram("gpu0", "VRAM", size=24 * GIB, used=int(used * GIB), reserved=0)
+        tower = drawn(replace(base, pools=(ram, card), shares=(), pressure=(), processes=(), devices=())).towers[1]
+
+        assert [mark.word for mark in tower.now.marks] == ["60%", "80%", "95%"]
+
+
+def test_past_of_sliced_memory_has_the_colour_of_now() -> None:
+    """Memory that no process of an instance explains is green in the tower, and was grey in the past."""
+    snapshot = mig_server()
+    sliced = next(one for one in build_maps(snapshot, {}) if one.slices)
+    half = sliced.whole.size_bytes / 4
+    layers = (Layer("devices", (half, half)), Layer("unattributed", (half, half)), Layer("page_cache", (0.0, 0.0)))
+    past = Past((0.0, 600.0), 0.0, 600.0, layers)
+
+    tower = next(
+        one for one in drawn(snapshot, Scene(pasts={sliced.whole.id: past})).towers if one.map.whole == sliced.whole
+    )
+
+    assert tower.past is not None
+    kinds = {area.kind for area in tower.past.drawing.areas if not area.kind.startswith("level")}
+    assert kinds == {"devices"}

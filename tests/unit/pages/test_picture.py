@@ -46,7 +46,7 @@ def card_of(snapshot: Snapshot, past: HistoryInput, query: str = "") -> Card:
 
 def drawing_of(snapshot: Snapshot, growing: Growing | None = None) -> Drawing:
     maps = (*build_maps(snapshot, {}), *build_limit_maps(snapshot, {}))
-    return draw_maps(maps, {}, PLACE, FONT, growing)
+    return draw_maps(maps, {}, PLACE, FONT, {growing.pool: growing} if growing else {})
 
 
 def extent(text: Text) -> tuple[float, float, float, float]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.model import Absent, Content, Pool, PoolKind, Share, ShareKind, Thresholds
+from memwatch.core.model import Absent, Content, Pool, PoolKind, Process, Share, ShareKind, Thresholds
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps, build_parts
 from support.pattern_samples import leased
 from support.sample_parts import GIB, MEASURED, system_ram, vram
 from support.sample_snapshots import (
     SAMPLES,
     critical_gb10,
+    discrete_gpu,
     hugepages_host,
     mig_server,
     partition,
@@ -279,3 +280,42 @@ def test_lease_of_a_partition_is_in_the_bar_of_its_limit() -> None:
     (bar,) = build_limit_maps(replace(partition(), leases=(lease,)), {})
 
     assert [(one.start, one.width) for one in bar.leases] == [(0.75, 0.2)]
+
+
+def test_rest_that_one_process_holds_has_its_name() -> None:
+    """ "other" beside a table with a single further process said less than the machine knows."""
+    card = vram("gpu0", "VRAM", size=24 * GIB, used=13 * GIB, reserved=0)
+    card = replace(card, unattributed_bytes=0)
+    base = replace(discrete_gpu(), pools=(card,), shares=(), devices=(), pressure=())
+    large, small, other = (
+        Process(pid, 1.0, name, 0, size, "", device_bytes={"gpu0": size})
+        for pid, name, size in ((1, "llama", 12 * GIB), (2, "firefox", GIB // 4), (3, "Xorg", 3 * GIB // 4))
+    )
+
+    (one,) = build_maps(replace(base, processes=(large, small, other)), {})
+    (unknown,) = build_maps(replace(base, processes=(large, small)), {})
+
+    named = [(segment.label, segment.process and segment.process.pid) for segment in one.segments]
+    assert named == [("llama", 1), ("Xorg", 3), ("firefox", 2), ("available", None)]
+    assert [segment.process for segment in unknown.segments if segment.process] == [large]
+
+
+def test_used_is_the_word_for_all_that_is_used() -> None:
+    """Parts of it have other names: a tower said "used 20.1 GiB" below "used 34.6 GiB"."""
+    apple = Pool("m", PoolKind.SYSTEM_RAM, "Unified memory", 36 * GIB, 30 * GIB, 6 * GIB, "sysctl", MEASURED)
+    working_set = Share("w", ShareKind.METAL_WORKING_SET, "Metal working set", "m", 14 * GIB, "Metal", MEASURED)
+    card = vram("gpu0", "VRAM", size=24 * GIB, used=20 * GIB, reserved=GIB)
+
+    assert [part.label for part in build_parts(apple)] == ["used", "available"]
+    assert "other used" in [part.label for part in build_parts(apple, (working_set,))]
+    assert "used" not in [part.label for part in build_parts(card)]
+
+
+def test_free_memory_of_a_pool_without_contents_is_apart_from_its_page_cache() -> None:
+    """As in its past. Of GPU memory all that is available is free."""
+    apple = Pool("m", PoolKind.SYSTEM_RAM, "Unified memory", 36 * GIB, 30 * GIB, 6 * GIB, "sysctl", MEASURED)
+    apple = replace(apple, free_bytes=GIB)
+
+    sizes = {part.kind: part.size_bytes for part in build_parts(apple)}
+
+    assert sizes == {"used": 30 * GIB, "page_cache": 5 * GIB, "free": GIB}

@@ -42,6 +42,7 @@ from memwatch.planning.safetensors import parse_object
 from memwatch.planning.training import OPTIMIZER_BYTES
 from memwatch.planning.transformer import Transformer
 from memwatch.reporting.render import words
+from memwatch.reporting.render.containment import Growing
 from memwatch.reporting.render.memory_map import build_maps
 from memwatch_web.asgi.problems import describe_error, refuse_repeated
 from memwatch_web.pages.landscape_page import PageLandscape, Scene, draw_page
@@ -245,7 +246,8 @@ async def fit(services: PageServices, request: Request) -> Response:
     if fields and FIT_QUERY not in sys.modules:
         await services.query(FIT_QUERY, IMPORT_SECONDS, import_fit_query)
     snapshot = services.current()
-    return _show(services, build_form(fields, snapshot, services.pages.thresholds(snapshot)))
+    growing = {pool: one.growing for pool, one in services.pages.growths(snapshot).items()}
+    return _show(services, build_form(fields, snapshot, services.pages.thresholds(snapshot), growing))
 
 
 async def fit_config(services: PageServices, request: Request) -> Response:
@@ -276,11 +278,14 @@ def import_fit_query() -> bytes:
 
 
 def build_form(
-    fields: Mapping[str, str], snapshot: Snapshot, thresholds: Mapping[str, Thresholds] = MappingProxyType({})
+    fields: Mapping[str, str],
+    snapshot: Snapshot,
+    thresholds: Mapping[str, Thresholds] = MappingProxyType({}),
+    growing: Mapping[str, Growing] = MappingProxyType({}),
 ) -> FitForm:
     """Answer a query. Without fields return an empty form, for which pydantic is not imported."""
     if not fields:
-        return draw_answer(FitForm(fields), None, snapshot, thresholds)
+        return draw_answer(FitForm(fields), None, snapshot, thresholds, growing)
     from pydantic import ValidationError
 
     from memwatch_web.api.fit_query import parse_query
@@ -289,13 +294,13 @@ def build_form(
         request = parse_query(fields)
         answered = answer_request(request, snapshot, ALL)
         found = FitForm(fields, answered, facts=tuple(list_facts(request, answered)))
-        return draw_answer(found, request, snapshot, thresholds)
+        return draw_answer(found, request, snapshot, thresholds, growing)
     except ValidationError as error:
         problems = [describe_error({**one, "loc": ("query", *one["loc"])}) for one in error.errors()]
         problem = "; ".join(problems[:3])
     except InvalidInputError as error:
         problem = describe_missing(fields) or f"{error}."
-    return draw_answer(FitForm(fields, problem=problem), None, snapshot, thresholds)
+    return draw_answer(FitForm(fields, problem=problem), None, snapshot, thresholds, growing)
 
 
 def describe_missing(fields: Mapping[str, str]) -> str:
@@ -310,7 +315,11 @@ def describe_missing(fields: Mapping[str, str]) -> str:
 
 
 def draw_answer(
-    form: FitForm, request: FitRequest | None, snapshot: Snapshot, thresholds: Mapping[str, Thresholds]
+    form: FitForm,
+    request: FitRequest | None,
+    snapshot: Snapshot,
+    thresholds: Mapping[str, Thresholds],
+    growing: Mapping[str, Growing],
 ) -> FitForm:
     """Add the machine, with the plan of a request that was answered."""
     maps = build_maps(snapshot, thresholds)
@@ -323,9 +332,8 @@ def draw_answer(
             split = compute_need_here(request.checkpoint, request.use, snapshot, count).parts
         plans, sentence = plan_pools(found, maps, snapshot, printable(form.name), request.use.reserve_bytes, split)
     levels = {one.target: one.level.word for one in snapshot.pressure}
-    return replace(
-        form, landscape=draw_page(maps, Scene(levels=levels, plans=plans, alone=True)), sentence=sentence
-    )
+    scene = Scene(growing=growing, levels=levels, plans=plans, alone=True)
+    return replace(form, landscape=draw_page(maps, scene), sentence=sentence)
 
 
 def changed_fields(fields: Mapping[str, str], use: Use) -> dict[str, str]:

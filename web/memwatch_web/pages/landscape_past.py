@@ -242,13 +242,9 @@ class DrawnPast(Struct, frozen=True):
 
 
 class Growth(Struct, frozen=True):
-    """The process that grows in a pool: from `base_bytes` on, by `sizes` in bytes at Unix times, oldest first.
-
-    `kind`: the bytes that it holds there.
-    """
+    """The process that grows in a pool: from `base_bytes` on, by `sizes` in bytes at Unix times, oldest first."""
 
     growing: Growing
-    kind: str
     base_bytes: int
     sizes: tuple[tuple[float, int], ...]
 
@@ -277,8 +273,9 @@ def find_growths(snapshot: Snapshot, tracker: GrowthTracker, grown: Sequence[Pro
         sizes = find_run(_add_reading(readings, snapshot, process))
         if sizes:
             by = sizes[-1][1] - sizes[0][1]
-            growing = Growing(pool.id, process.pid, level.word, by, sizes[-1][0] - sizes[0][0])
-            found[pool.id] = Growth(growing, mine[process.pid], sizes[0][1], tuple(sizes))
+            seconds, kind = sizes[-1][0] - sizes[0][0], mine[process.pid]
+            growing = Growing(pool.id, process.pid, level.word, by, seconds, kind, process.title)
+            found[pool.id] = Growth(growing, sizes[0][1], tuple(sizes))
     return found
 
 
@@ -370,11 +367,11 @@ def _extend(past: Past, pool: Pool, snapshot: Snapshot, window: TimeWindow, leve
 
 def _split_growth(past: Past, growth: Growth | None) -> Past:
     """Draw the bytes that grow as a layer above those of their kind, in the colour of the level."""
-    if growth is None or growth.kind not in (layer.kind for layer in past.layers):
+    if growth is None or growth.growing.kind not in (layer.kind for layer in past.layers):
         return past
     layers = []
     for layer in past.layers:
-        if layer.kind != growth.kind:
+        if layer.kind != growth.growing.kind:
             layers.append(layer)
             continue
         grown = [

@@ -70,7 +70,7 @@ def build_neighbour_picture(tile: Tile, ticks: Sequence[Tick], wanted: PictureQu
     elif tick.headline:
         status = replace(status, headline=tick.headline)
     pasts = dict(_build_pasts(tick, ticks, is_now=wanted.at is None)) if wanted.form.has_past else {}
-    return build_card(shown, status, {}, pasts, None, wanted.form, wanted.ink)
+    return build_card(shown, status, {}, pasts, {}, wanted.form, wanted.ink)
 
 
 def _find_tick(name: str, ticks: Sequence[Tick], at: float) -> Tick:

@@ -56,9 +56,16 @@ from memwatch_monitor.render.status_line import StatusLine, Use, build_status_li
 from memwatch_web.api.history_parameters import instant
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.static_files import VARY, accepts_gzip
-from memwatch_web.pages.history_data import HistoryInput, available_ranges, build_input, find_range
+from memwatch_web.pages.history_data import RANGES, HistoryInput, available_ranges, build_input, find_range
 from memwatch_web.pages.history_page import GZIP_LEVEL, PAGE_SECONDS, SERIES_OF_A_POOL
-from memwatch_web.pages.landscape_past import build_pasts, choose_window, query_past, rewind
+from memwatch_web.pages.landscape_past import (
+    build_live_pasts,
+    build_pasts,
+    choose_live_window,
+    choose_window,
+    query_past,
+    rewind,
+)
 from memwatch_web.pages.past_picture import draw_past_picture, place_past_picture
 from memwatch_web.pages.renderer import Pages, PageServices
 
@@ -289,16 +296,19 @@ def parse_query(query: QueryParams, snapshot: Snapshot) -> PictureQuery:
 def build_picture(pages: Pages, snapshot: Snapshot, past: HistoryInput, wanted: PictureQuery) -> Card:
     """Return the picture. Raises ProblemError if the history has nothing of that time."""
     at, form = wanted.at, wanted.form
-    window = choose_window(past, snapshot.unix if at is None else at)
-    found = query_past(snapshot, past, window)
     if at is None:
-        shown, status, growths = snapshot, pages.status(snapshot), pages.growths(snapshot)
-    else:
-        shown, growths = rewind(snapshot, found, past, at), {}
-        status = build_status_line(shown, [event for event in past.events if event.unix <= at])
+        status, growths = pages.status(snapshot), pages.growths(snapshot)
+        window = choose_live_window(past, RANGES[0], snapshot.unix)
+        found = query_past(snapshot, past, window) if form.has_past else {}
+        pasts = build_live_pasts(snapshot, found, window, past.events, growths) if form.has_past else {}
+        growing = {pool: one.growing for pool, one in growths.items()}
+        return build_card(snapshot, status, pages.thresholds(snapshot), pasts, growing, form, wanted.ink)
+    window = choose_window(past, at)
+    found = query_past(snapshot, past, window)
+    shown = rewind(snapshot, found, past, at)
+    status = build_status_line(shown, [event for event in past.events if event.unix <= at])
     pasts = build_pasts(shown, found, window, past.events, snapshot.unix) if form.has_past else {}
-    growing = growths[status.target].growing if status.target in growths else None
-    return build_card(shown, status, pages.thresholds(shown), pasts, growing, form, wanted.ink)
+    return build_card(shown, status, pages.thresholds(shown), pasts, {}, form, wanted.ink)
 
 
 def _choose(name: str, given: str, offered: Mapping[str, object]) -> str:
@@ -312,11 +322,11 @@ def build_card(
     status: StatusLine,
     thresholds: Mapping[str, Thresholds],
     pasts: Mapping[str, Past],
-    growing: Growing | None,
+    growing: Mapping[str, Growing],
     form: Form,
     ink: Ink,
 ) -> Card:
-    """Return the picture of a state. `pasts`: of pools by their id, drawn where the form has room."""
+    """Return the picture of a state. `pasts` and `growing` are by the id of a pool; a form with room has pasts."""
     maps = (*build_maps(snapshot, thresholds), *build_limit_maps(snapshot, thresholds))
     font = form.font
     top, bottom = form.above * font, form.height - form.below * font
@@ -348,8 +358,8 @@ def build_heading(snapshot: Snapshot, status: StatusLine, form: Form, is_simulat
         host=shorten(host, room - width_of(f"{label} ", small, strong=True) - 2 * small, small),
         headline=headline,
         grower=shorten(_describe_grower(status), beside, form.font * 2, strong=True),
-        figures=next((one for one in _describe_use(used) if width_of(one, small) <= beside), ""),
-        relation=shorten(describe_relation(snapshot), room - width_of(f"{moment}  ", foot), foot, strong=True),
+        figures=next((one for one in _describe_use(used, status.label) if width_of(one, small) <= beside), ""),
+        relation=_choose_relation(snapshot, room - width_of(f"{moment}  ", foot), foot),
         moment=moment,
     )
 
@@ -360,17 +370,25 @@ def _describe_grower(status: StatusLine) -> str:
     return f"{status.grower.process.title} +{words.size(int(status.grower.bytes_per_second))}/s"
 
 
-def _describe_use(used: Use | None) -> Iterator[str]:
-    """Yield what is used and left, in fewer and fewer words."""
+def _describe_use(used: Use | None, place: str) -> Iterator[str]:
+    """Yield what is used and left, in fewer and fewer words. `place`: what the headline is about."""
     if used is None or isinstance(used.used_bytes, Absent) or isinstance(used.size_bytes, Absent):
         return
     part = f"{words.size_within(used.used_bytes, used.size_bytes)} of {words.size(used.size_bytes)}"
-    yield f"{part} {used.label} · {words.size(max(0, used.size_bytes - used.used_bytes))} left"
+    label = "used" if used.label == f"used of {place}" else used.label
+    yield f"{part} {label} · {words.size(max(0, used.size_bytes - used.used_bytes))} left"
     yield f"{part} used"
     yield part
 
 
-def describe_relation(snapshot: Snapshot) -> str:
+def _choose_relation(snapshot: Snapshot, room: float, font: float) -> str:
+    """Return what is inside what, without its figures if these do not fit."""
+    choices = [describe_relation(snapshot), describe_relation(snapshot, has_figures=False)]
+    fitting = (one for one in choices if width_of(one, font, strong=True) <= room)
+    return next(fitting, None) or shorten(choices[-1], room, font, strong=True)
+
+
+def describe_relation(snapshot: Snapshot, has_figures: bool = True) -> str:
     """Say what is inside what, "CUDA Pool 64.0 GiB ⊂ System RAM 121.7 GiB", else what stands beside each other."""
     labels = {pool.id: pool for pool in snapshot.pools}
     for share in snapshot.shares:
@@ -378,14 +396,25 @@ def describe_relation(snapshot: Snapshot) -> str:
         if pool is None or pool.kind in GPU_MEMORY or isinstance(share.used_bytes, Absent):
             continue
         if share.kind in HELD_BY_DEVICES:
-            return f"{share.label} {words.size(share.used_bytes)} ⊂ {pool.label} {words.size(pool.size_bytes)}"
-    if len(snapshot.pools) > MAX_NAMED_POOLS:
-        return f"{len(snapshot.pools)} pools beside each other, at one scale"
-    return " beside ".join(f"{pool.label} {words.size(pool.size_bytes)}" for pool in snapshot.pools)
+            inner, outer = words.size(share.used_bytes), words.size(pool.size_bytes)
+            with_figures = f"{share.label} {inner} ⊂ {pool.label} {outer}"
+            return with_figures if has_figures else f"{share.label} ⊂ {pool.label}"
+    gpus = [pool for pool in snapshot.pools if pool.kind in (PoolKind.VRAM, PoolKind.HBM)]
+    many = len(snapshot.pools) > MAX_NAMED_POOLS
+    named = [one for one in snapshot.pools if not many or one not in gpus]
+    several = [f"{len(gpus)} GPUs"] if many and gpus else []
+    if len(several) + len(named) > MAX_NAMED_POOLS:
+        return f"{len(snapshot.pools)} pools beside each other"
+    labels = [f"{pool.label} {words.size(pool.size_bytes)}" if has_figures else pool.label for pool in named]
+    return " beside ".join([*several, *labels])
 
 
 def draw_maps(
-    maps: Sequence[MemoryMap], pasts: Mapping[str, Past], place: Rectangle, font: float, growing: Growing | None
+    maps: Sequence[MemoryMap],
+    pasts: Mapping[str, Past],
+    place: Rectangle,
+    font: float,
+    growing: Mapping[str, Growing],
 ) -> Drawing:
     """Draw all pools on one ground at one scale; with many GPUs System RAM is a band below them."""
     gpus, others = split_gpus(maps)
@@ -407,7 +436,11 @@ def _is_system_ram(one: MemoryMap) -> bool:
 
 
 def draw_towers(
-    maps: Sequence[MemoryMap], pasts: Mapping[str, Past], place: Rectangle, font: float, growing: Growing | None
+    maps: Sequence[MemoryMap],
+    pasts: Mapping[str, Past],
+    place: Rectangle,
+    font: float,
+    growing: Mapping[str, Growing],
 ) -> Drawing:
     shown = maps[:MAX_CELLS]
     scale = choose_scale(shown, place.height)
@@ -420,7 +453,7 @@ def draw_towers(
     x, width = place.x + axis * many, (room - axis * many) / count
     for number, one in enumerate(high):
         cell = Rectangle(x, place.y, width - gap, place.height)
-        drawing += draw_cell(one, pasts.get(one.whole.id), cell, scale, font, growing, many)
+        drawing += draw_cell(one, pasts.get(one.whole.id), cell, scale, font, growing.get(one.whole.id), many)
         if many and not number:
             top = place.ground - one.whole.size_bytes * scale
             drawing += Drawing(

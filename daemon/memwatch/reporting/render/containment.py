@@ -21,13 +21,18 @@ SLACK = 1e-9
 
 
 class Growing(Struct, frozen=True):
-    """The process that grows in a pool, and by how many bytes in `seconds`: they take the colour of the level."""
+    """The process that grows in a pool, and by how many bytes in `seconds`: they take the colour of the level.
+
+    `kind`: the bytes that it holds there. `name`: its name, for a pool whose parts have no names of processes.
+    """
 
     pool: str
     pid: int
     level: str
     grown_bytes: int
     seconds: float
+    kind: str = "anonymous"
+    name: str = ""
 
 
 class Node(Struct, frozen=True):
@@ -65,7 +70,31 @@ def build_nodes(
     holders = _lift_growing([_build_holder(found, one, growing) for found in one.segments if found.size_bytes])
     if one.pool is None or one.pool.kind in GPU_MEMORY:
         return tuple(holders)
-    return tuple(_build_families(one, holders))
+    families = tuple(_build_families(one, holders))
+    if growing is None or growing.pool != one.whole.id or any(node.grown for node in holders):
+        return families
+    return tuple(_cut_growth(families, growing))
+
+
+def _cut_growth(nodes: Iterable[Node], growing: Growing) -> Iterator[Node]:
+    """Cut the bytes that grow off the top of those of their kind, where no process has a name."""
+    kinds = ("anonymous", "used") if growing.kind == "anonymous" else (growing.kind,)
+    for node in nodes:
+        grown = min(growing.grown_bytes, node.size_bytes)
+        if node.kind not in kinds or node.inside or not growing.name or grown <= 0:
+            yield node
+            continue
+        part = node.part * grown / node.size_bytes
+        if grown < node.size_bytes:
+            yield replace(node, part=node.part - part, size_bytes=node.size_bytes - grown)
+        yield Node(
+            f"level-{growing.level}",
+            node.start + node.part - part,
+            part,
+            grown,
+            f"growth of {growing.name}",
+            (f"in {words.duration(growing.seconds)}",),
+        )
 
 
 def _lift_growing(nodes: Sequence[Node]) -> list[Node]:

@@ -245,6 +245,8 @@ def list_thresholds(one: MemoryMap, frame: Rectangle, font: float) -> Iterator[T
         y = at = frame.ground - mark.position * frame.height
         if abs(y - used) < off:
             at = used - off if y < used else used + off
+            if at > last - 0.9 * LINE_HEIGHT * font:  # no room below the line of used memory: above it
+                at = used - off
         if last - at >= 0.9 * LINE_HEIGHT * font:
             yield Threshold(mark.level, y, f"{mark.threshold * 100:g}%", at)
             last = at

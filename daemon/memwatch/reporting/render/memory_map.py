@@ -65,15 +65,16 @@ MIN_NAMED_RATIO, MAX_NAMED = 0.015, 6
 
 
 class Part(Struct, frozen=True):
-    """All bytes of one kind of content."""
+    """All bytes of one kind of content. `name`: in place of that of the kind."""
 
     kind: str
     holder: str
     size_bytes: int
+    name: str = ""
 
     @property
     def label(self) -> str:
-        return words.content(self.kind)
+        return self.name or words.content(self.kind)
 
 
 class Segment(Struct, frozen=True):
@@ -253,7 +254,16 @@ def build_parts(pool: Pool, shares: Sequence[Share] = ()) -> tuple[Part, ...]:
         return ()
     contents = pool.contents or _plain(pool, pool.used_bytes, pool.available_bytes, shares)
     ordered = order_contents(_with_devices(pool, contents))
-    return tuple(Part(one.kind, holder_of(one.kind, pool.kind), one.size_bytes) for one in ordered)
+    return tuple(
+        Part(one.kind, holder_of(one.kind, pool.kind), one.size_bytes, _name_rest(one, pool)) for one in ordered
+    )
+
+
+def _name_rest(one: Content, pool: Pool) -> str:
+    """Return a name for a part of used memory: "used" is the figure of all of it."""
+    if one.kind != "used" or one.size_bytes == pool.used_bytes:
+        return ""
+    return "allocated" if pool.kind in GPU_MEMORY else "other used"
 
 
 def holder_of(kind: str, pool: PoolKind) -> str:
@@ -281,8 +291,15 @@ def _plain(pool: Pool, used: int, available: int, shares: Sequence[Share]) -> tu
     if pool.kind in GPU_MEMORY and not isinstance(pool.unattributed_bytes, Absent):
         unattributed = min(pool.unattributed_bytes, used - reserved)
     found = {"devices": devices, "reserved": reserved, "unattributed": unattributed}
-    rest = Content("used", used - sum(found.values())), Content("available", available)
-    return (*rest, *(Content(kind, size) for kind, size in found.items() if size))
+    free = pool.free_bytes
+    if pool.kind not in GPU_MEMORY and isinstance(free, int) and 0 <= free < available:
+        found |= {"page_cache": available - free, "free": free}
+        available = 0
+    rest = Content("used", used - sum(size for kind, size in found.items() if kind not in AVAILABLE))
+    return (
+        rest,
+        *(Content(kind, size) for kind, size in {**found, "available": available}.items() if size),
+    )
 
 
 def _held(share: Share) -> int:
@@ -333,8 +350,10 @@ def held_in(process: Process, places: Collection[str]) -> int:
 def _split(segment: Segment, size: int, holders: list[tuple[int, str, Process]]) -> Iterator[Segment]:
     """Name the largest processes in a segment as long as they fit into it: resident sets share pages."""
     left, start, named = segment.size_bytes, segment.start, 0
-    for held, basis, process in sorted(holders, key=lambda one: (-one[0], one[2].pid)):
-        if held > left or held < MIN_NAMED_RATIO * size or named == MAX_NAMED:
+    ranked = [one for one in sorted(holders, key=lambda one: (-one[0], one[2].pid)) if one[0]]
+    for held, basis, process in ranked:
+        is_rest = held == left and named == len(ranked) - 1
+        if held > left or (not is_rest and (held < MIN_NAMED_RATIO * size or named == MAX_NAMED)):
             continue
         width = held / size
         yield replace(

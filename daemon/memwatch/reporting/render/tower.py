@@ -129,11 +129,22 @@ def place_nodes(
             above.append(grown)
             rest = replace(box, y=box.y + height, height=box.height - height)
             larger = grown if 2 * height >= box.height else rest
+            if larger is rest:
+                texts += _write_growth(grown, font)
         written = write_inside(larger, node, font, some=some)
         texts += written
         if not written:
             notes.append((box.y + box.height / 2, node.name, words.size(node.size_bytes)))
     return Tower(Drawing((), (*boxes, *above), (outline(frame),), tuple(texts)), tuple(notes))
+
+
+def _write_growth(box: Box, font: float) -> list[Text]:
+    """Return the figure of a growth, if it fits into its box."""
+    figure = f"+{words.size(box.size_bytes)}"
+    fits = width_of(figure, font, strong=True) <= box.width - 2 * INSET * font
+    if not fits or box.height < (LINE_HEIGHT + 0.3) * font:
+        return []
+    return [Text(box.x + INSET * font, box.y + 1.2 * font, strong=figure, kind=box.kind)]
 
 
 def mark_used(tower: Tower, used: int, size: int, frame: Rectangle, gutter: float, font: float) -> Tower:
