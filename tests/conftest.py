@@ -21,6 +21,7 @@ from support.budget import summarize as summarize_measures
 from support.fork_server import installed_programs
 from support.lanes import ALONE, Lane, assign_lane, count_workers, lane_of, running, taking_turns
 from support.needed_programs import NOT_RUN, leave_out, path_of, summarize
+from support.once import shared_folder
 from support.paths import ROOT, is_tested_here
 from support.purity import NotPureError, guarded
 from support.scheduling import Scheduling
@@ -173,9 +174,7 @@ def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if lane is Lane.PURE:
         yield
         return
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with taking_turns(shared, alone=lane in ALONE):
+    with taking_turns(shared_folder(tmp_path_factory), alone=lane in ALONE):
         yield
 
 

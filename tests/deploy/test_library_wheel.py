@@ -23,7 +23,7 @@ from support.dead_address import dead_address
 from support.library_process import roots_environment
 from support.paths import ROOT
 from support.waiting import wait_until
-from support.wheels import BUILD, Built, build, run
+from support.wheels import BUILD, Built, built_once, run
 
 MAX_IMPORT_SECONDS = 0.005
 MAX_DEPENDENCIES = 3
@@ -38,7 +38,7 @@ FIT = ("fit", "20GiB", "--json")
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build("memwatch", tmp_path_factory.mktemp("dist"))
+    return built_once("memwatch", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from support.installed_share import DATA, DOCUMENTS, changed_files, dead_links, 
 from support.paths import ROOT
 from support.requirements import DAEMON, extras_of, read_project, required_by
 from support.requirements import LIBRARY as LIBRARY_PROJECT
-from support.wheels import BUILD, PROJECTS, SAME_BUILD, Built, build, run
+from support.wheels import BUILD, PROJECTS, SAME_BUILD, Built, build, built_once, run
 
 VERSION = BUILD.version
 LIBRARY = {"memwatch": "daemon/memwatch"}
@@ -34,8 +34,7 @@ PACKAGES = {
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
     """Build both packages as `make build` does. Wheels come from source distributions, so both are complete."""
-    folder = tmp_path_factory.mktemp("dist")
-    return {name: build(name, folder) for name in PROJECTS}
+    return {name: built_once(name, tmp_path_factory) for name in PROJECTS}
 
 
 @pytest.fixture(scope="module")

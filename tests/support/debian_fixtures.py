@@ -1,4 +1,4 @@
-"""The Debian package, built once for the tests that use it as `make deb` does, and unpacked."""
+"""The Debian package, built once in a run as `make deb` does, and unpacked."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from support.debian_package import DebianPackage, make_deb, unpack
+from support.debian_package import DebianPackage, made_deb, make_deb, unpack
+from support.once import make_once
 
 
 @pytest.fixture(scope="session")
 def debian_package(tmp_path_factory: pytest.TempPathFactory) -> DebianPackage:
-    return make_deb(tmp_path_factory.mktemp("package"))
+    return made_deb(make_once(tmp_path_factory, "package", make_deb))
 
 
 @pytest.fixture(scope="session")

@@ -30,14 +30,18 @@ def run(*command: str | Path, umask: int = 0o022, **environ: str) -> str:
     return done.stdout
 
 
-def make_deb(folder: Path) -> DebianPackage:
+def make_deb(folder: Path) -> None:
     """Run `make deb` with a virtual environment that it has to make."""
     venv, out = folder / "venv", folder / "dist"
     settings = (f"PYTHON={sys.executable}", f"VENV={venv}", f"DEB_ARGS=--arch amd64 --out {out}")
     run("make", "-C", ROOT, "deb", *settings, umask=0o022, **SAME_BUILD, **MOMENT)
-    (file,) = out.glob("memwatchd_*_amd64.deb")
+
+
+def made_deb(folder: Path) -> DebianPackage:
+    """Return what `make_deb` has made in this folder."""
+    (file,) = (folder / "dist").glob("memwatchd_*_amd64.deb")
     assert file.name == f"memwatchd_{debian_version(BUILD.version)}_amd64.deb"
-    return DebianPackage(file, venv)
+    return DebianPackage(file, folder / "venv")
 
 
 def unpack(package: Path, folder: Path) -> Path:

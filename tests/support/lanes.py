@@ -115,7 +115,7 @@ def taking_turns(folder: Path, *, alone: bool) -> Iterator[None]:
     it would wait forever.
     """
     with (folder / "gate").open("w") as access, (folder / "place").open("w") as place:
-        with _stopped_clock():
+        with stopped_clock():
             fcntl.flock(access, fcntl.LOCK_EX)
             fcntl.flock(place, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(access, fcntl.LOCK_UN)
@@ -123,7 +123,7 @@ def taking_turns(folder: Path, *, alone: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _stopped_clock() -> Iterator[None]:
+def stopped_clock() -> Iterator[None]:
     """Stop the clock of the test (`support.deadline`) meanwhile: other tests cause this wait."""
     left, again = signal.setitimer(signal.ITIMER_REAL, 0)
     try:

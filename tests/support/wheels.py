@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 
+import pytest
 from msgspec import Struct
 
 from memwatch_build import read_build
 from support.daemon_process import clean_environment
+from support.once import make_once
 from support.paths import ROOT
 
 # Of the start of the tests: an edit during a run would change the version.
@@ -48,7 +51,17 @@ def run(*command: str | Path, cwd: Path, **environ: str) -> subprocess.Completed
 
 
 def build(name: str, folder: Path) -> Built:
+    """Build a wheel from its source distribution, as `make build` does."""
     command = (sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, PROJECTS[name])
     done = run(*command, cwd=folder, **SAME_BUILD)
     assert done.returncode == 0, done.stdout + done.stderr
+    return _built(name, folder)
+
+
+def built_once(name: str, factory: pytest.TempPathFactory) -> Built:
+    """Return the files of a package, built once in a run."""
+    return _built(name, make_once(factory, f"dist-{name}", partial(build, name)))
+
+
+def _built(name: str, folder: Path) -> Built:
     return Built(next(folder.glob(f"{name}-*.whl")), next(folder.glob(f"{name}-*.tar.gz")))
