@@ -111,7 +111,7 @@ run: $(VENV)/.run
 test: test-pure test-process
 
 test-pure: $(VENV)/.test
-	$(TESTS) -m pure $(or $(TEST_ARGS),$(PURE)) || { $(NONE_IN_THIS_LANE); }
+	$(TESTS) -m pure --cpu-seconds=out/ci/cpu-pure.json $(or $(TEST_ARGS),$(PURE)) || { $(NONE_IN_THIS_LANE); }
 
 test-process: $(VENV)/.test tools
 	PYTHONPATH=tests $(BIN)/python -m scripts.process_lane -n auto -m "process or host" \

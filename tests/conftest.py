@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from support.browsing import SharedBrowser
 
-pytest_plugins = ("support.failures", "support.deadline", "support.left_open")
+pytest_plugins = ("support.failures", "support.deadline", "support.left_open", "support.cpu_use")
 
 # Links of a simulated sysfs form cycles, and there are no tests.
 collect_ignore = ["machines"]

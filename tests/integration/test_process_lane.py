@@ -269,3 +269,39 @@ def test_worker_that_cannot_be_interrupted_is_ended_and_its_other_tests_run(
     ]
     assert len(re.findall(r"PASSED \S+::test_left_over\[\d\]", printed)) == 3
     assert "in test_stuck" in said
+
+
+BUSY = """
+import subprocess, sys, time
+
+WORK = "import time\\nwhile time.process_time() < {}: pass"
+
+def test_own():
+    exec(WORK.format(time.process_time() + 0.2))
+
+def test_of_a_process_that_has_ended():
+    subprocess.run([sys.executable, "-c", WORK.format(0.4)], check=True)
+
+def test_of_a_process_that_runs():
+    code = WORK.format(0.3) + "\\nprint('done', flush=True)\\ninput()"
+    one = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    one.stdout.readline()
+    test_of_a_process_that_runs.kept = one
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_cpu_seconds_of_a_file_include_its_processes(suite: SmallSuite, workers: str) -> None:
+    suite.write("tests/test_busy.py", BUSY)
+    suite.write("tests/test_idle.py", "def test_idle():\n    pass\n")
+    suite.commit()
+    suite.git("tag", "base")
+
+    assert run(suite, "-n", workers).exit_code == 0
+    found = json.loads((suite.root / "out/ci/cpu.json").read_text())
+    busy, idle = (f"tests/test_{name}.py" for name in ("busy", "idle"))
+    assert found["seconds"][busy] >= 0.85  # /proc counts hundredths
+    assert 0.2 <= found["of_worker"][busy] < 0.9
+    assert found["seconds"][idle] < 0.2
+    of_worker = found["of_worker"]["(start, collection and end)"]
+    assert found["seconds"]["(start, collection and end)"] == pytest.approx(of_worker, abs=0.05)

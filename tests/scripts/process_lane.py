@@ -3,7 +3,8 @@
 A test that fails beside others and passes twice alone was disturbed: the run passes, and its end prints an entry
 for tests/disturbed.toml. One whose body or fixture has changed since the base has to pass ten times of ten.
 Everything else fails: a test that fails alone, more than 3 files or 6 functions, a crashed worker, and an error of
-pytest or of a collection. The folder has the records of the run and the second looks as JSON.
+pytest or of a collection. The folder has the records of the run, the CPU seconds of each test file and the second
+looks as JSON.
 """
 
 from __future__ import annotations
@@ -69,10 +70,9 @@ class Lane:
         return report
 
     def _first_try(self, arguments: Sequence[str]) -> Run:
-        records = self._folder / "first-try.jsonl"
-        done = subprocess.run(
-            self._command(records, *arguments), cwd=self._root, env=environment_of_tests(self._root), check=False
-        )
+        records, cpu = self._folder / "first-try.jsonl", f"--cpu-seconds={self._folder / 'cpu.json'}"
+        command = self._command(records, cpu, *arguments)
+        done = subprocess.run(command, cwd=self._root, env=environment_of_tests(self._root), check=False)
         return run_of(done.returncode, read_records(records))
 
     def _command(self, records: Path, *arguments: str) -> list[str]:

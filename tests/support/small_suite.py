@@ -9,7 +9,7 @@ from support.paths import TESTS
 
 # Plugins of pytest that are not needed here take seconds to load.
 WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-CONFTEST = 'pytest_plugins = ("support.failures", "support.deadline")\n'
+CONFTEST = 'pytest_plugins = ("support.failures", "support.deadline", "support.cpu_use")\n'
 NEEDED_PROGRAMS = ("git",)
 
 SETTINGS = f"[pytest]\npythonpath = {TESTS}\naddopts = -p xdist -p no:cacheprovider\n"
