@@ -10,23 +10,20 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import Struct
-
-from simulators.nvml_machine import Simulator
-from support.daemon_process import clean_environment
-from support.paths import TESTS
+if TYPE_CHECKING:
+    from simulators.nvml_machine import Simulator
 
 
-class Raised(Struct, frozen=True):
+class Raised(NamedTuple):
     """Exception raised by an expression; `code` is that of an NVMLError."""
 
     kind: str
     code: int | None
 
 
-class Probe(Struct, frozen=True):
+class Probe(NamedTuple):
     process: subprocess.Popen[str]
 
     def ask(self, expression: str) -> Any:
@@ -49,6 +46,9 @@ class Probe(Struct, frozen=True):
 
 @contextmanager
 def probe(environ: Mapping[str, str]) -> Iterator[Probe]:
+    from support.daemon_process import clean_environment  # the process does without, which halves its cost
+    from support.paths import TESTS
+
     process = subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "simulators.nvml_probe"],
         stdin=subprocess.PIPE,
