@@ -109,7 +109,7 @@ def test_shell_block_that_is_right_is_accepted(code: str) -> None:
 
 
 def test_failing_block_fails_with_its_output(tmp_path: Path) -> None:
-    with page_run(tmp_path, is_live=False) as run:
+    with page_run(tmp_path, is_live=True) as run:
         run.run(Fence("sh", "memwatch status && test -e train.py && touch made\n", 1, None))
         run.run(Fence("python", "import memwatch, pathlib\nassert pathlib.Path('made').exists()\n", 5, None))
         with pytest.raises(BlockError, match="line 9: exit code 22"):
@@ -119,7 +119,7 @@ def test_failing_block_fails_with_its_output(tmp_path: Path) -> None:
 
 
 def test_daemon_in_background_answers_the_blocks_after_it(tmp_path: Path) -> None:
-    with page_run(tmp_path, is_live=False) as run:
+    with page_run(tmp_path, is_live=True) as run:
         run.start(Fence("sh", "memwatchd --demo rtx4090\n", 1, None))
         run.run(
             Fence(
@@ -132,5 +132,5 @@ def test_daemon_in_background_answers_the_blocks_after_it(tmp_path: Path) -> Non
 
 
 def test_background_block_that_ends_is_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(BlockError, match="ended with 3"), page_run(tmp_path, is_live=False) as run:
+    with pytest.raises(BlockError, match="ended with 3"), page_run(tmp_path, is_live=True) as run:
         run.start(Fence("python", "raise SystemExit(3)\n", 1, None))

@@ -28,10 +28,13 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from memwatch.core.snapshot import Snapshot
 
 # Entry points, and what they import later.
 PROGRAMS = {"memwatchd": "memwatchd.cli", "memwatch": "memwatch.cli.cli"}
@@ -62,6 +65,8 @@ PRELOADED = (
 # too, but only helper processes, which are not forked, load a driver's library.
 READ_AT_START = ("COVERAGE_", "GLIBC_", "LD_PRELOAD", "MALLOC_", "PYTHON")
 MAX_REQUEST_BYTES = 1 << 20
+# Most tests with a demo start this one.
+USUAL_DEMO = "dgx-spark"
 
 
 class _Choice:
@@ -303,7 +308,7 @@ def _preloaded() -> Iterator[str]:
 
 
 def _fill_caches() -> None:
-    """Do once what each daemon does at its start or first page: describe the settings, load the templates."""
+    """Do once what each daemon does at its start or first page: describe settings, load templates, read a demo."""
     from memwatch_web.pages.template_environment import shared_environment
     from memwatchd.settings.load import variables
 
@@ -311,6 +316,20 @@ def _fill_caches() -> None:
     templates = shared_environment()
     for name in templates.list_templates(("html", "svg")):
         templates.get_template(name)
+    _keep_snapshots_of(USUAL_DEMO)
+
+
+def _keep_snapshots_of(demo: str) -> None:
+    """Decode the recording of a demo once: half of the CPU time of its start."""
+    from memwatchd.recording import demos, player
+
+    path, read = demos.path_of(demo), player.read_frames
+    kept = list(read(path))
+
+    def read_frames(file: Path, on_unreadable: Callable[[], object] = lambda: None) -> Iterator[Snapshot]:
+        return iter(kept) if file == path else read(file, on_unreadable)
+
+    player.read_frames = read_frames
 
 
 def _main() -> NoReturn:
