@@ -65,6 +65,7 @@ LIMITS = """## What this does not show
 - The module gives its pages back as soon as the process has ended. Drivers may take longer, or hang.
 - Its disk is a file in the memory of the host, and there is no swap. Machines that stop responding because they
   read their programs from a slow disk again and again do so for longer.
+- With a fork bomb, the guardian is no help: [what it leaves](../howto/guardian.md#what-it-decides).
 - All collapses have the same programs beside them. The replays show [how often it is
   right](../howto/guardian.md#what-it-decides) with others.
 """
@@ -164,10 +165,13 @@ def outcome(run: Record | None) -> str:
     if run is None:
         return "not run"
     if run.get("wedged"):
-        return "the machine stopped responding"
+        return f"the machine stopped responding; the kernel killed {quoted(run.get('killed', [])) or 'no process'}"
     ended = [*([TRAIN] if run["ended"] is not None else []), *lost(run)]
-    names = ", ".join(f"`{name}`" for name in dict.fromkeys(ended)) or "none"
-    return f"{names}; {run['longest_gap']:.1f} s"
+    return f"{quoted(ended) or 'none'}; {run['longest_gap']:.1f} s"
+
+
+def quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
 
 
 def rows(runs: Mapping[str, list[Record]]) -> Iterator[str]:
@@ -247,8 +251,10 @@ def mistakes(results: Mapping[str, Record]) -> Iterator[str]:
 
 def told(run: Record) -> str:
     """Return what the guardian wrote into its journal."""
+    if run.get("wedged"):
+        return "not known: its journal is lost with the machine"
     texts = []
-    for one in run.get("records", []):
+    for one in run["records"]:
         steps = ", ".join(f"{step['step']}: {step['result']}" for step in one["steps"])
         texts.append(re.sub(r"\|", "/", f"{one['decision']}: {one['reason']}{f' ({steps})' if steps else ''}"))
     return "<br>".join(dict.fromkeys(texts)) or "nothing"

@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -56,8 +57,10 @@ DROP_IN = "[Service]\nEnvironment=NVML_SIM_STATE=/proc/gpumem\n"
 FSTAB = "/dev/vda / ext4 defaults 0 1\n"
 HEADERS = "linux-headers-cloud-amd64 gcc libc6-dev make"
 # The guardian, and what its figures come from in the daemon: their files and all imported ones decide its results.
-DECIDING = ("memwatchd.guardian_cli", "memwatch.core.reading.sampler", "memwatch.core.collectors.meminfo")
-DECIDING += ("memwatch.core.collectors.processes", "memwatch.core.collectors.nvml")
+DECIDING = (
+    *("memwatchd.guardian_cli", "memwatch.core.reading.sampler", "memwatch.core.collectors.meminfo"),
+    *("memwatch.core.collectors.processes", "memwatch.core.collectors.nvml"),
+)
 LIST_FILES = """
 import sys
 from importlib import import_module
@@ -89,8 +92,11 @@ ExecStart=python3 /root/guest/collapse.py
 [Install]
 WantedBy=multi-user.target
 """
-# Of the host. A machine that sends nothing for this time has stopped responding.
-SILENT_SECONDS = 240.0
+# Of the host. A machine that sends nothing for this time, and for this CPU time of its emulator, has stopped
+# responding: a busy host gives the emulator an eighth of a processor.
+SILENT_SECONDS, SILENT_CPU_SECONDS = 240.0, 30.0
+# The console has a line for each process that the kernel kills.
+KILLED = re.compile(r"^\[ *(\d+\.\d+)\] Out of memory: Killed process \d+ \((.*?)\) total-vm", re.MULTILINE)
 
 
 def seconds_of(number: int) -> float:
@@ -186,15 +192,31 @@ def carry_out(machine: Machine, job: Record) -> Record:
     """Have one collapse, and return what ended in it and how long the shell did not answer."""
     machine.send(job)
     began: Record = {}
+    used = machine.cpu_seconds()
     while True:
         try:
             message = machine.receive(SILENT_SECONDS)
-        except (TimeoutError, EOFError):
+        except (TimeoutError, EOFError) as error:
+            if isinstance(error, TimeoutError) and machine.cpu_seconds() - used < SILENT_CPU_SECONDS:
+                continue
             last = machine.alive[-1] if machine.alive else None
-            return {**began, "job": job, "wedged": True, "last_alive": last}
+            return {
+                **began,
+                "job": job,
+                "wedged": True,
+                "last_alive": last,
+                **kills_of(machine.console.read_text()),
+            }
+        used = machine.cpu_seconds()
         if "finished" in message or "failed" in message:
             return {**message, **shell_of(machine.alive, message)}
         began = message if "began" in message else began
+
+
+def kills_of(console: str) -> Record:
+    """Return the processes that the kernel killed, by a console, and the machine's time at the last of them."""
+    kills = KILLED.findall(console)
+    return {"killed": sorted({name for _, name in kills}), "last_kill": float(kills[-1][0]) if kills else None}
 
 
 def shell_of(alive: list[float], found: Record) -> Record:

@@ -57,9 +57,13 @@ class Line:
 
 
 class Machine:
-    """The booted machine: one line to its agent, one to a shell. `alive`: when the shell answered, by its clock."""
+    """The booted machine: one line to its agent, one to a shell. `alive`: when the shell answered, by its clock.
 
-    def __init__(self, agent: Line, shell: Line, monitor: Line) -> None:
+    `pid`: the emulator. `console`: the file with what the kernel wrote.
+    """
+
+    def __init__(self, pid: int, console: Path, agent: Line, shell: Line, monitor: Line) -> None:
+        self._pid, self.console = pid, console
         self._agent, self._shell, self._monitor = agent, shell, monitor
         self._ask("qmp_capabilities")
         self.alive: list[float] = []
@@ -83,6 +87,11 @@ class Machine:
                 else:
                     self._received += [json.loads(line) for line in self._agent.lines() if line.startswith("{")]
         return self._received.pop(0)
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of the emulator."""
+        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def save(self, state: Path) -> None:
         """Stop the machine, and write its memory to a file. Raises RuntimeError."""
@@ -119,6 +128,7 @@ def booted(*more: str) -> Iterator[Machine]:
     paths = [WORK / f"{name}-{os.getpid()}.sock" for name in ("agent", "shell", "monitor")]
     for path in paths:
         path.unlink(missing_ok=True)
+    console = WORK / f"collapses-{os.getpid()}.log"
     command = [
         *(QEMU, "-accel", "tcg", "-icount", "shift=0,sleep=on", "-cpu", "max", "-m", MEMORY, "-smp", "1"),
         *("-kernel", str(BOOT / "vmlinuz"), "-initrd", str(BOOT / "initrd.img")),
@@ -130,14 +140,14 @@ def booted(*more: str) -> Iterator[Machine]:
             "none",
             "-no-reboot",
             "-serial",
-            f"file:{WORK / f'collapses-{os.getpid()}.log'}",
+            f"file:{console}",
         ),
         *(word for path in paths[:2] for word in ("-serial", f"unix:{path},server=on,wait=off")),
         *("-qmp", f"unix:{paths[2]},server=on,wait=off", *more),
     ]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as machine:
         try:
-            yield Machine(*map(Line, paths))
+            yield Machine(machine.pid, console, *map(Line, paths))
         finally:
             machine.kill()
             for path in paths:

@@ -144,3 +144,15 @@ def test_results_of_another_build_are_named_as_such() -> None:
 
 def test_innocent_processes_are_all_but_the_one_that_takes_the_memory() -> None:
     assert lost(run("none", 0, lost=["idle", "train"])) == ["idle"]
+
+
+def test_machine_that_stopped_responding_has_what_its_kernel_killed_and_no_journal() -> None:
+    job = {"watcher": "guardian", "mistake": "fork_bomb", "seconds": 8.0}
+    stopped = {"job": job, "wedged": True, "killed": ["database", "train"], "last_kill": 77.9, "memwatchd": "0.1"}
+
+    (line,) = [line for line in written(run("guardian", 0), stopped) if "fork bomb |" in line]
+
+    assert cells(line)[2:] == [
+        "the machine stopped responding; the kernel killed `database`, `train`",
+        "not known: its journal is lost with the machine",
+    ]

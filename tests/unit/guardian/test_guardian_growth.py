@@ -10,6 +10,7 @@ from memwatchd.guardian.records import Decision, PoolState, State
 from support.guardian_states import GIB, candidate, confirmed, short_ram
 
 IDLE = 3.0
+MIB = 1 << 20
 
 
 def pool_of(available: int, ready: int | None = None, swap: int = 0) -> PoolState:
@@ -76,3 +77,20 @@ def test_fall_until_the_newest_figures_explains_their_growth() -> None:
 
     assert decision.victim is not None
     assert decision.victim.pid == 777
+
+
+@pytest.mark.parametrize("resident", [17 * MIB, 5 * MIB], ids=["much is shared since the fork", "little is shared"])
+def test_fork_bomb_has_no_cause(resident: int) -> None:
+    """Each process has 2 MiB of its own, and more in its RSS: pages shared since the fork count in each."""
+    growth = Growth()
+    for second in range(5):
+        number = 4**second
+        found = [candidate(1000 + one, resident, None, device_bytes=0) for one in range(number)]
+        pool = pool_of(2 * GIB - number * 2 * MIB)
+        growth.add_pool(second, pool)
+        growth.add(second, second, found)
+    grown, fall, most = growth.measure(found)
+    decision = confirmed(State(4.0, 4.0, (pool,), grown, frozenset(), fall, most))
+
+    assert decision.victim is None
+    assert "the cause is not known" in decision.reason
