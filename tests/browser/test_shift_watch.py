@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page
 
 from memwatch_web.pages.template_environment import PATHS
+from memwatchd.settings.schema import DEMOS
 from support.browsing import SharedBrowser, collecting_complaints, wait_for_frames
-from support.budget import within
+from support.budget import record
 from support.daemon_process import running_daemon
 
 PAGE = "data:text/html,<main><p>one</p><p>two</p></main><footer><span>three</span><a>four</a></footer>"
 WIDTHS = (1440, 390)
-# Promised for each page. More is printed, and three times as much is a fault.
+# Promised for each page. The sum of all shifts, at least Chromium's own figure of the worst five seconds.
 MAX_SHIFT = 0.1
-# Not held yet: each alert that fires is a row, and with eight GPUs ranks load within 20 s and overtake each other.
-MOVING, MOVING_WITH_EIGHT = ("alerts",), ("alerts", "processes", "units")
+MORE = {"units": "/processes?by=unit", "users": "/processes?by=user", "incidents": "/incidents", "fit": "/fit"}
 # Ten minutes of the machine at five times its speed: a model loads, a level rises, a process is killed, and the
 # recording begins again.
 SPEED, PLAYED_SECONDS = 5, 600
@@ -37,19 +36,17 @@ def test_movement_is_seen_except_within_the_foot(browser: SharedBrowser, place: 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("demo", "moving"), [("dgx-spark", MOVING), ("h100x8-mig", MOVING_WITH_EIGHT)])
+@pytest.mark.parametrize("demo", DEMOS)
 def test_no_page_moves_in_ten_minutes_in_which_a_machine_fills_up(
-    browser: SharedBrowser, tmp_path: Path, demo: str, moving: Sequence[str]
+    browser: SharedBrowser, tmp_path: Path, demo: str
 ) -> None:
-    """All pages but that of alerts at once, on a desktop and on a phone, with a level that rises and a kill."""
+    """All pages at once, on a desktop and on a phone, with a level that rises and a kill."""
     with running_daemon(tmp_path, "--demo", demo, "--at", "0s", "--speed", str(SPEED)) as daemon:
         largest = max(daemon.get("/api/v1/processes").json, key=lambda one: one["footprint_bytes"] or 0)
-        paths = {**PATHS, "units": "/processes?by=unit", "process": f"/processes/{largest['pid']}"}
+        paths = {**PATHS, **MORE, "process": f"/processes/{largest['pid']}"}
         pages: dict[tuple[str, int], Page] = {}
         for width in WIDTHS:
             for name, path in paths.items():
-                if name in moving:
-                    continue
                 page = pages[name, width] = browser.new_page(viewport={"width": width, "height": 900})
                 with collecting_complaints(page, daemon.url) as complaints:
                     page.goto(daemon.url + path)
@@ -60,6 +57,7 @@ def test_no_page_moves_in_ten_minutes_in_which_a_machine_fills_up(
         for page in pages.values():
             page.close()
 
-    assert stale == []
     for (name, width), found in moved.items():
-        within(f"{demo}, {name}, {width} px: movement in ten minutes", found, MAX_SHIFT, "of the screen")
+        record(f"{demo}, {name}, {width} px: movement in ten minutes", found, MAX_SHIFT, "of the screen")
+    assert stale == []
+    assert {key: found for key, found in moved.items() if found > MAX_SHIFT} == {}

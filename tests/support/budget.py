@@ -42,13 +42,19 @@ class Measure(msgspec.Struct, frozen=True):
         return f"{mark:5} {_short(self.value)} of {_short(self.budget)} {self.unit}: {self.name}"
 
 
-def within(name: str, value: float, budget: float, unit: str) -> None:
-    """Record a measurement. Fail if it is above three times the budget."""
+def record(name: str, value: float, budget: float, unit: str) -> Measure:
+    """Add a measurement to those that are printed at the end."""
     test = os.environ.get(TEST, "").rpartition(" ")[0]
     measure = Measure(test, name, value, budget, unit)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     with RESULTS.open("ab") as file:
         file.write(msgspec.json.encode(measure) + b"\n")
+    return measure
+
+
+def within(name: str, value: float, budget: float, unit: str) -> None:
+    """Record a measurement. Fail if it is above three times the budget."""
+    measure = record(name, value, budget, unit)
     assert not measure.is_far_above, f"more than {FACTOR:g} times the budget: {measure}"
 
 

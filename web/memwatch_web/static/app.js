@@ -1,5 +1,86 @@
 "use strict";
 
+// Lists that the server sorts by a figure. Their rows keep their places on a page that is open: a row that moves cannot
+// be read or clicked. A list is sorted again when its order has differed for SORT_SECONDS, and at once when the level
+// of the machine rises or the user asks for another order. A list in use waits: one under a pointer that moves, or with
+// the focus. A sort puts other rows in the place of those shown; no row travels across the list.
+
+const Places = (() => {
+  const SORT_SECONDS = 30;
+  const HELD_SECONDS = 10;
+  const LEVELS = ["unknown", "low", "medium", "high", "critical"];
+
+  const now = () => performance.now() / 1000;
+  const sorted = new Map(); // by list: the order in the last message that had it
+  const differs = new Map(); // by list: since when its order is another
+  let heldAt = -Infinity;
+
+  document.addEventListener("pointermove", (event) => {
+    if (event.target.closest?.("[data-places]")) heldAt = now();
+  });
+
+  // Rows by id, each with the rows of details below it.
+  function readRows(list) {
+    const rows = new Map();
+    let last;
+    for (const row of list.children) {
+      if (last && row.classList.contains("detail-row")) last.push(row);
+      else rows.set(row.id, (last = [row]));
+    }
+    return rows;
+  }
+
+  // New rows take the places of those that have gone, or come last. A sort moves places that nothing takes to the end,
+  // where they are empty: what stands below the list stays where it is.
+  function arrange(shown, next) {
+    const fresh = [...next.keys()].filter((id) => !shown.has(id));
+    const kept = [...shown.keys()].map((id) => (next.has(id) ? id : (fresh.shift() ?? id)));
+    return [...kept, ...fresh];
+  }
+
+  function asGone(row, isEmpty) {
+    const gone = row.cloneNode(true);
+    gone.classList.add("gone");
+    if (isEmpty) gone.classList.add("empty-place");
+    return gone;
+  }
+
+  function keepList(shown, list, isUrgent) {
+    const [rows, before] = [readRows(list), readRows(shown)];
+    for (const [id, [row]] of rows) if (row.classList.contains("gone")) rows.delete(id);
+    const isEmpty = (id) => before.get(id)?.[0].classList.contains("empty-place") && !rows.has(id);
+    const wanted = ("same" in list.dataset && sorted.get(list.id)) || [...rows.keys()];
+    delete list.dataset.same;
+    const order = arrange(before, rows);
+    sorted.set(list.id, wanted);
+    const isSorted = order.filter((id) => !isEmpty(id)).join() === wanted.join();
+    if (isSorted) differs.delete(list.id);
+    else if (!differs.has(list.id)) differs.set(list.id, now());
+    const isInUse = shown.contains(document.activeElement) || now() - heldAt < HELD_SECONDS;
+    const isDue = !isSorted && (isUrgent || (now() - differs.get(list.id) >= SORT_SECONDS && !isInUse));
+    const places = isDue ? [...wanted, ...order.filter((id) => !rows.has(id))] : order;
+    const show = (id) => rows.get(id) ?? before.get(id).map((row) => asGone(row, isDue));
+    list.replaceChildren(...places.flatMap(show));
+    if (!isDue) return;
+    differs.delete(list.id);
+    shown.replaceChildren(...list.cloneNode(true).children);
+    document.dispatchEvent(new CustomEvent("memwatch:sorted", { detail: list.id }));
+  }
+
+  const isWorse = (before, next) => LEVELS.indexOf(next) > LEVELS.indexOf(before);
+
+  // A list may have a level of its own: the worst of its rows.
+  function keep(fragment, isUrgent) {
+    for (const list of fragment.querySelectorAll("[data-places]")) {
+      const shown = document.getElementById(list.id);
+      if (shown?.dataset.places !== list.dataset.places) continue;
+      keepList(shown, list, isUrgent || isWorse(shown.dataset.level, list.dataset.level));
+    }
+  }
+
+  return { keep, isWorse };
+})();
+
 // The server renders all content. This script detects stale data.
 
 (() => {
@@ -25,6 +106,7 @@
   let connection = null;
   let titles = null;
   let stale = null;
+  let wasHidden = false;
 
   // The end of a silence counts as a change: a critical level may be notified then.
   function announceLevel(before, after) {
@@ -114,6 +196,7 @@
     }
     titles?.close();
     titles = null;
+    wasHidden = true;
     htmx.trigger(live, "reconnect");
   }
 
@@ -132,12 +215,16 @@
     if (event.detail.message.event === page) event.detail.message.event = "";
   });
 
-  // A part that has not changed since the message before is sent empty: it stays as it is.
+  // A part that has not changed since the message before is sent empty: it stays as it is. Rows keep their places.
   function keepSame(fragment) {
     for (const part of fragment.querySelectorAll("[data-same]")) {
-      const shown = document.getElementById(part.id);
-      if (shown) part.replaceWith(shown.cloneNode(true));
+      const same = document.getElementById(part.id)?.cloneNode(true);
+      if (!same) continue;
+      for (const list of same.querySelectorAll("[data-places]")) list.dataset.same = "";
+      part.replaceWith(same);
     }
+    Places.keep(fragment, wasHidden || Places.isWorse(latest.level, read(fragment).level));
+    wasHidden = false;
   }
 
   live.addEventListener("htmx:before:swap", (event) => {

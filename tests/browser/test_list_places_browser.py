@@ -1,0 +1,136 @@
+"""Rows of a live list keep their places until the list is sorted, in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from msgspec.structs import replace
+from playwright.sync_api import Page
+
+from memwatch.core.model import Process
+from memwatch.core.snapshot import Level, Snapshot
+from support.browsing import SharedBrowser, wait_for_frames
+from support.live_page import pass_seconds, showing, wait_for_ticks
+from support.sample_parts import GIB
+from support.sample_site import Site
+from support.sample_snapshots import calm_workstation
+
+SHOWN = """[...document.querySelectorAll("#process-rows tr:not(.detail-row)")]
+    .filter((row) => getComputedStyle(row).visibility === "visible")
+    .map((row) => (row.classList.contains("gone") ? "ended " : "") + row.querySelector("a").innerText)"""
+COUNT_SORTS = "window.sorts = 0; document.addEventListener('memwatch:sorted', () => { window.sorts += 1; });"
+# As in app.js.
+SORT_SECONDS, HELD_SECONDS = 30, 10
+
+
+def build_process(name: str, gib: int) -> Process:
+    first = calm_workstation().processes[0]
+    pid = 100 + ord(name)
+    return replace(first, pid=pid, name=name, script="", footprint_bytes=gib * GIB, footprint_range=None)
+
+
+def build_machine(**sizes: int) -> Snapshot:
+    """Return a machine whose processes have these names, and sizes in GiB."""
+    return replace(calm_workstation(), processes=tuple(build_process(*one) for one in sizes.items()))
+
+
+@contextmanager
+def watching(browser: SharedBrowser, site: Site, *, controls_clock: bool = True) -> Iterator[Page]:
+    with showing(browser, site, "/processes", controls_clock=controls_clock) as page:
+        page.evaluate(COUNT_SORTS)
+        wait_for_ticks(page)
+        yield page
+
+
+def show(page: Page, site: Site, snapshot: Snapshot) -> list[str]:
+    site.snapshot = snapshot
+    wait_for_ticks(page)
+    wait_for_frames(page)
+    found: list[str] = page.evaluate(SHOWN)
+    return found
+
+
+def test_rows_that_overtake_each_other_keep_their_places_until_the_list_is_sorted(browser: SharedBrowser) -> None:
+    """Half a minute after the order has changed, without a row that moves."""
+    site = Site(build_machine(a=9, b=5, c=2))
+    with watching(browser, site) as page:
+        before = page.evaluate("window.moved")
+
+        assert show(page, site, build_machine(a=9, b=5, c=50)) == ["a", "b", "c"]
+        pass_seconds(page, SORT_SECONDS - 5)
+        assert page.evaluate(SHOWN) == ["a", "b", "c"]
+        pass_seconds(page, 10)
+        assert page.evaluate(SHOWN) == ["c", "a", "b"]
+        assert page.evaluate("window.sorts") == 1
+        assert page.evaluate("window.moved") - before < 0.005
+
+
+def test_list_is_sorted_at_once_when_the_level_rises(browser: SharedBrowser) -> None:
+    site = Site(build_machine(a=9, b=5, c=2))
+    with watching(browser, site, controls_clock=False) as page:
+        grown = build_machine(a=9, b=5, c=50)
+        assert show(page, site, grown) == ["a", "b", "c"]
+        worst = [replace(one, level=Level.CRITICAL) for one in grown.pressure]
+
+        assert show(page, site, replace(grown, pressure=tuple(worst))) == ["c", "a", "b"]
+
+
+def test_another_order_that_a_user_asks_for_is_shown_at_once(browser: SharedBrowser) -> None:
+    site = Site(build_machine(a=9, b=5, c=2))
+    with watching(browser, site, controls_clock=False) as page:
+        page.get_by_role("button", name="Name").click()
+        page.get_by_role("button", name="Name").click()
+
+        page.wait_for_function(f'() => JSON.stringify({SHOWN}) === \'["c","b","a"]\'')
+
+
+def test_new_process_takes_the_place_of_one_that_ended(browser: SharedBrowser) -> None:
+    """What stands below the list stays where it is: after a sort the places that nothing takes are empty."""
+    site = Site(build_machine(a=9, b=5, c=2))
+    with watching(browser, site) as page:
+        below = page.locator(".basis").bounding_box()
+
+        assert show(page, site, build_machine(a=9, c=2)) == ["a", "ended b", "c"]
+        assert show(page, site, build_machine(a=9, c=2, d=1)) == ["a", "d", "c"]
+        assert show(page, site, build_machine(c=2, d=1)) == ["ended a", "d", "c"]
+        pass_seconds(page, SORT_SECONDS + 1)
+        assert page.evaluate(SHOWN) == ["c", "d"]
+        assert page.locator(".basis").bounding_box() == below
+        assert show(page, site, build_machine(c=2, d=1, e=7)) == ["c", "d", "e"]
+        assert page.locator(".basis").bounding_box() == below
+
+
+@pytest.mark.parametrize("use", ["pointer", "focus"])
+def test_list_in_use_is_not_sorted(browser: SharedBrowser, use: str) -> None:
+    """Until the pointer has rested for a while, or the focus has left the list."""
+    site = Site(build_machine(a=9, b=5, c=2))
+    with watching(browser, site) as page:
+        link = page.locator("#process-rows a").first
+        if use == "focus":
+            link.focus()
+        place = link.bounding_box()
+        assert place is not None
+        show(page, site, build_machine(a=9, b=5, c=50))
+        for step in range(SORT_SECONDS // 4 + 2):
+            if use == "pointer":
+                page.mouse.move(place["x"] + 5 + step, place["y"] + 5)
+            pass_seconds(page, 4)
+        assert page.evaluate(SHOWN) == ["a", "b", "c"]
+
+        page.evaluate("document.activeElement.blur()")
+        pass_seconds(page, HELD_SECONDS + 1)
+        assert page.evaluate(SHOWN) == ["c", "a", "b"]
+
+
+def test_largest_processes_of_the_overview_keep_their_rows(browser: SharedBrowser) -> None:
+    site = Site(build_machine(a=9, b=8, c=7, d=6, e=5))
+    with showing(browser, site, "/") as page:
+        wait_for_ticks(page)
+        read = "[...document.querySelectorAll('#who-rows .who-name a')].map((one) => one.innerText)"
+        assert page.evaluate(read) == ["a", "b", "c", "d", "e"]
+        site.snapshot = build_machine(a=9, b=8, c=7, d=6, e=50)
+        wait_for_ticks(page)
+
+        assert page.evaluate(read) == ["a", "b", "c", "d", "e"]
