@@ -20,6 +20,7 @@ from memwatch.core.findings import Findings
 from memwatch.core.linux.wakeups import Wake
 from memwatch.core.model import Absent
 from memwatch.core.owners import Owner, sum_owners
+from memwatch.core.pressure.signals import count_rise
 from memwatch.core.reading.machine import COPIED
 from memwatch.core.snapshot import CollectorStatus, Snapshot
 from memwatch.core.snapshot_json import SnapshotDecodeError, snapshot_from
@@ -130,7 +131,14 @@ class Player:
             while self._coming is not None and self._coming.unix <= here:
                 self._frame, self._coming = self._coming, next(self._frames, None)
             self._statuses = self._shift_statuses()
-        return build_findings(self._frame), self._statuses
+        return self._count_kills(build_findings(self._frame)), self._statuses
+
+    def _count_kills(self, found: Findings) -> Findings:
+        """Add the OOM kills of earlier rounds to the count since boot: events of that time are still shown."""
+        kernel, earlier = found.kernel, self.rounds * self.contents.kills
+        if not earlier or kernel is None or isinstance(kernel.oom_kills_total, Absent):
+            return found
+        return replace(found, kernel=replace(kernel, oom_kills_total=kernel.oom_kills_total + earlier))
 
     def _report_unreadable(self) -> None:
         """After the first round, log how many snapshots were left out."""
@@ -205,13 +213,14 @@ MAX_WAITING = 60
 
 
 class RecordingInfo(Struct, frozen=True):
-    """A playable recording. `seconds` is the time from its first snapshot to its last."""
+    """A playable recording. `seconds`: from its first snapshot to its last. `kills`: OOM kills in that time."""
 
     path: Path
     first: Snapshot
     seconds: float
     count: int
     damage: str
+    kills: int = 0
 
     @property
     def length(self) -> float:
@@ -237,7 +246,8 @@ def open_recording(path: Path, salvage: bool) -> RecordingInfo:
         beginning, end = snapshot_from(first), snapshot_from(last)
     except SnapshotDecodeError as error:
         raise RecordingError(f"{path} contains an invalid snapshot: {error}; record it with this version") from None
-    return RecordingInfo(path, beginning, max(0.0, end.unix - beginning.unix), count, damage)
+    kills = count_rise(beginning.kernel.oom_kills_total, end.kernel.oom_kills_total)
+    return RecordingInfo(path, beginning, max(0.0, end.unix - beginning.unix), count, damage, kills)
 
 
 def read_frames(path: Path, on_unreadable: Callable[[], object] = lambda: None) -> Iterator[Snapshot]:

@@ -17,7 +17,7 @@ from memwatch.core.leases import Lease
 from memwatch.core.model import Absent, AllocatorReport, Process
 from memwatch.core.reading.identity import Identity
 from memwatch.core.silences import Silence
-from memwatch.core.snapshot import CollectorStatus, Machine
+from memwatch.core.snapshot import CollectorStatus, Kernel, Machine
 from memwatch.core.snapshot_json import SnapshotDecodeError, build_snapshot, snapshot_from
 from memwatch.library.machine_record import decode_machine
 from memwatch.reporting.recording import RecordingFile, Redactor
@@ -164,6 +164,26 @@ def test_last_success_follows_the_played_clock(tmp_path: Path, later: float) -> 
     assert times == [1e9 + later + second - 0.5 for second in range(8)]
     assert {statuses[1].last_success_unix for statuses in found} == {Absent.NOT_AVAILABLE}
     assert again is found[-1]
+
+
+def test_kills_of_earlier_rounds_stay_counted(tmp_path: Path) -> None:
+    """A kill of the round before is still an event: 0 kills since boot beside it would contradict it."""
+    path = tmp_path / "box.memwatch"
+    file = RecordingFile(path, host="box")
+    for second in range(4):
+        frame = replace(snapshot_at(second), kernel=Kernel(oom_kills_total=5 + (second > 1)))
+        file.write(to_bytes(snapshot_json(frame)))
+    file.close()
+    clock = ReplayClock(1e9, 1.0)
+    player = Player(open_recording(path, salvage=False), clock)
+
+    totals = []
+    for _ in range(12):
+        kernel = player.gather()[0].kernel
+        totals.append(kernel.oom_kills_total if kernel else None)
+        clock.skip(1.0)
+
+    assert totals == [5, 5, 6, 6, 6, 6, 7, 7, 7, 7, 8, 8]
 
 
 def test_first_round_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
