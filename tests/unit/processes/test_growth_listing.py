@@ -89,3 +89,19 @@ def test_growth_ends_with_the_size_of_the_newest_list() -> None:
     (one,) = growth.since(100.0, 0.0)
 
     assert (one.to_boottime, one.to_bytes, one.grown_bytes) == (114.0, 5 * GIB, 4 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("later", "size", "grows"),
+    [(3.0, 9 * GIB, True), (9.0, 9 * GIB, True), (11.0, 9 * GIB, False), (11.0, 9 * GIB + 64 * (1 << 20), True)],
+)
+def test_process_that_has_not_risen_for_ten_seconds_does_not_grow(later: float, size: int, grows: bool) -> None:
+    """Although it is larger than half a minute ago."""
+    growth = GrowthTracker()
+    for number in range(3):
+        growth.add(100.0 + 10.0 * number, (process(1, (1 + 4 * number) * GIB),), LeakRules())
+    for second in range(1, int(later) + 1):
+        growth.add(120.0 + second, (process(1, 9 * GIB if second < later else size),), LeakRules())
+
+    (found,) = growth.since(90.0, 0.0)
+    assert (found.grown_bytes >= 8 * GIB, found.falling) == (True, not grows)

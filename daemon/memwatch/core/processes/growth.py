@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
@@ -32,6 +33,10 @@ UNKNOWN_START = -1.0
 MIN_TRACKS, TRACKS_PER_PROCESS = 100, 2
 # A size that is less by this falls. Reclaim and allocators return some pages of a process that grows.
 MIN_FALL_BYTES = 1 << 20
+# A size that rose by less than this per second, for this time, no longer grows.
+STILL_BYTES_PER_SECOND, STILL_SECONDS = 1 << 20, 10.0
+# Lists of that time are kept this far apart.
+LIST_SECONDS = 1.0
 
 
 class LeakRules(Struct, frozen=True):
@@ -104,7 +109,9 @@ class ProcessGrowth(Struct, frozen=True):
     to_boottime: float
     to_bytes: int
     whole: Annotated[bool, Doc("False if the process was first seen after the requested time.")]
-    falling: Annotated[bool, Doc("True if its newest readings fall, so that it does not grow now.")] = False
+    falling: Annotated[
+        bool, Doc("True if it does not grow now: its newest readings fall, or it has not risen for ten seconds.")
+    ] = False
 
     @property
     def grown_bytes(self) -> int:
@@ -224,6 +231,9 @@ class GrowthTracker:
         self._processes: Sequence[Process] = ()
         self._listed: frozenset[ProcessKey] = frozenset()
         self._ended: frozenset[ProcessKey] = frozenset()
+        self._sizes: Mapping[ProcessKey, Bytes] = {}
+        self._lists: deque[tuple[float, Mapping[ProcessKey, Bytes]]] = deque()
+        self._seen_at = -inf
         self._suspects: dict[ProcessKey, LeakSuspect] = {}
         self._added_at = self._listed_at = -inf
 
@@ -252,13 +262,19 @@ class GrowthTracker:
 
     def _update_listed(self, boottime: float, processes: Sequence[Process], ended: Collection[int]) -> None:
         """Take each new list at once: a name that is ten seconds old may be that of a process that was killed."""
+        self._seen_at = boottime
         is_new = bool(processes) and processes is not self._processes
         if not is_new and not ended:
             return
         with self._lock:
             if is_new:
-                self._processes, listed = processes, frozenset(map(key_of, processes))
+                self._sizes = {key_of(one): one.footprint_low_bytes for one in processes}
+                self._processes, listed = processes, frozenset(self._sizes)
                 self._listed_at = boottime
+                if not self._lists or boottime - self._lists[-1][0] >= LIST_SECONDS:
+                    self._lists.append((boottime, self._sizes))
+                while len(self._lists) > 1 and self._lists[1][0] <= boottime - STILL_SECONDS:
+                    self._lists.popleft()
                 self._ended &= listed
                 self._listed = listed - self._ended
             gone = frozenset(key for key in self._listed if key.pid in ended)
@@ -292,10 +308,27 @@ class GrowthTracker:
         `gone_seconds`: include those that were listed until this long ago.
         """
         with self._lock:
-            sizes = {key_of(one): one.footprint_low_bytes for one in self._processes}
-            tracks = self._now(gone_seconds)
-            grown = [_grown_since(track, boottime, unix, sizes, self._listed_at) for track in tracks]
+            grown = [
+                _grown_since(
+                    track,
+                    boottime,
+                    unix,
+                    (self._listed_at, self._sizes.get(key_of(track.process), Absent.NOT_AVAILABLE)),
+                    self._is_falling(track),
+                )
+                for track in self._now(gone_seconds)
+            ]
         return sorted(grown, key=lambda one: (-one.grown_bytes, one.process.pid))
+
+    def _is_falling(self, track: ProcessTrack) -> bool:
+        """Return True if a process falls, or is as large as STILL_SECONDS ago. Lists are younger than readings."""
+        key = key_of(track.process)
+        size = self._sizes.get(key, Absent.NOT_AVAILABLE)
+        if track.is_falling(size) or isinstance(size, Absent):
+            return track.is_falling(size)
+        old = [one for one in self._lists if one[0] <= self._seen_at - STILL_SECONDS]
+        at, before = (old[-1][0], old[-1][1].get(key)) if old else (0.0, None)
+        return isinstance(before, int) and size - before < (self._seen_at - at) * STILL_BYTES_PER_SECOND
 
     def lately(self, seconds: float, unix: float, gone_seconds: float = 0.0) -> list[ProcessGrowth]:
         """Return the growth in the last `seconds` before now, which is `unix`, as `since` does."""
@@ -354,12 +387,11 @@ def _grown_in(track: ProcessTrack | None, window: float) -> Bytes:
 
 
 def _grown_since(
-    track: ProcessTrack, boottime: float, unix: float, sizes: Mapping[ProcessKey, Bytes], listed_at: float
+    track: ProcessTrack, boottime: float, unix: float, listed: tuple[float, Bytes], falling: bool
 ) -> ProcessGrowth:
-    """Return the growth up to the newest list, whose `sizes` at `listed_at` are up to ten seconds younger than the
-    newest reading: a page shows the same size of a process everywhere."""
-    now = sizes.get(key_of(track.process), Absent.NOT_AVAILABLE)
-    falling = track.is_falling(now)
+    """Return the growth up to the newest list, with its time and size in `listed`. It is up to ten seconds younger
+    than the newest reading: a page shows the same size of a process everywhere."""
+    listed_at, now = listed
     newest, size = track.newest
     if not isinstance(now, Absent) and listed_at > newest:
         newest, size = listed_at, now
