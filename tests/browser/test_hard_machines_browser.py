@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 import pytest
 from playwright.sync_api import Page
 
+from memwatch.planning.request import write_shape
+from memwatch_web.pages.fit_page import EXAMPLES
 from memwatch_web.pages.template_environment import PATHS
 from support.browsing import collecting_complaints, wait_for_frames
 from support.hard_machines import HARD_MACHINES
 from support.live_page import resize, wait_for_ticks
 from support.sample_site import Site, served
 
-PAGES = {**PATHS, "units": "/processes?by=unit", "users": "/processes?by=user"}
+FIT = "/fit?" + urlencode({**write_shape(dict(EXAMPLES)["Llama 3 70B"]), "context": "131072", "batch_size": "8"})
+PAGES = {
+    **PATHS,
+    "units": "/processes?by=unit",
+    "users": "/processes?by=user",
+    "fit": FIT,
+    "last-words": "/last-words",
+}
 WIDTHS = (320, 390, 1440)
 # Each page in every run of the tests, of a machine that it is hard for.
 OFTEN = {
@@ -20,6 +31,8 @@ OFTEN = {
     ("hostile_everywhere", "processes"),
     ("hostile_everywhere", "devices"),
     ("no_figures", "devices"),
+    ("sixty_four_instances", "fit"),
+    ("hostile_everywhere", "last-words"),
 }
 # Words that reach beyond the window, or beyond the bottom of a box that hides them. A name that a machine gives may
 # be of any length: it ends with an ellipsis, and its title has the whole of it.

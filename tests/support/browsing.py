@@ -23,10 +23,14 @@ TELL_VIOLATIONS = (
 # buttons, and nothing stands below it.
 WATCH_SHIFTS = """
 window.moved = 0;
+window.shifts = [];
 const isInFoot = ({ node }) => node && (node.closest ? node : node.parentElement)?.closest("footer");
 new PerformanceObserver((list) => {
   for (const entry of list.getEntries())
-    if (!entry.hadRecentInput && !entry.sources.every(isInFoot)) window.moved += entry.value;
+    if (!entry.hadRecentInput && !entry.sources.every(isInFoot)) {
+      window.moved += entry.value;
+      window.shifts.push([entry.startTime / 1000, entry.value]);
+    }
 }).observe({ type: "layout-shift", buffered: true });
 """
 TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from msgspec.structs import replace
+
 from memwatch.core.events import Event
 from memwatch.core.snapshot import Level, Snapshot
+from memwatch.reporting.history.last_run import UncleanShutdown, build_unclean_shutdown
+from memwatch.reporting.history.notable_ticks import build_tick
 from memwatch_monitor.history.holders import HolderHistory
 from memwatch_monitor.history.series import AllSeries, collect_figures
 from memwatch_monitor.history.tiers import TIER_SPECS, History
@@ -66,3 +70,14 @@ def events_of(snapshot: Snapshot) -> list[Event]:
         Event(seq, start + at, kind, text, "ram" if kind == "level" else None)
         for seq, (at, kind, text) in reversed(list(enumerate(texts, 1)))
     ]
+
+
+def end_of_run(snapshot: Snapshot, restarted: bool = True, seconds: int = 30) -> UncleanShutdown:
+    """Return the last words of a machine that stayed as it is."""
+    ticks = [
+        build_tick(
+            replace(snapshot, seq=second, unix=snapshot.unix + second), 100.0 + second, collect_figures(snapshot)
+        )
+        for second in range(seconds)
+    ]
+    return build_unclean_shutdown(ticks, (), ticks[-1].unix, restarted)

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ from memwatch_monitor.neighbours.machines import Machine
 from memwatch_monitor.notify.status import AlertView
 from memwatch_web.api.history_parameters import instant
 from memwatch_web.asgi.access import SECURITY_HEADERS
+from memwatch_web.pages.fit_page import build_form
 from memwatch_web.pages.history_data import RANGES, HistoryInput, find_range
 from memwatch_web.pages.history_page import build_answer, parse_pool_query, try_query
 from memwatch_web.pages.history_view import RejectedQuery, build_view
@@ -35,7 +36,7 @@ from memwatch_web.pages_app import parse_stream_view
 from support import pattern_samples as samples
 from support.paths import STATIC
 from support.patterns_page import PATTERNS, render_patterns
-from support.sample_past import past_of
+from support.sample_past import end_of_run, past_of
 from support.waiting import MAX_WAIT_SECONDS
 
 OPENAPI = {
@@ -142,6 +143,8 @@ class Site:
                 *routes,
                 Route("/landscape", self._landscape),
                 Route("/live", self._live),
+                Route("/fit", lambda wish: self._html(self._fit(wish.query_params))),
+                Route("/last-words", lambda _: self._html(self._pages.last_words(end_of_run(self.snapshot)))),
                 Route("/patterns", lambda _: self._html(render_patterns())),
                 Route("/patterns.css", lambda _: FileResponse(PATTERNS / "patterns.css")),
                 Route("/docs", lambda _: self._html(self._pages.docs())),
@@ -176,6 +179,10 @@ class Site:
         found = next(one for one in self._pages.machines(snapshot) if one.name == name)
         ticks = [found.tick] * 3 if found.tick else []
         return self._html(self._pages.machine(snapshot, MachinePage(build_tile(found), None, None, ticks)))
+
+    def _fit(self, fields: Mapping[str, str]) -> bytes:
+        snapshot = self.now()
+        return self._pages.fit(snapshot, build_form(fields, snapshot))
 
     async def _picture(self, request: Request) -> Response:
         snapshot = self.now()

@@ -11,12 +11,12 @@ FORECAST_STEPS, LONG_FORECAST_STEP = ((20, 1), (120, 5), (600, 30), (7200, 60)),
 
 
 def size(count: int) -> str:
-    """Format a number of bytes: 13314398208 is "12.4 GiB", and 2164789936128 is "2,016 GiB"."""
+    """Format a number of bytes: 13314398208 is "12.4 GiB", and from 1,000 on without decimals: "2,016 GiB"."""
     power = common_power(count)
     if power == 0:
-        return f"{count} B"
+        return f"{count:,} B"
     value = count / 1024**power
-    number = f"{value:.1f}" if value < 1023.95 else f"{value:,.0f}"
+    number = f"{value:.1f}" if value < 999.95 else f"{value:,.0f}"
     return f"{number} {BINARY_UNITS[power - 1]}"
 
 

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
-from memwatch.core.snapshot import Snapshot
-from memwatch.reporting.history.last_run import UncleanShutdown, build_unclean_shutdown
-from memwatch.reporting.history.notable_ticks import build_tick
-from memwatch_monitor.history.series import collect_figures
+from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader
+from support.sample_past import end_of_run
 from support.sample_snapshots import SAMPLES, critical_gb10, mig_server, unknown_figures
-
-
-def end_of_run(snapshot: Snapshot, restarted: bool = True, seconds: int = 30) -> UncleanShutdown:
-    """Return the last words of a machine that stayed as it is."""
-    ticks = [
-        build_tick(
-            replace(snapshot, seq=second, unix=snapshot.unix + second), 100.0 + second, collect_figures(snapshot)
-        )
-        for second in range(seconds)
-    ]
-    return build_unclean_shutdown(ticks, (), ticks[-1].unix, restarted)
 
 
 def text_of(words: UncleanShutdown | None) -> str:

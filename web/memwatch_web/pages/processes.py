@@ -131,7 +131,7 @@ class OwnerGroup(Struct, frozen=True):
 
 
 class Listing(Struct, frozen=True):
-    """The sorted rows. `groups`: the available groupings. `has_devices`: a process holds GPU memory.
+    """The sorted rows. `groups`: the available groupings. `has_devices`: processes may hold GPU memory.
 
     `total`: processes or owners of the machine. `count`: those that match. Of more of them than rows, the first in
     the order of the view are shown.
@@ -170,7 +170,7 @@ def parse_view(by: str, sort: str, words: str) -> ListView:
 def build_listing(snapshot: Snapshot, growth: GrowthTracker, view: ListView) -> Listing:
     found: set[By] = {"process", view.by, *(one.kind for one in snapshot.owners)}
     groups = tuple(sorted(found, key=GROUPS.index))
-    devices = any(process.device_bytes for process in snapshot.processes)
+    devices = bool(snapshot.devices) or any(process.device_bytes for process in snapshot.processes)
     if view.by == "process":
         start = growth.boottime - GROWTH_SECONDS
         grown = {key_of(one.process): one for one in growth.lately(GROWTH_SECONDS, snapshot.unix)}
@@ -278,7 +278,7 @@ class WindowedGrowth(Struct, frozen=True):
     """A process that grew, with its growth in each window."""
 
     grown: ProcessGrowth
-    windows: Mapping[str, Bytes]
+    windows: Mapping[str, ProcessGrowth | None]
 
 
 class UnattributedRow(Struct, frozen=True):
@@ -303,7 +303,7 @@ class MemoryHolders(Struct, frozen=True):
 def find_memory_holders(snapshot: Snapshot, growth: GrowthTracker) -> MemoryHolders:
     grown = [one for one in growth.lately(GROWTH_SECONDS, snapshot.unix) if one.grown_bytes > 0]
     return MemoryHolders(
-        tuple(WindowedGrowth(one, growth.growth_by_window(one.process)) for one in grown[:MAX_GROWN_PROCESSES]),
+        tuple(WindowedGrowth(one, growth.windows_of(one.process, snapshot.unix)) for one in grown[:MAX_GROWN_PROCESSES]),
         len(grown[MAX_GROWN_PROCESSES:]),
         tuple(growth.suspects()),
         tuple(_list_unattributed(snapshot)),
@@ -344,7 +344,7 @@ class ProcessView(Struct, frozen=True):
     process: Process
     ended: bool
     last_unix: float
-    growth: Mapping[str, Bytes]
+    growth: Mapping[str, ProcessGrowth | None]
     chart: SizeChart | None
     reports: tuple[AllocatorReport, ...]
     oom_score: OomScore
@@ -375,7 +375,7 @@ def build_process_view(
         process,
         ended,
         sizes[-1][0] + shift if sizes else snapshot.unix,
-        growth.growth_by_window(process),
+        growth.windows_of(process, snapshot.unix),
         draw_sizes(sizes, shift),
         tuple(one for one in snapshot.claims if one.pid == pid),
         Absent.NOT_AVAILABLE if ended else oom_score,

@@ -41,7 +41,8 @@
   function size(bytes) {
     if (bytes < 1024) return `${Math.round(bytes)} B`;
     const power = Math.min(Math.floor(Math.log2(bytes) / 10 + 1e-9), BINARY.length - 1);
-    return `${(bytes / 1024 ** power).toFixed(1)} ${BINARY[power]}`;
+    const value = bytes / 1024 ** power;
+    return `${value < 999.95 ? value.toFixed(1) : Math.round(value).toLocaleString("en-US")} ${BINARY[power]}`;
   }
 
   function words(value, unit) {

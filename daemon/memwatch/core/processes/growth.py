@@ -286,6 +286,19 @@ class GrowthTracker:
             track = self._tracks.get(key_of(process))
             return {f"{window:.0f}": _grown_in(track, window) for window in WINDOWS}
 
+    def windows_of(self, process: Process, unix: float) -> dict[str, ProcessGrowth | None]:
+        """Return a process's growth by window in seconds ("60"), in a part of it where it was seen later.
+
+        `unix`: now. None for a process of which no size is known.
+        """
+        with self._lock:
+            track = self._tracks.get(key_of(process))
+            return {
+                f"{window:.0f}": track
+                and _grown_since(track, self._added_at - window, unix - window, falling=False)
+                for window in WINDOWS
+            }
+
     def past(self, process: Process) -> list[tuple[float, int]]:
         """Return the known sizes of a process in the last ten minutes as (boot time, bytes), oldest first."""
         with self._lock:
