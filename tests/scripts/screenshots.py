@@ -103,6 +103,7 @@ def take_for_readme(browser: Browser) -> None:
         keep(browser, daemon, "overview", 1280, 990, "light")
     with demo("dgx-spark", "critical", speed=5) as daemon:
         keep(browser, daemon, "critical", 1280, 990, "dark")
+    with demo("dgx-spark", "critical", speed=5) as daemon:
         keep(browser, daemon, "phone", 390, 844, "light")
     with demo("dgx-spark", "critical", speed=5) as daemon:
         target = ROOT / "docs" / "picture-dark.svg"

@@ -23,7 +23,7 @@ from memwatch.reporting.render.summary import find_worst
 from memwatch.reporting.render.tower import Block, write_gutter
 from memwatch_web.pages.history_chart import MAX_AHEAD_RATIO, NARROW, Edges, place_times
 from memwatch_web.pages.landscape_page import CELL, FONT, LOW_CELL, TOWER, PageLandscape, Scene, draw_page
-from memwatch_web.pages.landscape_past import DrawnPast, find_ghosts, find_run
+from memwatch_web.pages.landscape_past import DrawnPast, Growth, find_ghosts, find_run
 from memwatch_web.pages.overview import Ghost
 from memwatch_web.pages.past_picture import NARROW_PAST, NEAR, WIDE_PAST, Word, thin_out, write_times
 from memwatch_web.pages.renderer import Pages
@@ -521,3 +521,10 @@ def test_past_of_sliced_memory_has_the_colour_of_now() -> None:
     assert tower.past is not None
     kinds = {area.kind for area in tower.past.drawing.areas if not area.kind.startswith("level")}
     assert kinds == {"devices"}
+
+
+def test_growth_stays_after_its_last_reading() -> None:
+    """That may be half a second old: the past fell back to the colour of before at now."""
+    growth = Growth(Growing("ram", 7, "high", 3 * GIB, 20.0), GIB, ((100.0, GIB), (120.0, 4 * GIB)))
+
+    assert [growth.grown_at(unix) / GIB for unix in (90.0, 100.0, 110.0, 120.0, 120.6)] == [0.0, 0.0, 1.5, 3.0, 3.0]

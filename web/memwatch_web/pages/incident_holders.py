@@ -112,7 +112,7 @@ def build_nodes(one: Incident, sample: Sample, whole: int) -> tuple[Node, ...]:
             if kind_of(one, name) == kind
         ]
         if kind == "anonymous" and beside.get(OTHERS):
-            inside.append(add(kind, beside[OTHERS], "others" if inside else OTHERS))
+            inside.append(add(kind, beside[OTHERS], OTHERS))
         if not inside:
             continue
         total = sum(node.size_bytes for node in inside)

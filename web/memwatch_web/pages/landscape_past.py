@@ -249,7 +249,12 @@ class Growth(Struct, frozen=True):
     sizes: tuple[tuple[float, int], ...]
 
     def grown_at(self, unix: float) -> float:
-        """Return the bytes by which it had grown at a time, between two readings in proportion."""
+        """Return the bytes by which it had grown at a time, between two readings in proportion.
+
+        The last reading may be older than the picture: what had grown by then has not gone.
+        """
+        if unix >= self.sizes[-1][0]:
+            return float(self.sizes[-1][1] - self.base_bytes)
         for (start, before), (end, after) in pairwise(self.sizes):
             if start <= unix <= end and end > start:
                 return before + (after - before) * (unix - start) / (end - start) - self.base_bytes
