@@ -60,6 +60,34 @@ def test_layers_of_the_stack_are_the_pieces_of_the_tower(held_bytes: int) -> Non
     assert [one["holder"] for one in view.data["charts"][0]["stack"]["layers"]] == pieces
 
 
+def test_legend_of_a_live_range_has_the_figures_of_the_overview() -> None:
+    """The last interval is up to ten seconds old, and its mean another figure: 34.3 GiB beside 34.6 GiB."""
+    pool = SNAPSHOT.pools[0]
+    assert isinstance(pool.used_bytes, int)
+    used = pool.used_bytes + (1 << 30)
+    grown = replace(pool, used_bytes=used, available_bytes=pool.size_bytes - used, contents=())
+    snapshot = replace(SNAPSHOT, pools=(grown, *SNAPSHOT.pools[1:]))
+    query = parse_pool_query(PAST, QueryParams("range=1h"), snapshot)
+
+    chart = build_view(PAST, query, snapshot).charts[0]
+
+    assert [one.last for one in chart.figures] == [grown.used_bytes]
+    assert chart.picture.tower is not None
+    assert chart.picture.tower.used_ratio == pytest.approx(grown.used_bytes / pool.size_bytes)
+
+
+def test_time_of_a_forecast_keeps_off_kills_and_has_room_before_other_events() -> None:
+    picture = view_of("range=1h&pool=ram").charts[0].picture
+    without = build_view(
+        replace(PAST, events=()), parse_pool_query(PAST, QueryParams("range=1h"), SNAPSHOT), SNAPSHOT
+    )
+
+    assert picture.full_at is not None
+    assert [flag.kind for flag in picture.flags if flag.text == " XID"] == ["critical"]
+    assert picture.full_room == ""
+    assert without.charts[0].picture.full_room == "all"
+
+
 def test_gap_has_no_layers() -> None:
     data = data_of("range=1h")
     chart = data["charts"][0]

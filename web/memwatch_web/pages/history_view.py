@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,6 +14,7 @@ from memwatch.core.snapshot import Level, Snapshot
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.memory_map import build_maps
 from memwatch.reporting.render.words import duration, timestamp
+from memwatch_monitor.history.holders import build_figures, list_holders, series_name
 from memwatch_monitor.history.series import collect_figures
 from memwatch_web.api.history_parameters import build_file_name
 from memwatch_web.pages.charts import Annotation, Chart, Curve, Gap, build_charts, find_pool, most_telling
@@ -203,7 +204,7 @@ def _build_charts(found: WindowData, entries: Sequence[EventEntry], snapshot: Sn
         for one in entries
     ]
     is_now = found.window.live and found.window.grain_seconds <= MAX_NOW_SECONDS
-    latest = collect_figures(snapshot) if is_now else {}
+    latest = _collect_latest(found.buckets, snapshot) if is_now else {}
     for chart in found.charts:
         # Thresholds of a chart of ratios are those of the first pool that has some.
         its = (
@@ -237,6 +238,16 @@ def levels_in_words(chart: Chart, found: WindowData) -> str:
     recorded = max(0.0, found.until - found.window.start - missing)
     text = spent[:1].upper() + spent[1:] if spent else "OK throughout"
     return f"{text} ({duration(recorded)} recorded)." if found.gaps else f"{text}."
+
+
+def _collect_latest(names: Collection[str], snapshot: Snapshot) -> Mapping[str, float]:
+    """Return the figures of now by series, those of processes if there are some."""
+    found = dict(collect_figures(snapshot))
+    if any(name.startswith("process.") for name in names):
+        for holder in list_holders(snapshot, "process"):
+            sizes = build_figures(holder.of).items()
+            found |= {series_name("process", holder.id, figure): size for figure, size in sizes}
+    return found
 
 
 def _figures(curve: Curve, found: WindowData, latest: float | None) -> SeriesSummary:
