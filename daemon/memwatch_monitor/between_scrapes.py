@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from memwatch.core.collectors import load_collectors
@@ -46,6 +46,7 @@ class RecentExtremes:
 
     def __init__(self) -> None:
         self._seconds: deque[Second] = deque(maxlen=WINDOW_SECONDS)
+        self._ended = EndedSeconds()
 
     def add(self, snapshot: Snapshot) -> None:
         number = int(snapshot.monotonic)
@@ -61,13 +62,63 @@ class RecentExtremes:
             _keep_least(second.headroom, device.id, device.headroom_after_reclaim_bytes)
 
     def extremes(self, now: float) -> Extremes:
-        """Return the extremes of the minute before `now` (monotonic). Thread-safe."""
-        seconds = [second for second in tuple(self._seconds) if second.number > int(now) - WINDOW_SECONDS]
-        return Extremes(
-            _merge(max, [second.used for second in seconds]),
-            _merge(min, [second.available for second in seconds]),
-            _merge(min, [second.headroom for second in seconds]),
-        )
+        """Return the extremes of the minute before `now` (monotonic). Any thread may call, one at a time."""
+        seconds, oldest = tuple(self._seconds), int(now) - WINDOW_SECONDS
+        # The last second is not over: the thread that ticks changes it.
+        of_ended = self._ended.extremes(seconds[:-1], oldest)
+        return _merge([*of_ended, *[_read(one) for one in seconds[-1:] if one.number > oldest]])
+
+
+class EndedSeconds:
+    """Extremes of the seconds that are over, of which each is merged about twice, and not at every scrape.
+
+    `_until`: extremes of the older seconds from one to the last of them, the last one first. `_since`: those of all
+    later seconds, which are in `_later`. When the older ones are over a minute old, the later ones become them.
+    """
+
+    def __init__(self) -> None:
+        self._until: list[tuple[int, Extremes]] = []
+        self._later: list[tuple[int, Extremes]] = []
+        self._since: Extremes | None = None
+        self._newest = -1
+
+    def extremes(self, seconds: Sequence[Second], oldest: int) -> list[Extremes]:
+        """Return extremes that cover `seconds` after `oldest`. `seconds`: those of before, and later ones."""
+        if seconds and seconds[-1].number < self._newest:  # a recording has started again
+            self._until, self._later, self._since, self._newest = [], [], None, -1
+        for second in seconds:
+            if second.number > self._newest:
+                self._newest = second.number
+                found = _read(second)
+                self._later.append((second.number, found))
+                self._since = found if self._since is None else _merge([self._since, found])
+        while self._until and self._until[-1][0] <= oldest:
+            self._until.pop()
+        if not self._until and self._later and self._later[0][0] <= oldest:
+            self._turn(oldest)
+        older = [self._until[-1][1]] if self._until else []
+        return older if self._since is None else [*older, self._since]
+
+    def _turn(self, oldest: int) -> None:
+        merged: Extremes | None = None
+        for number, found in reversed(self._later):
+            if number <= oldest:
+                break
+            merged = found if merged is None else _merge([found, merged])
+            self._until.append((number, merged))
+        self._later, self._since = [], None
+
+
+def _read(second: Second) -> Extremes:
+    return Extremes(second.used.copy(), second.available.copy(), second.headroom.copy())
+
+
+def _merge(parts: Sequence[Extremes]) -> Extremes:
+    return Extremes(
+        _merge_part(max, [one.used for one in parts]),
+        _merge_part(min, [one.available for one in parts]),
+        _merge_part(min, [one.headroom for one in parts]),
+    )
 
 
 def _keep_least(least: dict[str, int], name: str, figure: int | Absent) -> None:
@@ -75,10 +126,10 @@ def _keep_least(least: dict[str, int], name: str, figure: int | Absent) -> None:
         least[name] = figure
 
 
-def _merge(choose: Callable[[int, int], int], parts: Iterable[dict[str, int]]) -> Mapping[str, int]:
+def _merge_part(choose: Callable[[int, int], int], parts: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
     merged: dict[str, int] = {}
     for part in parts:
-        for name, figure in part.copy().items():
+        for name, figure in part.items():
             merged[name] = choose(merged.get(name, figure), figure)
     return merged
 

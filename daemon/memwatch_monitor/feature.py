@@ -10,7 +10,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -73,7 +73,7 @@ class Tick(Struct, frozen=True):
 FamilyKind = Literal["gauge", "counter", "info", "histogram"]
 
 
-class Family(NamedTuple):
+class Family(Struct, frozen=True):
     """A metric family, without the prefix of its name. The rows of an info have no figure."""
 
     kind: FamilyKind
@@ -188,16 +188,16 @@ class Features:
         return found
 
     def is_any_urgent(self) -> bool:
-        return any(is_urgent() for _, is_urgent in self._overriding("is_urgent"))
+        return any(is_urgent() for _, is_urgent in self.overriding("is_urgent"))
 
     def call(self, hook: str, *given: object) -> None:
         """Call a hook of all features."""
-        for feature, call in self._overriding(hook):
+        for feature, call in self.overriding(hook):
             self._attempt(feature, hook, call, None, *given)
 
     def change(self, hook: str, value: Value) -> Value:
         """Return a value with the changes of all features that do not fail."""
-        for feature, call in self._overriding(hook):
+        for feature, call in self.overriding(hook):
             value = self._attempt(feature, hook, call, value, value)
         return value
 
@@ -229,7 +229,8 @@ class Features:
             self.log_success(f"{feature.name}.{hook}", f"{feature.name} works again")
         return answer
 
-    def _overriding(self, hook: str) -> list[tuple[Feature, Callable[..., Any]]]:
+    def overriding(self, hook: str) -> list[tuple[Feature, Callable[..., Any]]]:
+        """Return the features that have a hook, and the hook of each."""
         calls = self._calls.get(hook)
         if calls is None:
             default = getattr(Feature, hook)

@@ -217,7 +217,8 @@ class Daemon:
 
     def thread_states(self) -> dict[str, ThreadState]:
         """Return the state of each thread that delivers alerts or follows neighbours."""
-        return {name: state for one in self.monitor.features for name, state in one.thread_states().items()}
+        having = self.monitor.features.overriding("thread_states")
+        return {name: state for _, thread_states in having for name, state in thread_states().items()}
 
     def failed_deliveries(self) -> list[str]:
         """Return a sentence for each receiver whose last attempt failed."""

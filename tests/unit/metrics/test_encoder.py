@@ -9,11 +9,12 @@ from copy import copy
 import pytest
 from msgspec.structs import force_setattr, replace
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
-from memwatch_monitor.feature import Histogram
-from memwatch_web.metrics.encoder import Families, FamilyEncoder, SteadyFamilies
+from memwatch_monitor.feature import Family, Feature, Features, Histogram
+from memwatch_web.metrics.encoder import Families, FamilyEncoder, SteadyFamilies, figure_text
 from memwatch_web.metrics.families import Exporter, negotiate_format
 from memwatch_web.metrics.samples import Row, RowFamily, counter, gauge, histogram, info
 from support.exported_metrics import exported_families
@@ -49,6 +50,44 @@ def test_families_of_features_have_the_bytes_of_the_library(encode: Callable[[Co
     encoder = FamilyEncoder(encode)
 
     assert [encoder([families]) for _ in range(2)] == [encode(Families(families))] * 2
+
+
+class Deliveries(Feature):
+    """A feature with a counter and a histogram. The histogram is always the same object."""
+
+    name = "deliveries"
+
+    def __init__(self) -> None:
+        self.sent, self.latency = 0, Histogram((1.0,))
+
+    def families(self) -> list[Family]:
+        return [
+            Family("counter", "sent", "Sent.", [((), self.sent)]),
+            Family("histogram", "latency_seconds", "Latency.", [((), self.latency)]),
+        ]
+
+
+def test_families_of_a_feature_are_kept_while_they_are_equal() -> None:
+    """A histogram is equal to itself with other counts, so that a feature with one is built each time."""
+    deliveries, features = Deliveries(), Features()
+    features.add(deliveries)
+    render = Exporter("1", features).renderer(negotiate_format("")[0])
+    found = []
+    for sent, seconds in ((0, 0.5), (0, 5.0), (1, 5.0)):
+        deliveries.sent = sent
+        deliveries.latency.observe(seconds)
+        found.append(render(SAMPLES["critical_gb10"]()).decode())
+
+    for text, sent, observed in zip(found, (0, 0, 1), (1, 2, 3), strict=True):
+        assert f"\nmemwatch_sent_total {sent}.0\n" in text
+        assert f"\nmemwatch_latency_seconds_count {observed}.0\n" in text
+
+
+def test_small_and_large_figures_are_written_as_go_writes_them() -> None:
+    small = [0, -1, 1.5, 1e-9, 123456.789, 999999, 999999.5]
+    figures = [*small, 1e6, 1234567, 9.87e15, -1e7, math.inf, -math.inf, math.nan]
+
+    assert list(map(figure_text, figures)) == list(map(floatToGoString, figures))
 
 
 def families_of(exporter: Exporter, snapshot: Snapshot) -> list[RowFamily]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 
 import pytest
@@ -58,6 +59,33 @@ def test_extreme_ends_after_a_minute() -> None:
     assert recent.extremes(69.9).used["ram"] == 99 * GIB
     recent.add(at(70.0, GIB))
     assert recent.extremes(70.0).used["ram"] == GIB
+
+
+def test_extremes_are_those_of_all_seconds_at_any_time_of_a_scrape() -> None:
+    """Seconds that are over are merged once. Scrapes are close, a minute apart and after a pause of the machine."""
+    numbers, recent, used = random.Random(7), RecentExtremes(), {}
+    now, scrapes = 100.0, 0
+    for _ in range(3000):
+        now += numbers.choice([0.1, 0.5, 1.0, 1.0, 1.0, 1.0, 7.0, 90.0 * (numbers.random() < 0.02)])
+        figure = numbers.randrange(100 * GIB)
+        used[now] = max(figure, used.get(now, 0))
+        recent.add(at(now, figure, 100 * GIB - figure))
+        if numbers.random() < 0.4:
+            found, scrapes = recent.extremes(now), scrapes + 1
+            most = max(one for when, one in used.items() if int(when) > int(now) - 60)
+            assert (found.used["ram"], found.available["ram"]) == (most, 100 * GIB - most)
+            assert found.headroom["gpu0"] == 100 * GIB - most
+
+    assert scrapes > 1000
+
+
+def test_recording_that_starts_again_has_its_own_extremes() -> None:
+    recent = fed(*(at(float(second), 99 * GIB) for second in range(100, 200)))
+    recent.extremes(199.0)
+    for second in range(61):
+        recent.add(at(float(second), GIB))
+
+    assert recent.extremes(60.0).used["ram"] == GIB
 
 
 def test_unknown_figure_is_no_extreme() -> None:

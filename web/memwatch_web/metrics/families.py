@@ -7,6 +7,7 @@ import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,10 +23,10 @@ from memwatch.core.linux.process_files import parse_boot_time, read_start_ticks
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.reading.identity import Identity
 from memwatch.core.runtime.worker import ThreadState
-from memwatch.core.snapshot import CollectorStatus, SelfUsage, Snapshot
+from memwatch.core.snapshot import SelfUsage, Snapshot
 from memwatch.reporting.doctor.model import ConfigState
 from memwatch_monitor.between_scrapes import BetweenScrapes, RecentExtremes
-from memwatch_monitor.feature import Features
+from memwatch_monitor.feature import Family, Feature, Features
 from memwatch_web.metrics.encoder import Families, FamilyEncoder, Group, SteadyFamilies
 from memwatch_web.metrics.machine_families import (
     DEFAULT_OWNERS,
@@ -68,21 +69,17 @@ class ProcessFigures(Struct, frozen=True):
 
 
 def collector_families(snapshot: Snapshot) -> Iterator[RowFamily]:
-    available = [status for status in snapshot.collectors if status.state != "unavailable"]
-
-    def rows(figure: Callable[[CollectorStatus], Value]) -> list[Row]:
-        return [((status.name,), figure(status)) for status in available]
-
+    available = [((status.name,), status) for status in snapshot.collectors if status.state != "unavailable"]
     label = ("collector",)
-    up = rows(lambda status: int(status.state == "ok"))
+    up = [(key, int(status.state == "ok")) for key, status in available]
     yield gauge(
         "collector_up", "1 if a collector works, 0 if not; absent if it does not apply to this machine.", up, label
     )
-    took = rows(lambda status: status.duration_seconds)
+    took = [(key, status.duration_seconds) for key, status in available]
     yield gauge(
         "collector_duration_seconds", "Duration of a collector's last successful run in seconds.", took, label
     )
-    last = rows(lambda status: status.last_success_unix)
+    last = [(key, status.last_success_unix) for key, status in available]
     yield gauge("collector_last_success_timestamp_seconds", "Unix time of a collector's last success.", last, label)
     errors = [((s.name, reason), count) for s in snapshot.collectors for reason, count in s.errors.items()]
     yield counter("collector_errors", "Total errors of a collector, by reason.", errors, ("collector", "reason"))
@@ -283,6 +280,7 @@ def count_own_files() -> int:
 
 # More than any machine has: a limit on what one machine can cost a Prometheus server.
 MAX_SERIES = 5000
+ROWS = attrgetter("rows")
 
 
 class Exporter(Collector):
@@ -314,6 +312,7 @@ class Exporter(Collector):
         self._budgets = budgets
         self._owners = OwnerSelection()
         self._steady = SteadyFamilies()
+        self._of_features: dict[Feature, tuple[Sequence[Family], Group]] = {}
 
     def render(self, snapshot: Snapshot, encode: Callable[[Collector], bytes]) -> bytes:
         self.snapshot = snapshot
@@ -324,8 +323,9 @@ class Exporter(Collector):
         again = FamilyEncoder(encode)
 
         def render(snapshot: Snapshot) -> bytes:
-            own = own_process_families(snapshot.self_usage, self._process())
-            return again((*limit_series(self.groups(snapshot)), own))
+            process = self._process()
+            own = own_process_families(snapshot.self_usage, process)
+            return again((*limit_series(self.groups(snapshot, process)), own))
 
         return render
 
@@ -340,15 +340,16 @@ class Exporter(Collector):
     def collect(self) -> Iterator[RowFamily]:
         """Yield the families that have samples, within MAX_SERIES."""
         if self.snapshot is not None:
-            yield from (one for group in limit_series(self.groups(self.snapshot)) for one in group if one.rows)
+            groups = limit_series(self.groups(self.snapshot, self._process()))
+            yield from (one for group in groups for one in group if one.rows)
 
     def families(self, snapshot: Snapshot) -> Iterator[RowFamily]:
         """Yield all families, including those without samples."""
-        yield from chain.from_iterable(self.groups(snapshot))
+        yield from chain.from_iterable(self.groups(snapshot, self._process()))
 
-    def groups(self, snapshot: Snapshot) -> list[Group]:
+    def groups(self, snapshot: Snapshot, process: ProcessFigures | None = None) -> list[Group]:
         """Return all families, a group for each function that builds some. The last ones are dropped first."""
-        between, steady, process = self._between, self._steady.build, self._process()
+        between, steady = self._between, self._steady.build
         found = [
             steady(machine_families, snapshot, self._identity, self._labels()),
             tuple(pool_families(snapshot)),
@@ -356,7 +357,7 @@ class Exporter(Collector):
             steady(pinned_families, snapshot),
             tuple(tick_families(snapshot, between)),
             steady(self._build_families, snapshot),
-            *[tuple(map(build_family, feature.families())) for feature in self._features],
+            *[self._build_feature(*one) for one in self._features.overriding("families")],
             tuple(collector_families(snapshot)),
             steady(list_families, snapshot),
             steady(budget_families, snapshot, count_refused(self._budgets)),
@@ -378,6 +379,18 @@ class Exporter(Collector):
             found.append(steady(process_families, snapshot, most))
         return found
 
+    def _build_feature(self, feature: Feature, families: Callable[[], Iterable[Family]]) -> Group:
+        """Return the families of a feature: those of the last scrape if they are equal."""
+        found = tuple(families())
+        last = self._of_features.get(feature)
+        if last is not None and last[0] == found:
+            return last[1]
+        built = tuple(map(build_family, found))
+        # Histograms are equal to themselves with other counts.
+        if not any(one.kind == "histogram" and one.rows for one in found):
+            self._of_features[feature] = found, built
+        return built
+
     def _build_families(self, snapshot: Snapshot) -> Iterator[RowFamily]:
         labels = {**self._build, "simulated": "true" if snapshot.simulated else "false"}
         text = "Version and commit of memwatchd, and whether its data is simulated."
@@ -389,7 +402,7 @@ def limit_series(groups: Sequence[Group]) -> Sequence[Group]:
 
     A family that does not fit is left out as a whole: a part of it would give wrong sums.
     """
-    if sum([len(family.rows) for group in groups for family in group]) <= MAX_SERIES:
+    if sum([sum(map(len, map(ROWS, group))) for group in groups]) <= MAX_SERIES:
         return (*groups, NONE_DROPPED)
     left, dropped = MAX_SERIES, 0
     fitting: list[RowFamily] = []

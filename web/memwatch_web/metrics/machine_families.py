@@ -6,7 +6,7 @@ Processes follow, and their owners: the largest units, containers, pods, jobs an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -20,7 +20,6 @@ from memwatch.core.snapshot import (
     Kernel,
     Level,
     Node,
-    Pressure,
     PsiLine,
     Snapshot,
     Swap,
@@ -34,7 +33,6 @@ from memwatch_monitor.between_scrapes import LevelTimes, TargetTimes
 from memwatch_web.metrics.samples import (
     FigureRow,
     PairFamily,
-    Row,
     RowFamily,
     Value,
     counter,
@@ -150,27 +148,25 @@ def driver_error_families(snapshot: Snapshot) -> Iterator[RowFamily]:
 def pressure_families(snapshot: Snapshot, levels: LevelTimes | None) -> Iterator[RowFamily]:
     devices, judged = find_devices(snapshot), snapshot.pressure
 
-    def rows(figure: Callable[[Pressure], Value]) -> list[Row]:
-        return [((one.target, devices.get(one.target, "")), figure(one)) for one in judged]
-
+    keyed = [((one.target, devices.get(one.target, "")), one) for one in judged]
     text = "Pressure level of a target: 0 OK (low), 1 medium, 2 high, 3 critical."
-    yield gauge("pressure_level", text, rows(lambda one: int(one.level)), TARGET)
+    yield gauge("pressure_level", text, [(key, int(one.level)) for key, one in keyed], TARGET)
     yield gauge(
         "pressure",
         "1 for the current level of a target, 0 for the other levels.",
-        [((*key, level.word), int(word == level)) for key, word in rows(lambda one: one.level) for level in Level],
+        [((*key, level.word), int(one.level == level)) for key, one in keyed for level in Level],
         (*TARGET, "level"),
     )
     text = "Used fraction of the judged memory of a target, without resident memory; above 1 if over budget."
-    yield gauge("pressure_ratio", text, rows(lambda one: one.ratio), TARGET)
+    yield gauge("pressure_ratio", text, [(key, one.ratio) for key, one in keyed], TARGET)
     yield gauge(
         "pressure_reason",
         "1 for each signal that supports the current level of a target.",
-        [((one.target, devices.get(one.target, ""), reason.signal), 1) for one in judged for reason in one.reasons],
+        [((*key, reason.signal), 1) for key, one in keyed for reason in one.reasons],
         (*TARGET, "signal"),
     )
     text = "Forecast of the time until a target is full, in seconds."
-    yield gauge("time_to_full_seconds", text, rows(lambda one: one.seconds_to_full), TARGET)
+    yield gauge("time_to_full_seconds", text, [(key, one.seconds_to_full) for key, one in keyed], TARGET)
     if levels is not None:
         yield from level_families(levels.times(snapshot.monotonic), devices)
 
@@ -267,21 +263,34 @@ class OwnerSelection:
         self._among_largest: dict[tuple[str, str], float] = {}
         self._totals: dict[OwnerKind, list[OwnerTotal]] = {}
         self._of: tuple[object, object, object] = (None, None, None)
+        self._holds_devices = False
+        # Of the last choice: totals and maximum, the owners that were among the largest, and the result.
+        self._choice: tuple[object, int, Sequence[tuple[str, str]], list[ChosenOwners]] = (None, 0, (), [])
 
     def choose(self, snapshot: Snapshot, most: int) -> list[ChosenOwners]:
         """Return the owners of each kind that processes have; `most`: how many of the largest."""
-        now = snapshot.monotonic
+        now, totals = snapshot.monotonic, self.totals(snapshot)
+        known, known_most, largest, chosen = self._choice
+        # An owner that was among the largest, and is not anymore, ends by time.
+        if known is totals and known_most == most and len(largest) == len(self._among_largest):
+            self._among_largest = dict.fromkeys(largest, now)
+            return chosen
         self.forget(now)
-        return [
-            ChosenOwners(kind, *self.select(kind, totals, now, most))
-            for kind, totals in self.totals(snapshot).items()
-            if any(total.visible for total in totals)
+        chosen = [
+            ChosenOwners(kind, *self.select(kind, of_kind, now, most))
+            for kind, of_kind in totals.items()
+            if any(total.visible for total in of_kind)
         ]
+        largest = [key for key, at in self._among_largest.items() if at == now]
+        self._choice = totals, most, largest, chosen
+        return chosen
 
     def totals(self, snapshot: Snapshot) -> Mapping[OwnerKind, Sequence[OwnerTotal]]:
         """Return the owners of each kind, the largest first."""
         owners, processes = snapshot.owners, snapshot.processes
-        caps = find_caps(processes, snapshot.pools, snapshot.shares)
+        if self._of[1] is not processes:
+            self._holds_devices = any(process.device_bytes for process in processes)
+        caps = find_caps(processes, snapshot.pools, snapshot.shares) if self._holds_devices else {}
         if self._of[0] is not owners or self._of[1] is not processes or self._of[2] != caps:
             self._of = owners, processes, caps
             self._totals = {kind: build_totals(owners, processes, kind, caps=caps) for kind in OWNER_KINDS}
@@ -384,14 +393,14 @@ def holder_families(snapshot: Snapshot, shows_processes: bool) -> Iterator[RowFa
 
     It has no name that other metrics do not have: of a process only with `shows_processes`, else of a container.
     """
-    frame = build_frame(0.0, snapshot)
     raised = {one.target for one in snapshot.pressure if one.level > Level.LOW}
-    visible = [process for process in snapshot.processes if process.visible]
-    rows = []
-    for pool in snapshot.pools:
+    pools = [pool for pool in snapshot.pools if pool.id in raised] if raised else ()
+    frame, rows = build_frame(0.0, snapshot) if pools else None, []
+    visible = [process for process in snapshot.processes if process.visible] if pools else ()
+    for pool in pools:
         places = find_places(frame, pool.id)
         sizes = [(size, process) for process in visible if (size := size_in(process, places))]
-        if pool.id in raised and sizes:
+        if sizes:
             _, process = max(sizes, key=lambda found: found[0])
             rows.append((pool.id, *name_holder(process, snapshot, shows_processes)))
     text = "Largest holder of a pool whose level is above OK; the name of a process only if processes are exported."

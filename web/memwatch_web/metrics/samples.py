@@ -145,7 +145,7 @@ BUILDERS: Mapping[str, Callable[..., RowFamily]] = {
 
 def build_family(family: Family) -> RowFamily:
     """Return a family of a feature."""
-    return BUILDERS[family.kind](*family[1:])
+    return BUILDERS[family.kind](family.name, family.text, family.rows, family.labels)
 
 
 def unit_of(name: str) -> str:
