@@ -6,7 +6,6 @@ without them. An absent value is null, and `absent` of the same object has the r
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -354,7 +353,9 @@ class Description:
         if shape.title not in self.definitions:
             schema: Json = {"additionalProperties": False, "properties": {}, "title": shape.title, "type": "object"}
             self.definitions[shape.title] = schema
-            if documented := inspect.cleandoc(vars(shape.record).get("__doc__") or ""):
+            from inspect import cleandoc  # with six more modules, which a helper process does without
+
+            if documented := cleandoc(vars(shape.record).get("__doc__") or ""):
                 schema["description"] = " ".join(documented.partition("\n\n")[0].split())
             schema["properties"] = self._properties(shape)
             left_out = {ABSENT, *shape.optional, *(() if SIMULATED in shape.hints else (SIMULATED,))}

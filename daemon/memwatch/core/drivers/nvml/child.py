@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from memwatch.core.drivers.nvml.driver import Driver
-from memwatch.core.drivers.nvml.records import NvmlFailure, NvmlReading
-from memwatch.core.drivers.nvml.validation import Limits
-from memwatch.core.helper.bootstrap import bootstrap, write_all
-from memwatch.core.helper.codec import LineEncoder
-from memwatch.core.linux.files import Roots
+from memwatch.core.helper.bootstrap import bootstrap, leave_out_modules, write_all
+
+leave_out_modules(__name__)
+
+from memwatch.core.drivers.nvml.driver import Driver  # noqa: E402
+from memwatch.core.drivers.nvml.records import NvmlFailure, NvmlReading  # noqa: E402
+from memwatch.core.drivers.nvml.validation import Limits  # noqa: E402
+from memwatch.core.helper.codec import LineEncoder  # noqa: E402
+from memwatch.core.linux.files import Roots  # noqa: E402
 
 EXIT_USAGE, EXIT_NEEDS_NEW_PROCESS = 2, 75
 COMMANDS = (b"read\n", b"reopen\n")
