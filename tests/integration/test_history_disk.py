@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from memwatch.core.snapshot import Kernel
 from memwatch.reporting.history.notable_ticks import unpack
-from memwatch_monitor.history.records import TICK
-from memwatch_monitor.history.ring_file import MAX_RUNS, PARTS, open_ring_set
+from memwatch_monitor.history.records import ROWS, TICK
+from memwatch_monitor.history.ring_file import MAX_RUNS, PARTS, blocks_for, open_ring_set
 from support.fakes import GIB
 from support.monitors import history
 from support.open_things import close_at_end
 from support.paths import TESTS
-from support.store_machine import SIZE, USED, Machine
+from support.store_machine import HOG, SIZE, USED, Machine
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 
@@ -123,13 +123,16 @@ def test_tick_at_high_pressure_is_on_disk_before_it_is_served(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("used", "moved", "written"),
-    [(54.0, 0.0, 3), (54.0, 0.02, 3), (54.0, 0.1, 30), (63.0, 0.0, 30)],
+    ("used", "moved", "written", "kept"),
+    [(54.0, 0.0, 1, 21), (54.0, 0.02, 1, 21), (54.0, 0.1, 30, 30), (63.0, 0.0, 30, 30)],
 )
 def test_tick_at_rest_is_written_every_ten_seconds_below_critical(
-    tmp_path: Path, used: float, moved: float, written: int
+    tmp_path: Path, used: float, moved: float, written: int, kept: int
 ) -> None:
-    """A machine that serves a model is at high all day. 0.02 GiB of 64 are less than 0.05 %, 0.1 GiB are more."""
+    """A machine that serves a model is at high all day. 0.02 GiB of 64 are less than 0.05 %, 0.1 GiB are more.
+
+    At rest one block has the rows of ten seconds and their last tick. A kill loses what came since.
+    """
     machine = Machine(tmp_path / "state")
     first = machine.start()
     for second in range(30):
@@ -141,6 +144,38 @@ def test_tick_at_rest_is_written_every_ten_seconds_below_critical(
     for ring in ring_set.rings.values():
         close_at_end(ring)
     assert len(ring_set.records("flight", TICK)) == written
+    assert sum(blocks_for(record.length) for record in ring_set.records("fine", ROWS)) <= 3
+    restarted = machine.start()
+    assert len(restarted.values()) == kept
+    words = restarted.keeper.unclean_shutdown
+    assert words is not None
+    assert words.last is not None
+    assert words.last.boottime == 1000.0 + kept - 1
+
+
+@pytest.mark.parametrize(("grows", "last"), [(0, 1000.0), (GIB, 1300.0)], ids=["still", "moved"])
+def test_last_words_at_low_pressure_have_the_processes_however_long_they_stood_still(
+    tmp_path: Path, grows: int, last: float
+) -> None:
+    """Rows come with a tick only if it says something else. An older one is true until then."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    for minute in range(7):
+        hog = replace(
+            HOG, rss_bytes=7 * GIB + grows * (minute >= 5), footprint_bytes=7 * GIB + grows * (minute >= 5)
+        )
+        first.memory.findings = replace(first.memory.findings, processes=(hog,))
+        first.tick(20 * GIB, 60.0)
+        first.flush()
+    first.kill()
+
+    words = machine.start().keeper.unclean_shutdown
+
+    assert words is not None
+    assert words.last is not None
+    assert words.last.boottime == last
+    assert [(one.name, one.rss_bytes) for one in words.last.processes] == [("hog", 7 * GIB + grows)]
+    assert words.samples[-1].boottime == 1360.0
 
 
 def test_unclean_shutdown_is_reported_once_with_its_last_samples(tmp_path: Path) -> None:

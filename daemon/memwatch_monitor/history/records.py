@@ -9,9 +9,10 @@ import zlib
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import le
-from typing import Any
+from contextlib import suppress
+from itertools import accumulate, chain, groupby
+from operator import itemgetter, le, sub
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.json import encode
@@ -20,45 +21,156 @@ from memwatch.core.events import Event, EventLog
 from memwatch.core.helper.codec import DecodeError, from_line, to_line
 from memwatch.core.snapshot_json import LAST_UNIX
 from memwatch.reporting.history.notable_ticks import Tick, unpack
-from memwatch.reporting.history.tier import Aggregates, RowBlock
+from memwatch.reporting.history.tier import Aggregates, RowBlock, difference
 from memwatch_monitor.history.holders import parse_name
-from memwatch_monitor.history.ring_file import Record, RingSet, blocks_for
+from memwatch_monitor.history.ring_file import BLOCK, HEAD_BYTES, Record, RingSet, blocks_for
 
 LENGTHS = struct.Struct("<II")
 MAX_UNPACKED_BYTES = 16 << 20
 MAX_ROWS = 4096
+# Times that rows are packed to fill their blocks.
+FITTING_TRIES = 3
 # Maximum distance from this boot in seconds, far beyond any valid date.
 MAX_TIME = 1e12
 
 
+# Cells that a record may unpack to. Series that stand still take no bytes for their rows.
+MAX_CELLS = MAX_UNPACKED_BYTES // 10
+# Added to each difference, so that the upper bytes of a small one are the same whatever its sign.
+_MIDDLE, _ALL_BITS = 0x80808080, (1 << 64) - 1
+# Symbols that repay a Huffman table for themselves.
+_TABLE_SYMBOLS = 100
+
+
+class _Column(NamedTuple):
+    """A series as it is packed: bits of its largest difference, and its differences from reading to reading.
+
+    `spread` is 0 if the series stands still.
+    """
+
+    spread: int
+    first: array[int]
+    steps: Sequence[int] = ()
+    ranges: bytes = b""
+    places: bytes = b""
+
+
 def pack_rows(row_block: RowBlock) -> bytes:
-    """Encode names and times, then minimum, maximum and mean of each series: little-endian, zlib-compressed."""
-    head = json.dumps(
-        {"rows": len(row_block.times), "names": list(row_block.columns)}, separators=(",", ":")
-    ).encode()
-    columns = b"".join(_to_bytes(ring) for aggregates in row_block.columns.values() for ring in aggregates)
-    return zlib.compress(LENGTHS.pack(len(head), len(columns)) + head + _to_bytes(row_block.times) + columns, 6)
+    """Encode names, times and readings, exactly.
+
+    A series that stands still is its first reading. For others there is the difference of each minimum to the one
+    before and to its maximum, in steps of float32. Series that move equally far stand together. zlib compresses
+    bytes of one significance, with a Huffman table for each group.
+    """
+    rows, names = len(row_block.times), list(row_block.columns)
+    columns = [_differences(one) for one in row_block.columns.values()]
+    moments, in_nanoseconds = _moments(row_block.times)
+    figures = {"count": rows, "nanoseconds": in_nanoseconds, "names": names}
+    head = json.dumps(figures, separators=(",", ":")).encode()
+    spreads = bytes(one.spread for one in columns)
+    moving = sorted((one for one in columns if one.spread), key=itemgetter(0))
+    groups = [list(group) for _, group in groupby(moving, itemgetter(0))]
+    firsts = _to_bytes(array("I", chain.from_iterable(one.first for one in columns)))
+    times = _to_bytes(array("Q", map(_ALL_BITS.__and__, map(sub, moments, chain((0,), moments)))))
+    steps = [_to_middle(one.steps for one in group) for group in groups]
+    ranges = [b"".join(one.ranges for one in group) for group in groups]
+    places = [b"".join(one.places for one in group) for group in groups]
+    packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_FILTERED)
+    packed, symbols = [packer.compress(LENGTHS.pack(len(head), len(spreads)) + head + spreads)], 0
+    for raws, width in (([times], 8), ([firsts], 4), (steps, 4), (ranges, 4), (places, 2)):
+        for significance in range(width):
+            for raw in raws:
+                plane = raw[significance::width]
+                packed.append(packer.compress(plane))
+                symbols += 0 if plane == plane[:1] * len(plane) else len(plane)
+                if symbols >= _TABLE_SYMBOLS:
+                    packed.append(packer.flush(zlib.Z_BLOCK))
+                    symbols = 0
+    return b"".join(packed) + packer.flush()
+
+
+def _moments(times: array[float]) -> tuple[array[int], bool]:
+    """Return times as nanoseconds, as the clock reads them, if that is exact, else their bits."""
+    nanoseconds = [round(time * 1e9) for time in times]
+    if all(0 <= whole < 1 << 53 for whole in nanoseconds) and [one / 1e9 for one in nanoseconds] == list(times):
+        return array("Q", nanoseconds), True
+    return array("Q", times.tobytes()), False
+
+
+def _differences(aggregates: Aggregates) -> _Column:
+    minimum = array("I", aggregates.minimum.tobytes())
+    maximum = array("I", aggregates.maximum.tobytes())
+    first, has_places = minimum[:1], any(aggregates.places)
+    if minimum == maximum == first * len(minimum) and not has_places:
+        return _Column(0, first)
+    steps = list(map(sub, minimum[1:], minimum))
+    spread = max(1, max(map(abs, steps), default=0).bit_length())
+    ranges = difference(_to_bytes(minimum), _to_bytes(maximum))
+    return _Column(spread, first, steps, ranges, _to_bytes(aggregates.places))
+
+
+def _to_middle(differences: Iterable[Sequence[int]]) -> bytes:
+    sums = array("q", map(_MIDDLE.__add__, chain.from_iterable(differences)))
+    return _to_bytes(_low_words(sums))
+
+
+def _low_words(numbers: array[int]) -> array[int]:
+    """Return the lower 32 bits of 64."""
+    raw = memoryview(_to_bytes(numbers)).cast("I")[::2]
+    return _from_bytes(array("I"), raw.tobytes())
 
 
 def unpack_rows(data: bytes) -> RowBlock:
-    """Decode the result of `pack_rows`. Raises DecodeError for anything else."""
+    """Decode the result of `pack_rows`, also rows of its first format. Raises DecodeError for anything else."""
     try:
         plain = zlib.decompressobj().decompress(data, MAX_UNPACKED_BYTES)
         head_bytes, _ = LENGTHS.unpack_from(plain)
         head = json.loads(plain[LENGTHS.size : LENGTHS.size + head_bytes])
-        rows, names = int(head["rows"]), [str(name) for name in head["names"]]
-        if not 0 <= rows <= MAX_ROWS:
-            raise ValueError(f"{rows} rows")
+        is_first_format = "rows" in head
+        rows, names = int(head["rows" if is_first_format else "count"]), [str(name) for name in head["names"]]
+        if not 0 <= rows <= MAX_ROWS or rows * len(names) > MAX_CELLS:
+            raise ValueError(f"{rows} rows of {len(names)} series")
         reader = _ArrayReader(plain, LENGTHS.size + head_bytes)
-        times = reader.take(array("d"), rows)
+        if is_first_format:
+            times, columns = _read_first_format(reader, rows, len(names))
+        else:
+            times, columns = _read_rows(reader, rows, len(names), bool(head["nanoseconds"]))
         if not all(abs(time) < MAX_TIME for time in times) or not all(map(le, times, times[1:])):
             raise ValueError("the times are out of range or not ascending")
-        columns = {
-            name: Aggregates(*(reader.take(array(code), rows) for code in ("f", "f", "H"))) for name in names
-        }
     except (zlib.error, struct.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DecodeError(str(error)) from None
-    return RowBlock(times, columns)
+    return RowBlock(times, dict(zip(names, columns, strict=True)))
+
+
+def _read_first_format(reader: _ArrayReader, rows: int, series: int) -> tuple[array[float], list[Aggregates]]:
+    times = reader.take(array("d"), rows)
+    return times, [Aggregates(*(reader.take(array(code), rows) for code in "ffH")) for _ in range(series)]
+
+
+def _read_rows(
+    reader: _ArrayReader, rows: int, series: int, in_nanoseconds: bool
+) -> tuple[array[float], list[Aggregates]]:
+    spreads = reader.take(array("B"), series)
+    moving = sorted(filter(spreads.__getitem__, range(series)), key=spreads.__getitem__)
+    moments = array("Q", map(_ALL_BITS.__and__, accumulate(reader.take_planes(array("Q"), rows))))
+    times = array("d", [one / 1e9 for one in moments] if in_nanoseconds else moments.tobytes())
+    firsts = reader.take_planes(array("I"), series if rows else 0)
+    steps = reader.take_planes(array("I"), max(0, rows - 1) * len(moving))
+    ranges = reader.take_planes(array("I"), rows * len(moving))
+    places = reader.take_planes(array("H"), rows * len(moving))
+    sums, middles = array("q"), range(0, rows * _MIDDLE, _MIDDLE)
+    for place, at in enumerate(moving):
+        own = steps[place * (rows - 1) : (place + 1) * (rows - 1)]
+        sums.extend(map(sub, accumulate(chain(firsts[at : at + 1], own)), middles))
+    raw, readings, still = _low_words(sums).tobytes(), array("f", firsts.tobytes()), array("H", [0]) * rows
+    minima, maxima = array("f", raw), array("f", difference(raw, ranges.tobytes()))
+    columns = [
+        Aggregates(readings[at : at + 1] * rows, readings[at : at + 1] * rows, still) for at in range(series)
+    ]
+    for place, at in enumerate(moving):
+        own_rows = slice(place * rows, (place + 1) * rows)
+        columns[at] = Aggregates(minima[own_rows], maxima[own_rows], places[own_rows])
+    return times, columns
 
 
 class _ArrayReader:
@@ -67,14 +179,27 @@ class _ArrayReader:
         self._at = at
 
     def take(self, ring: array[Any], count: int) -> array[Any]:
-        end = self._at + count * ring.itemsize
-        if end > len(self._data):
+        return _from_bytes(ring, self._take_bytes(count * ring.itemsize))
+
+    def take_planes(self, ring: array[Any], count: int) -> array[Any]:
+        """Take numbers whose bytes are grouped by significance, the lowest ones first."""
+        width, raw = ring.itemsize, bytearray(count * ring.itemsize)
+        for significance in range(width):
+            raw[significance::width] = self._take_bytes(count)
+        return _from_bytes(ring, raw)
+
+    def _take_bytes(self, count: int) -> bytes:
+        begin, self._at = self._at, self._at + count
+        if self._at > len(self._data):
             raise ValueError("the data is truncated")
-        ring.frombytes(self._data[self._at : end])
-        self._at = end
-        if sys.byteorder == "big":
-            ring.byteswap()
-        return ring
+        return self._data[begin : self._at]
+
+
+def _from_bytes(ring: array[Any], raw: bytes | bytearray) -> array[Any]:
+    ring.frombytes(raw)
+    if sys.byteorder == "big":
+        ring.byteswap()
+    return ring
 
 
 def _to_bytes(ring: array[Any]) -> bytes:
@@ -105,13 +230,47 @@ def pack_entry(row_block: RowBlock, worst: bytes = b"") -> bytes:
     return _LENGTH.pack(len(rows)) + rows + worst
 
 
+def pack_full_blocks(row_block: RowBlock, worst: bytes) -> tuple[bytes, int]:
+    """Encode rows, oldest first, and the worst tick. Return how many rows: as many as take the fewest blocks each.
+
+    A last block that is almost empty costs as much as a full one.
+    """
+    rows = len(row_block.times)
+    entry, count = pack_entry(row_block, worst), rows
+    blocks = blocks_for(len(entry))
+    if blocks == 1 or rows == 1:
+        return entry, rows
+    fixed = len(pack_entry(_first_rows(row_block, 1), worst))
+    per_row = max(1.0, (len(entry) - fixed) / (rows - 1))
+    room = (blocks - 1) * BLOCK - HEAD_BYTES
+    for _ in range(FITTING_TRIES):
+        count = min(count - 1, 1 + int((room - fixed) / per_row))
+        if (blocks - 1) * rows >= blocks * count:
+            break
+        fewer = pack_entry(_first_rows(row_block, count), worst)
+        if len(fewer) <= room:
+            return fewer, count
+        per_row = (len(fewer) - fixed) / (count - 1)
+    return entry, rows
+
+
+def _first_rows(row_block: RowBlock, count: int) -> RowBlock:
+    columns = {name: aggregates.between(0, count) for name, aggregates in row_block.columns.items()}
+    return RowBlock(row_block.times[:count], columns)
+
+
 def unpack_entry(payload: bytes) -> tuple[RowBlock, bytes]:
     """Decode rows, and return the encoded tick, if any. Raises DecodeError."""
+    rows, tick = _split_entry(payload)
+    return unpack_rows(rows), tick
+
+
+def _split_entry(payload: bytes) -> tuple[bytes, bytes]:
     if len(payload) < _LENGTH.size:
         raise DecodeError("the data is truncated")
     (length,) = _LENGTH.unpack_from(payload)
     end = _LENGTH.size + length
-    return unpack_rows(payload[_LENGTH.size : end]), payload[end:]
+    return payload[_LENGTH.size : end], payload[end:]
 
 
 def pack_events(events: Iterable[Event]) -> list[bytes]:
@@ -231,6 +390,14 @@ class PayloadReader:
         except DecodeError:
             self.unreadable["events"].add(record.seq)
             return ()
+
+    def newest_tick(self, name: str, records: Sequence[Record]) -> Tick | None:
+        """Return the newest tick among those that came with rows."""
+        for record in reversed(records):
+            with suppress(DecodeError):
+                if data := _split_entry(self._ring_set.payload(name, record))[1]:
+                    return unpack(data)
+        return None
 
     def tick(self, name: str, record: Record) -> Tick | None:
         return self.decode_tick(name, record, self._ring_set.payload(name, record))

@@ -21,10 +21,11 @@ from msgspec import Struct
 
 from memwatch.core.clock import Clock
 from memwatch.core.events import Event, EventLog
+from memwatch.core.model import Absent
 from memwatch.core.printable import describe_error
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch.reporting.history.last_run import UncleanShutdown
-from memwatch.reporting.history.notable_ticks import NotableTick, NotableTicks, build_tick, pack
+from memwatch.reporting.history.notable_ticks import Holder, NotableTick, NotableTicks, Tick, build_tick, pack
 from memwatch_monitor.history.holders import HolderHistory
 from memwatch_monitor.history.records import (
     EVENTS,
@@ -38,6 +39,7 @@ from memwatch_monitor.history.records import (
     count_blocks,
     pack_entry,
     pack_events,
+    pack_full_blocks,
     pack_holders,
 )
 from memwatch_monitor.history.restore import MAX_UNWRITTEN, number_from_clock, pack_number, restore
@@ -201,17 +203,22 @@ class Files:
         return all(ring.ready for ring in self.ring_set.rings.values())
 
 
-# Time between writes of rows while all levels are OK; half of it at medium. A rise of the level is written at once.
-# Each write is at least a block of 4 KiB: every 30 s these are 12 MB a day, a fifth of them filled.
+# Greatest age of a row that is not on disk while all levels are OK; half of it at medium. A rise of the level is
+# written at once. Each write is at least a block of 4 KiB: every 60 s these are 6 MB a day.
 FLUSH_SECONDS = 60.0
 # The first rows are written soon after the start. They have the number of kills so far: if the kernel kills the
 # daemon within a minute, its next run reports that.
 FIRST_FLUSH_SECONDS = 10.0
-# At high, ticks that differ from the last written one by less than this fraction of a size are written after this
-# time. A machine that serves a model is at high all day: each tick on disk took 400 MB a day and 8 wake-ups/s.
+# At high, a tick that differs from the last written one by less than this fraction of a size is written after this
+# time, in one record with the rows since. A machine that serves a model is at high all day: each tick on disk took
+# 400 MB a day and 8 wake-ups/s.
 STILL_RATIO, STILL_SECONDS = 0.0005, 10.0
-# Minimum number of new rows per write, by tier. At the next start missing coarse rows are computed from finer ones.
-BATCH_ROWS = (1, 30, 12)
+# While all levels are OK, rows come with their worst tick unless one that says the same is at most this old.
+SAME_TICK_SECONDS = 3600.0
+# Minimum number of new rows per write, by tier, and of those of holders. At the next start missing coarse rows are
+# computed from finer ones, so they wait for at most half the time that those are kept.
+BATCH_ROWS = (1, 90, 12)
+HOLDER_BATCH_ROWS = (30, 12)
 # Kinds of events that are written at once.
 AT_ONCE = frozenset({"level", "alert", "oom_kill", "driver", "silence", "release", "test", "unclean", "incident"})
 # Minimum time between writes of other events. Annotations, which programs may set by the thousand, are written with
@@ -232,21 +239,58 @@ class _WorstTick(Struct):
 
 
 class _LastTick(Struct):
-    """The last tick that was written for itself: its levels and used fractions by target."""
+    """The last tick at high or critical that was written: its levels and used fractions by target."""
 
     boottime: float = -math.inf
     levels: Mapping[str, Level] = {}
     ratios: Mapping[str, float] = {}
 
-    def is_still(self, snapshot: Snapshot, boottime: float) -> bool:
-        """Return True if the tick is like this one, and this one is not old."""
+    def is_still(self, snapshot: Snapshot) -> bool:
+        """Return True if the tick is like this one, and not critical."""
         levels = {one.target: one.level for one in snapshot.pressure}
         return (
-            boottime - self.boottime < STILL_SECONDS
-            and levels == self.levels
+            levels == self.levels
             and max(levels.values(), default=Level.CRITICAL) < Level.CRITICAL
             and all(abs(one.ratio - self.ratios[one.target]) < STILL_RATIO for one in snapshot.pressure)
         )
+
+
+def _is_repeated(tick: Tick, last: Tick | None) -> bool:
+    """Return True if all levels are OK and the last written tick, not long ago, says the same."""
+    return (
+        last is not None
+        and tick.boottime - last.boottime <= SAME_TICK_SECONDS
+        and all(one.level == Level.LOW for one in tick.pressure)
+        and [one.target for one in tick.pressure] == [one.target for one in last.pressure]
+        and all(
+            one.level == before.level and abs(one.ratio - before.ratio) < STILL_RATIO
+            for one, before in zip(tick.pressure, last.pressure, strict=True)
+        )
+        and _stated(tick) == _stated(last)
+        and _holds_as_much(tick, last)
+    )
+
+
+def _stated(tick: Tick) -> tuple[object, ...]:
+    states = [(one.id, one.state, one.throttled, one.errors) for one in tick.devices]
+    return states, {one.pid: (one.name, one.device_bytes.keys()) for one in tick.processes}
+
+
+def _holds_as_much(tick: Tick, last: Tick) -> bool:
+    """Return True if each process holds as much, to a fraction of the largest pool that shows on no page."""
+    most = STILL_RATIO * max((pool.size_bytes for pool in tick.pools), default=0)
+    before = {one.pid: _held_bytes(one) for one in last.processes}
+    return all(
+        abs(here - there) <= most
+        for one in tick.processes
+        for here, there in zip(_held_bytes(one), before[one.pid], strict=True)
+    )
+
+
+def _held_bytes(holder: Holder) -> list[int]:
+    on_devices = (holder.device_bytes[one] for one in sorted(holder.device_bytes))
+    found = (holder.rss_bytes, holder.footprint_bytes, *on_devices)
+    return [0 if isinstance(one, Absent) else one for one in found]
 
 
 class HistoryWriter:
@@ -271,8 +315,10 @@ class HistoryWriter:
         self._urgent: deque[tuple[Stamp, bytes]] = deque(maxlen=MAX_WAITING)
         self._chosen: deque[NotableTick] = deque(maxlen=100)
         self._worst, self._last = _WorstTick(), _LastTick()
+        self._last_tick: Tick | None = None
         self._level = Level.LOW
-        self._flush_now = self._events_due = self._stopping = self._writing = self._hangs = False
+        self._flush_now = self._events_due = self._rows_due = False
+        self._stopping = self._writing = self._hangs = False
         self._writer = threading.Thread(target=self._write_until_stopped, name="store", daemon=True)
 
     def restore(
@@ -302,8 +348,9 @@ class HistoryWriter:
     ) -> None:
         """Record a tick. Call it after each tick, before the tick is published."""
         level = snapshot.worst_level or Level.LOW
-        urgent = level >= Level.HIGH and not self._last.is_still(snapshot, boottime)
-        if urgent:
+        urgent = level >= Level.HIGH and not self._last.is_still(snapshot)
+        at_rest = level >= Level.HIGH and not urgent and boottime - self._last.boottime >= STILL_SECONDS
+        if urgent or at_rest:
             self._last = _LastTick(
                 boottime,
                 {one.target: one.level for one in snapshot.pressure},
@@ -311,7 +358,7 @@ class HistoryWriter:
             )
         data = pack(build_tick(snapshot, boottime, figures)) if urgent else b""
         with self._changed:
-            self._note_worst(snapshot, boottime)
+            self._note_worst(snapshot, boottime, is_preferred=at_rest)
             self._note_level(level)
             if chosen is not None:
                 self._chosen.append(chosen)
@@ -322,6 +369,8 @@ class HistoryWriter:
                 if len(self._urgent) == MAX_WAITING:
                     self.files.dropped += 1
                 self._urgent.append((Stamp(self._run, boottime, snapshot.unix, self._boot), data))
+            if urgent or at_rest:
+                self._rows_due |= at_rest
                 self._changed.notify_all()
                 self._wait_for_write()
 
@@ -353,14 +402,16 @@ class HistoryWriter:
     def _wait_for_write(self) -> None:
         """Wait for the write, with the lock held. After a timeout, do not wait until all writes are done."""
         if self._hangs:
-            self._hangs = bool(self._urgent) or self._writing
+            self._hangs = self._is_behind()
         if not self._hangs:
-            done = self._changed.wait_for(lambda: not self._urgent and not self._writing, URGENT_WAIT_SECONDS)
-            self._hangs = not done
+            self._hangs = not self._changed.wait_for(lambda: not self._is_behind(), URGENT_WAIT_SECONDS)
 
-    def _note_worst(self, snapshot: Snapshot, boottime: float) -> None:
+    def _is_behind(self) -> bool:
+        return bool(self._urgent) or self._rows_due or self._writing
+
+    def _note_worst(self, snapshot: Snapshot, boottime: float, is_preferred: bool) -> None:
         rank = max(((int(one.level), one.ratio) for one in snapshot.pressure), default=(0, 0.0))
-        if self._worst.snapshot is None or rank >= self._worst.rank:
+        if self._worst.snapshot is None or rank >= self._worst.rank or is_preferred:
             self._worst = _WorstTick(snapshot, boottime, rank)
 
     def _note_level(self, level: Level) -> None:
@@ -374,57 +425,99 @@ class HistoryWriter:
         flushed_at = time.monotonic() - max(0.0, self._flush_seconds - FIRST_FLUSH_SECONDS)
         while True:
             with self._changed:
-                flush_at = flushed_at + self._flush_seconds * (1.0 if self._level is Level.LOW else 0.5)
+                flush_at = flushed_at + self.max_row_age
                 self._changed.wait_for(self._has_work, max(0.0, flush_at - time.monotonic()))
-                stopping, flush = self._stopping, self._flush_now or self._stopping
+                stopping, flush, rows_due = self._stopping, self._flush_now or self._stopping, self._rows_due
                 urgent, changes = list(self._urgent), self._events_due or bool(self._urgent)
                 self._urgent.clear()
-                self._flush_now, self._events_due, self._writing = False, False, True
-            self._write_urgent(urgent, changes)
-            if flush or time.monotonic() >= flush_at:
-                self._flush(stopping)
+                self._flush_now, self._events_due, self._rows_due, self._writing = False, False, False, True
+            self._write_urgent(urgent, changes, rows_due)
+            if flush or (time.monotonic() >= flush_at and not rows_due):
+                flushed_at = time.monotonic() - self.flush(stopping, at_once=flush)
+            elif rows_due:
+                self._flush_others(all_of_it=False)
                 flushed_at = time.monotonic()
             if stopping:
                 self.files.append("flight", STOPPED, self._stamp(), pack_number(self._events.last_seq))
                 return
 
-    def _has_work(self) -> bool:
-        return bool(self._urgent) or self._events_due or self._stopping or self._flush_now
+    @property
+    def max_row_age(self) -> float:
+        """Return the age in seconds at which a row is written."""
+        return self._flush_seconds * (1.0 if self._level is Level.LOW else 0.5)
 
-    def _write_urgent(self, urgent: list[tuple[Stamp, bytes]], changes: bool) -> None:
+    def _has_work(self) -> bool:
+        return self._is_behind() or self._events_due or self._stopping or self._flush_now
+
+    def _write_urgent(self, urgent: list[tuple[Stamp, bytes]], changes: bool, rows_due: bool) -> None:
         for stamp, data in urgent:
             self.files.append("flight", TICK, stamp, data)
+        if rows_due:
+            self._flush_fine(at_once=True)
         if changes:
             self._write_events()
         with self._changed:
             self._writing = False
             self._changed.notify_all()
 
-    def _flush(self, all_of_it: bool) -> None:
-        """Write new rows, the worst tick among them, notable ticks and events."""
+    def flush(self, all_of_it: bool = False, at_once: bool = False) -> float:
+        """Write new rows, the worst tick among them, notable ticks and events.
+
+        The newest rows stay in memory if the others then fill their blocks better, unless all are to be written
+        `at_once`. Return the age of the oldest of them. Only the writer's thread calls this.
+        """
+        carried = self._flush_fine(at_once)
+        self._flush_others(all_of_it)
+        return carried
+
+    def _flush_fine(self, at_once: bool) -> float:
+        return self._write_rows(0, self._take_tick(), at_once) if self._new_rows(0) else 0.0
+
+    def _flush_others(self, all_of_it: bool) -> None:
+        for index, tier in enumerate(self._history().tiers[1:], start=1):
+            finer = self._history().tiers[index - 1]
+            batch = min(BATCH_ROWS[index], finer.spec.seconds / 2 // tier.spec.step_seconds)
+            if self._new_rows(index) >= (1 if all_of_it else max(1, batch)):
+                self._write_rows(index, b"", at_once=all_of_it)
+        self._write_holders(all_of_it)
         with self._changed:
-            worst, self._worst = self._worst, _WorstTick()
             chosen = list(self._chosen)
             self._chosen.clear()
-        tick = b"" if worst.snapshot is None else pack(build_tick(worst.snapshot, worst.boottime, {}))
-        history = self._history()
-        for index, name in enumerate(TIERS):
-            row_block, coming = history.written_since(index, self._next[index])
-            if len(row_block.times) >= (1 if all_of_it else BATCH_ROWS[index]):
-                entry = pack_entry(row_block, tick if name == "fine" else b"")
-                if self.files.append(name, ROWS, self._stamp(), entry):
-                    self._next[index] = coming
-        self._write_holders(all_of_it)
         offset = self._clock.wall() - self._clock.boottime()
         for one in chosen:
             stamp = Stamp(self._run, one.boottime, one.boottime + offset, self._boot)
             self.files.append("ticks", TICK, stamp, one.data)
         self._write_events(again=True)
 
+    def _take_tick(self) -> bytes:
+        """Return the worst tick since rows were last written, encoded, or nothing if it was written before."""
+        with self._changed:
+            worst, self._worst = self._worst, _WorstTick()
+        if worst.snapshot is None:
+            return b""
+        tick = build_tick(worst.snapshot, worst.boottime, {})
+        if _is_repeated(tick, self._last_tick):
+            return b""
+        self._last_tick = tick
+        return pack(tick)
+
+    def _new_rows(self, index: int) -> int:
+        return self._history().tiers[index].added - self._next[index]
+
+    def _write_rows(self, index: int, tick: bytes, at_once: bool) -> float:
+        """Write new rows of a tier. Return the age of the oldest row that is left for the next time."""
+        rows, coming = self._history().written_since(index, self._next[index])
+        entry, count = (pack_entry(rows, tick), len(rows.times)) if at_once else pack_full_blocks(rows, tick)
+        if not self.files.append(TIERS[index], ROWS, self._stamp(), entry):
+            self._last_tick = None
+            return 0.0
+        self._next[index] = coming - len(rows.times) + count
+        return self._clock.boottime() - rows.times[count] if count < len(rows.times) else 0.0
+
     def _write_holders(self, all_of_it: bool) -> None:
         for index, name in enumerate(FILES):
             rows, coming = self._holders.written_since(index, self._next_holders[index])
-            if len(rows.times) >= (1 if all_of_it else BATCH_ROWS[TIERS.index(name)]):
+            if len(rows.times) >= (1 if all_of_it else HOLDER_BATCH_ROWS[index]):
                 entry = pack_holders(rows, self._holders.titles())
                 if self.files.append(name, HOLDER_ROWS, self._stamp(), entry):
                     self._next_holders[index] = coming

@@ -1,16 +1,37 @@
-"""Records of events: none is larger than a block, and a block is not wasted on a few events."""
+"""Records of events and of rows: they are read as they were written, and waste no block."""
 
 from __future__ import annotations
 
+import json
+import math
+import random
+import zlib
+from array import array
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memwatch.core.events import Event
 from memwatch.core.helper.codec import DecodeError, to_line
 from memwatch.core.snapshot_json import LAST_UNIX
-from memwatch_monitor.history.records import MAX_SEQ, EventBatch, pack_events, unpack_events
-from memwatch_monitor.history.ring_file import BLOCK, HEAD_BYTES
+from memwatch.reporting.history.tier import Aggregates, RowBlock
+from memwatch_monitor.history.records import (
+    LENGTHS,
+    MAX_ROWS,
+    MAX_SEQ,
+    EventBatch,
+    pack_entry,
+    pack_events,
+    pack_full_blocks,
+    pack_rows,
+    unpack_entry,
+    unpack_events,
+    unpack_rows,
+)
+from memwatch_monitor.history.ring_file import BLOCK, HEAD_BYTES, blocks_for
 
 FIRST = 1_000_000
 
@@ -58,3 +79,121 @@ def test_event_with_an_impossible_number_or_time_is_rejected(seq: int, unix: flo
     else:
         with pytest.raises(DecodeError, match="impossible"):
             unpack_events(payload)
+
+
+def first_format(row_block: RowBlock) -> bytes:
+    """Encode rows as version 0.1.0 of November did."""
+    head = json.dumps({"rows": len(row_block.times), "names": list(row_block.columns)}).encode()
+    columns = b"".join(ring.tobytes() for aggregates in row_block.columns.values() for ring in aggregates)
+    return zlib.compress(LENGTHS.pack(len(head), len(columns)) + head + row_block.times.tobytes() + columns)
+
+
+def raw(row_block: RowBlock) -> tuple[bytes, dict[str, list[bytes]]]:
+    """Return all bits of the rows: NaN is not equal to itself."""
+    columns = {name: [ring.tobytes() for ring in one] for name, one in row_block.columns.items()}
+    return row_block.times.tobytes(), columns
+
+
+def block_of(times: list[float], bits: list[tuple[list[int], list[int], list[int]]]) -> RowBlock:
+    columns = {
+        f"pool.ram.{at}": Aggregates(
+            array("f", array("I", low).tobytes()), array("f", array("I", high).tobytes()), array("H", places)
+        )
+        for at, (low, high, places) in enumerate(bits)
+    }
+    return RowBlock(array("d", times), columns)
+
+
+def walk(rows: int, series: int, step: float, seed: int = 1) -> RowBlock:
+    """Return single readings that change each second by about `step`, with a pause in half of the series."""
+    chance = random.Random(seed)
+    columns = {}
+    for number in range(series):
+        value, readings = 3e10 + number * 1e9, array("f")
+        for _ in range(rows):
+            value += chance.gauss(0, step)
+            readings.append(value)
+        if number % 2 and rows > 2:
+            readings[rows // 2] = math.nan
+        columns[f"pool.gpu{number}.used_bytes"] = Aggregates(readings, readings[:], array("H", bytes(2 * rows)))
+    return RowBlock(array("d", [500.0 + at + chance.random() for at in range(rows)]), columns)
+
+
+@st.composite
+def row_blocks(draw: st.DrawFn) -> RowBlock:
+    rows = draw(st.integers(0, 12))
+    times = draw(st.lists(st.floats(-1e11, 1e11), min_size=rows, max_size=rows))
+    word = st.one_of(st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 0x7FC00000, 0x80000000, 0x50000000]))
+    words = st.lists(word, min_size=rows, max_size=rows)
+    places = st.lists(st.integers(0, 65535), min_size=rows, max_size=rows)
+    still = st.builds(lambda one: ([one] * rows, [one] * rows, [0] * rows), word)
+    columns = draw(st.lists(st.one_of(still, st.tuples(words, words, places)), max_size=5))
+    return block_of(sorted(times), columns)
+
+
+@given(row_blocks())
+def test_rows_are_read_as_they_were_written_to_the_last_bit(row_block: RowBlock) -> None:
+    """Any bits: gaps, both zeros, infinity, times of an earlier boot; also as the first format."""
+    found = unpack_rows(pack_rows(row_block))
+
+    assert raw(found)[1] == raw(row_block)[1]
+    assert found.times == row_block.times
+    assert raw(unpack_rows(first_format(row_block))) == raw(row_block)
+
+
+@pytest.mark.parametrize("step", [0.0, 1.0, 1e6, 1e12])
+@pytest.mark.parametrize(("rows", "series"), [(1, 1), (60, 100), (3600, 3)])
+def test_rows_of_moving_series_are_read_as_they_were_written(rows: int, series: int, step: float) -> None:
+    row_block = walk(rows, series, step)
+
+    packed = pack_rows(row_block)
+
+    assert raw(unpack_rows(packed)) == raw(row_block)
+    assert rows == 1 or len(packed) < len(first_format(row_block))
+
+
+def test_version_that_knows_only_the_first_format_rejects_rows() -> None:
+    """It reads the number of rows under this name. Without it, it reports the record as unreadable."""
+    plain = zlib.decompress(pack_rows(walk(10, 3, 1e6)))
+    head_bytes, _ = LENGTHS.unpack_from(plain)
+
+    assert "rows" not in json.loads(plain[LENGTHS.size : LENGTHS.size + head_bytes])
+
+
+def test_cut_or_changed_rows_are_rejected_or_read_within_their_limits() -> None:
+    chance = random.Random(7)
+    plain = zlib.decompress(pack_rows(walk(20, 6, 1e6)))
+    for end in range(0, len(plain), 7):
+        with pytest.raises(DecodeError):
+            unpack_rows(zlib.compress(plain[:end], 1))
+    for _ in range(500):
+        changed = bytearray(plain)
+        for _ in range(chance.randrange(1, 4)):
+            changed[chance.randrange(len(changed))] = chance.randrange(256)
+        with suppress(DecodeError):
+            found = unpack_rows(zlib.compress(changed, 1))
+            assert all(len(ring) == len(found.times) for one in found.columns.values() for ring in one)
+
+
+def test_few_bytes_do_not_unpack_to_more_cells_than_a_record_may_have() -> None:
+    """Series that stand still take one byte and a reading, whatever the number of rows."""
+    head = json.dumps({"count": MAX_ROWS, "nanoseconds": True, "names": [str(one) for one in range(5000)]}).encode()
+
+    with pytest.raises(DecodeError, match="4096 rows of 5000 series"):
+        unpack_rows(zlib.compress(LENGTHS.pack(len(head), 0) + head + bytes(1 << 20)))
+
+
+@pytest.mark.parametrize("series", [1, 30, 60, 100, 300])
+@pytest.mark.parametrize("tick", [b"", b"x" * 900])
+def test_rows_that_are_written_fill_their_blocks(series: int, tick: bytes) -> None:
+    """Some of the newest rows are left if a block would be nearly empty. A row then takes fewer blocks."""
+    row_block = walk(60, series, 1e6)
+
+    entry, count = pack_full_blocks(row_block, tick)
+
+    rows, kept_tick = unpack_entry(entry)
+    blocks, all_blocks = blocks_for(len(entry)), blocks_for(len(pack_entry(row_block, tick)))
+    assert rows.times == row_block.times[:count]
+    assert kept_tick == tick
+    assert blocks / count <= all_blocks / 60
+    assert count == 60 or len(entry) + HEAD_BYTES > (blocks - 0.1) * BLOCK

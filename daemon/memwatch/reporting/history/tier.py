@@ -159,7 +159,7 @@ def pack(aggregates: Aggregates) -> bytes:
         return minimum[:_FIGURE]
     planes = (
         _apart(minimum, _FIGURE)
-        + _apart(_difference(minimum, maximum), _FIGURE)
+        + _apart(difference(minimum, maximum), _FIGURE)
         + _apart(aggregates.places.tobytes(), 2)
     )
     return zlib.compress(planes, _LEVEL)
@@ -171,7 +171,7 @@ def unpack(block: bytes) -> Aggregates:
         return Aggregates(figures, figures, _NO_PLACES)
     planes, size = zlib.decompress(block), _FIGURE * BLOCK_ROWS
     minimum = _together(planes[:size], _FIGURE)
-    maximum = _difference(minimum, _together(planes[size : 2 * size], _FIGURE))
+    maximum = difference(minimum, _together(planes[size : 2 * size], _FIGURE))
     return Aggregates(array("f", minimum), array("f", maximum), array("H", _together(planes[2 * size :], 2)))
 
 
@@ -186,7 +186,7 @@ def _together(planes: bytes, width: int) -> bytes:
     return bytes(raw)
 
 
-def _difference(one: bytes, other: bytes) -> bytes:
+def difference(one: bytes, other: bytes) -> bytes:
     """XOR two byte strings. Applied to one of them and the difference, it returns the other."""
     return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big")
 
