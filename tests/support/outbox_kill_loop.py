@@ -60,11 +60,17 @@ def tally(killed: Killed, site: Site) -> Tally:
 
 
 def kill_at_random(folder: Path, url: str, rounds: int, longest_seconds: float = 0.06) -> Killed:
-    """Kill `rounds` processes while they put and deliver messages, then run one that delivers the rest."""
+    """Kill `rounds` processes while they put and deliver messages, then run one that delivers the rest.
+
+    Every other one is killed soon after it has stored messages: on a busy machine, none stores any within
+    `longest_seconds`.
+    """
     killed = Killed()
     with parent_process(folder, url) as process:
         for number in range(rounds):
             pid = begin(process, killed, f"{number * 1000} 900")
+            if number % 2:
+                wait_for_kept(process, killed, random.randint(3, 30))
             time.sleep(random.uniform(0.005, longest_seconds))
             os.kill(pid, signal.SIGKILL)
             read_until(process, killed, "dead")
@@ -93,6 +99,16 @@ def begin(process: subprocess.Popen[str], killed: Killed, line: str) -> int:
     process.stdin.write(line + "\n")
     process.stdin.flush()
     return int(read_until(process, killed, "pid").partition(" ")[2])
+
+
+def wait_for_kept(process: subprocess.Popen[str], killed: Killed, count: int) -> None:
+    """Read until the child has stored this number of messages, of which it has more."""
+    until = len(killed.kept) + count
+    assert process.stdout is not None
+    while len(killed.kept) < until:
+        line = process.stdout.readline()
+        assert line not in ("", "dead\n"), "the child has ended by itself"
+        killed.take(line.rstrip("\n"))
 
 
 def read_until(process: subprocess.Popen[str], killed: Killed, until: str) -> str:
