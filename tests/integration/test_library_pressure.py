@@ -17,8 +17,21 @@ from memwatch.library.pressure_watch import PressureChange, PressureWatch, parse
 from support import login_settings
 from support.daemon_process import running_daemon
 from support.library_process import roots_environment, run_json
+from support.open_things import close_at_end
 from support.paths import MACHINES, TESTS
 from support.waiting import wait_until
+
+
+class ClosedHost(Host):
+    """Host with an end. That of the library lasts as long as its process."""
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+
+def host_of(procfs: Path) -> Host:
+    return close_at_end(ClosedHost(procfs))
 
 
 def meminfo(available_percent: int) -> str:
@@ -32,7 +45,7 @@ def test_pressure_of_the_daemon_reaches_the_program(tmp_path: Path) -> None:
     changes: list[PressureChange] = []
     with running_daemon(tmp_path, f"--procfs={tmp_path / 'proc'}", f"--sysfs={tmp_path}") as running:
         running.get("/api/v1/events")  # loads its API
-        watch = PressureWatch(changes.append, "high", Daemon(running.url), Host(tmp_path / "elsewhere"))
+        watch = PressureWatch(changes.append, "high", Daemon(running.url), host_of(tmp_path / "elsewhere"))
         wait_until(lambda: watch._levels)  # the daemon has sent its levels
         (tmp_path / "proc/meminfo").write_text(meminfo(3))
         wait_until(lambda: changes)
@@ -47,7 +60,7 @@ def test_pressure_is_polled_without_a_daemon(tmp_path: Path) -> None:
     """Once a second, with the default thresholds."""
     (tmp_path / "meminfo").write_text(meminfo(10))
     changes: list[PressureChange] = []
-    watch = PressureWatch(changes.append, "high", Daemon("http://127.0.0.1:1"), Host(tmp_path))
+    watch = PressureWatch(changes.append, "high", Daemon("http://127.0.0.1:1"), host_of(tmp_path))
     wait_until(lambda: changes)
     watch.stop()
 
@@ -118,7 +131,7 @@ def test_own_container_limit_reaches_the_program(tmp_path: Path, daemon: bool) -
             running = stack.enter_context(running_daemon(tmp_path, environ=roomy))
             running.get("/api/v1/events")  # loads its API
             url = running.url
-        watch = PressureWatch(changes.append, "high", Daemon(url), Host(roots.procfs), lambda: own_limit(roots))
+        watch = PressureWatch(changes.append, "high", Daemon(url), host_of(roots.procfs), lambda: own_limit(roots))
         stack.callback(watch.stop)
         wait_until(lambda: watch._levels)  # the daemon has sent its levels
         before = [change.target for change in changes]
@@ -141,7 +154,7 @@ def test_stream_of_a_daemon_with_a_login_is_followed(tmp_path: Path, monkeypatch
     environ = {f"MEMWATCHD_{one.upper()}FS": str(full / one) for one in ("proc", "sys", "root")}
     config = login_settings.login_config(tmp_path)
     with running_daemon(tmp_path, config=config, environ=environ) as running, ExitStack() as stack:
-        roomy = Host(MACHINES / "numa-server-2tib" / "proc")
+        roomy = host_of(MACHINES / "numa-server-2tib" / "proc")
         watch = PressureWatch(changes.append, "high", Daemon(running.url), roomy, lambda: None)
         stack.callback(watch.stop)
         wait_until(lambda: "ram" in [change.target for change in changes])
@@ -170,5 +183,5 @@ def test_meminfo_is_read_in_bytes(tmp_path: Path) -> None:
     """A missing file is absent."""
     (tmp_path / "meminfo").write_text(meminfo(40))
 
-    assert Host(tmp_path).ram() == Ram(1_024_000_000, 409_600_000, 1_024_000)
-    assert Host(tmp_path / "meminfo").ram() is Absent.NOT_AVAILABLE
+    assert host_of(tmp_path).ram() == Ram(1_024_000_000, 409_600_000, 1_024_000)
+    assert host_of(tmp_path / "meminfo").ram() is Absent.NOT_AVAILABLE
