@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from scripts.audit import age_warning, findings_in, is_affected, load_advisories, lower_bounds, runtime_pins
 from support.paths import ROOT
+from support.waiting import MAX_WAIT_SECONDS
 
 MINE = load_advisories()
 
@@ -89,7 +90,9 @@ def audit(folder: Path, pins: str, *arguments: str, bound: str = "starlette>=1.3
     files["pyproject.toml"].write_text(f'[project]\ndependencies = ["{bound}"]\n')
     command = [sys.executable, "-m", "scripts.audit", str(files["requirements"]), *arguments]
     command += [f"--constraints={files['constraints']}", f"--project={files['pyproject.toml']}"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT / "tests", timeout=60, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT / "tests", timeout=MAX_WAIT_SECONDS, check=False
+    )
     return done.returncode, done.stdout + done.stderr
 
 

@@ -19,6 +19,7 @@ from memwatch.core.helper.process import import_path, python_child
 from memwatch.core.model import Absent
 from simulators import opencl_binding
 from simulators.opencl_binding import binding
+from support.waiting import MAX_WAIT_SECONDS
 
 NEEDED_PROGRAMS = ("pocl",)
 
@@ -27,7 +28,11 @@ POCL = "Portable Computing Language"
 
 def run_child(environ: Mapping[str, str]) -> OpenclResult:
     done = subprocess.run(
-        python_child(CHILD), env={**os.environ, **environ}, capture_output=True, timeout=60, check=True
+        python_child(CHILD),
+        env={**os.environ, **environ},
+        capture_output=True,
+        timeout=MAX_WAIT_SECONDS,
+        check=True,
     )
     assert done.stderr == b""
     return from_line(OpenclResult, done.stdout)

@@ -15,6 +15,7 @@ from memwatch.core.kernel_log import ServiceKill
 from memwatch.core.linux.files import ParseError, Roots
 from memwatch.core.linux.line_program import LineProgram
 from memwatch.core.runtime.worker import Backoff
+from support.waiting import MAX_WAIT_SECONDS
 
 KILL = (
     '{"_SYSTEMD_UNIT": "earlyoom.service", "__REALTIME_TIMESTAMP": "1800000000000000",'
@@ -37,17 +38,18 @@ def lines_until_end(program: LineProgram) -> tuple[list[bytes], str]:
     try:
         program.ensure_running()
         while True:
-            found += program.read(5.0) or []
+            found += program.read(MAX_WAIT_SECONDS) or []
     except ParseError as error:
         return found, str(error)
 
 
 def test_program_that_ended_is_started_again_after_its_pause() -> None:
     """Its lines and its last error are returned; during the pause only the error."""
-    with running("echo one; echo gone >&2; exit 4", Backoff(0.5)) as program:
+    backoff = Backoff(3600.0)
+    with running("echo one; echo gone >&2; exit 4", backoff) as program:
         first = lines_until_end(program)
         during = lines_until_end(program)
-        time.sleep(0.6)
+        backoff.end()
         second = lines_until_end(program)
 
     trouble = "test exited with code 4: gone; it will be restarted after a pause"
@@ -73,19 +75,19 @@ def test_pause_grows_until_the_program_works() -> None:
 def test_end_is_left_to_the_next_read_on_request() -> None:
     with running("echo one", Backoff(0.01)) as program:
         program.ensure_running()
-        first = program.read(5.0)
-        kept = program.read(5.0, keep_end=True)
+        first = program.read(MAX_WAIT_SECONDS)
+        kept = program.read(MAX_WAIT_SECONDS, keep_end=True)
 
         assert (first, kept) == ([b"one\n"], None)
         with pytest.raises(ParseError, match="exited with code 0"):
-            program.read(5.0)
+            program.read(MAX_WAIT_SECONDS)
 
 
 def test_long_lines_are_counted_once() -> None:
     with running("head -c 5000 /dev/zero; echo; echo short; exec sleep 60", Backoff(1.0)) as program:
         program.ensure_running()
         found: list[bytes] = []
-        until = time.monotonic() + 10
+        until = time.monotonic() + MAX_WAIT_SECONDS
         while not found and time.monotonic() < until:
             found += program.read(1.0) or []
 
@@ -121,7 +123,7 @@ def test_output_of_a_container_in_the_journal_is_no_kill(tmp_path: Path) -> None
     program.chmod(0o755)
     collector = Journal(Roots(), str(program))
     kills: tuple[ServiceKill, ...] = ()
-    until = time.monotonic() + 10
+    until = time.monotonic() + MAX_WAIT_SECONDS
     while not kills and time.monotonic() < until:
         kills = tuple(collector.collect().service_kills or ())
         time.sleep(0.05)

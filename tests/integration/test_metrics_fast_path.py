@@ -12,7 +12,7 @@ import pytest
 
 from support.daemon_process import Answer, RunningDaemon, get, running_daemon
 from support.shared_daemons import SharedDaemons
-from support.waiting import wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 FULL_PATH = {"Connection": "close"}
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -72,7 +72,7 @@ def test_foreign_host_header_is_rejected_on_both_paths(
     """DNS rebinding does not open /metrics to a foreign page."""
     fields = [*(("Host", host) for host in hosts), *extra.items()]
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields)
-    with socket.create_connection(("127.0.0.1", daemon.port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=MAX_WAIT_SECONDS) as connection:
         connection.sendall(f"GET /metrics HTTP/1.1\r\n{lines}\r\n".encode())
         answer = connection.recv(65536)
 
@@ -89,7 +89,7 @@ def test_configured_token_is_required_on_tcp_and_not_on_the_unix_socket(tmp_path
     with running_daemon(tmp_path, "--listen", f"unix:{tmp_path}/socket", config=config) as daemon:
         anonymous, authorized = daemon.get("/metrics"), daemon.get("/metrics", Authorization=f"Bearer {TOKEN}")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(60)
+            connection.settimeout(MAX_WAIT_SECONDS)
             connection.connect(f"{tmp_path}/socket")
             connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
             peer = connection.recv(65536)

@@ -325,7 +325,7 @@ def test_threads_never_see_a_mixed_state(tmp_path: Path) -> None:
         assert process.stdout.readline() == "started\n"
         for used in range(1, 300):
             simulator.show(at(used))
-        wrong, rounds = process.communicate("\n", timeout=60)[0].split()
+        wrong, rounds = process.communicate("\n", timeout=MAX_WAIT_SECONDS)[0].split()
 
     assert wrong == "0"
     assert int(rounds) > 0

@@ -47,8 +47,7 @@ def test_events_arrive_once_and_in_order(tmp_path: Path) -> None:
         asked.ask("globals().update(s=nvmlEventSetCreate())")
         asked.ask(f"nvmlDeviceRegisterEvents(gpu(0), {XID | MIG_CHANGE}, s)")
         asked.ask(f"nvmlDeviceRegisterEvents(gpu(2), {XID}, s)")
-        started = time.monotonic()
-        asked.begin(EVENT.format(30_000))
+        asked.begin(EVENT.format(600_000))
         simulator.wait_for_call("nvmlEventSetWait_v2", "-")
         simulator.show(
             machine.with_event(
@@ -57,7 +56,6 @@ def test_events_arrive_once_and_in_order(tmp_path: Path) -> None:
         )
 
         assert asked.answer() == [2, XID, 79, NO_INSTANCE]
-        assert time.monotonic() - started < 10
         assert asked.ask(EVENT.format(0)) == [0, MIG_CHANGE, 0, 2]
         assert asked.ask(EVENT.format(0)) == Raised("NVMLError_Timeout", 10)
 

@@ -25,7 +25,7 @@ WIDE = {"COLUMNS": "200"}
 # Prints the answers of the functions for each GPU, once the driver has answered.
 PROGRAM = """
 import json, memwatch, time
-until = time.monotonic() + 30
+until = time.monotonic() + 60
 while True:
     infos = {one.id: memwatch.memory_info(one.id) for one in memwatch.machine().devices}
     if len(infos) == COUNT or time.monotonic() > until:

@@ -20,7 +20,7 @@ from memwatchd.otlp import DeadlineAdapter, create_session
 from support.certificates import authority, signed_by
 from support.daemon_process import MEMWATCHD, clean_environment, run_program, running_daemon
 from support.otlp_receiver import Push, attributes_of, read_push
-from support.waiting import wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_receiver import Endless, Site, dripping, raw_receiver, receiving
 
 EACH_SECOND = '[otlp]\ninterval = "1s"\nendpoint = "{endpoint}"\n'
@@ -203,7 +203,9 @@ def test_sdk_is_not_imported_without_an_endpoint() -> None:
         "Daemon(Settings(), lambda _: Settings()).stop()\n"
         "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, check=True
+    )
 
     assert done.stdout == "[]\n"
 

@@ -62,7 +62,7 @@ def test_full_disk_stops_no_message_and_is_written_again_later(tmp_path: Path) -
             text=True,
             cwd=TESTS,
             env={**os.environ, "PYTHONPATH": str(TESTS)},
-            timeout=60,
+            timeout=MAX_WAIT_SECONDS,
             check=False,
         )
 
@@ -157,7 +157,7 @@ class BlockedDisk:
 
     def write(self, batch: Batch) -> None:
         self.batches.append(batch)
-        self.may_answer.wait(60.0)
+        self.may_answer.wait(MAX_WAIT_SECONDS)
 
     def close(self) -> None:
         """Nothing is open."""

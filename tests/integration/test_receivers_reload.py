@@ -20,7 +20,7 @@ from memwatchd.settings.schema import Settings
 from support.alert_machine import AlertMachine, quick_config, send_test, wait_for_deliveries
 from support.daemon_process import RunningDaemon, get, running_daemon
 from support.settings_sample import settings_from
-from support.waiting import wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_receiver import Site, receiving
 from support.webhook_samples import SECRET, ids
 
@@ -246,7 +246,7 @@ def test_receivers_without_a_thread_are_notified_once_it_starts(tmp_path: Path) 
         running_daemon(tmp_path, environ={"NOTIFY_SOCKET": path}) as daemon,
     ):
         manager.bind(path)
-        manager.settimeout(60.0)
+        manager.settimeout(MAX_WAIT_SECONDS)
         sizes = Path(f"/proc/{daemon.pid}/statm").read_text().split()
         room = int(sizes[0]) * resource.getpagesize() + 4 * MIB  # too little for a stack, enough for the rest
         resource.prlimit(daemon.pid, resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
@@ -282,7 +282,7 @@ def test_failed_reload_keeps_the_old_settings(
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, caplog.at_level(logging.INFO):
         manager.bind(path)
-        manager.settimeout(60.0)
+        manager.settimeout(MAX_WAIT_SECONDS)
         daemon = Daemon(first, load)
         for _ in range(2):
             daemon.reload()

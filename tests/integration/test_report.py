@@ -409,7 +409,9 @@ def test_files_without_permission_are_listed(tmp_path: Path) -> None:
     command = [*POWERLESS, *SCRIPT, "doctor", "--report", str(tmp_path / "box.tar.gz"), "--for", "1s"]
     environ = {**os.environ, **roots, "MEMWATCH_URL": f"unix:{tmp_path}/none"}
 
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, check=False
+    )
 
     assert done.returncode == 0, done.stderr
     unread = read_bundle(tmp_path / "box.tar.gz").summary["files"]["unread"]

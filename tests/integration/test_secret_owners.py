@@ -224,7 +224,7 @@ def test_squatter_at_the_other_address_of_localhost_is_passed_over() -> None:
     with receiver_at(port) as site, squatter_of_other("::1", port) as sent:
         poster = Poster(
             parse_endpoint(f"http://localhost:{port}/hook"),
-            5.0,
+            MAX_WAIT_SECONDS,
             False,
             None,
             time.time,
@@ -237,7 +237,7 @@ def test_squatter_at_the_other_address_of_localhost_is_passed_over() -> None:
                 "localhost",
                 port,
                 "/",
-                time.monotonic() + 5,
+                time.monotonic() + MAX_WAIT_SECONDS,
                 100,
                 "t",
                 admit=admit,

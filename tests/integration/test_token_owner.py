@@ -17,7 +17,7 @@ from support.daemon_process import running_daemon
 from support.free_ports import free_port
 from support.neighbours import event, machine, neighbours, serving, streams, tick_data, wait_for_state
 from support.other_user import CAN_SWITCH, OTHER_UID, become_other, server_of_other
-from support.waiting import wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 TOKEN = "a-token-of-tests-1234"
 ME = os.geteuid()
@@ -190,7 +190,7 @@ def test_command_sends_no_token_to_another_user_at_a_socket_file(tmp_path: Path)
             listening.bind(path)
             become_other()
             listening.listen()
-            listening.settimeout(60)
+            listening.settimeout(MAX_WAIT_SECONDS)
             os.write(listens, b"1")
             accepted, _ = listening.accept()
             os.write(sink, accepted.recv(1 << 16))

@@ -24,8 +24,8 @@ from support.free_ports import free_port
 from support.installed_share import DATA, DOCUMENTS, is_installed
 from support.pages import Fence
 from support.paths import ROOT
+from support.waiting import MAX_WAIT_SECONDS
 
-TIMEOUT_SECONDS = 60
 RUN_LANGUAGES = frozenset({"sh", "python"})
 # The daemon of pages, and a receiver that a page writes.
 DAEMON_PORT, RECEIVER_PORT = 6360, 8099
@@ -70,7 +70,7 @@ class PageRun:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_SECONDS,
+            timeout=MAX_WAIT_SECONDS,
             check=False,
         )
         if done.returncode:
@@ -93,7 +93,7 @@ class PageRun:
                 start_new_session=True,
             )
         self._background.append((fence, process))
-        until = time.monotonic() + TIMEOUT_SECONDS
+        until = time.monotonic() + MAX_WAIT_SECONDS
         while not answers(self._ports[port]):
             self._refuse_ended()
             if time.monotonic() > until:
@@ -113,7 +113,7 @@ class PageRun:
             for _, process in self._background:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGTERM)
-                    process.wait(TIMEOUT_SECONDS)
+                    process.wait(MAX_WAIT_SECONDS)
 
     def _refuse_ended(self) -> None:
         for fence, process in self._background:

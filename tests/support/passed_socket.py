@@ -22,7 +22,7 @@ def passed_socket(folder: Path, passed: socket.socket, name: str) -> Iterator[li
         thread.start()
         yield [sys.executable, __file__, str(path), name]
         listener.shutdown(socket.SHUT_RDWR)  # ends accept
-        thread.join(10)
+        thread.join()
 
 
 def _hand_over(listener: socket.socket, passed: socket.socket) -> None:

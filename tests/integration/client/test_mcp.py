@@ -14,6 +14,7 @@ from memwatch.cli.http import parse_url
 from support.client_process import SCRIPT
 from support.daemon_process import RunningDaemon, clean_environment
 from support.shared_daemons import SharedDaemons
+from support.waiting import MAX_WAIT_SECONDS
 
 if TYPE_CHECKING:  # the SDK takes an eighth of the time of importing all test files, in each worker
     from mcp import Client
@@ -158,7 +159,7 @@ def test_input_that_is_no_mcp_ends_without_a_traceback(daemon: RunningDaemon) ->
         input=b"hello\n{}\n\x00\xff",
         env=clean_environment(),
         capture_output=True,
-        timeout=60,
+        timeout=MAX_WAIT_SECONDS,
         check=False,
     )
 

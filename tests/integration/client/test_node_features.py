@@ -16,7 +16,7 @@ from support.client_process import SCRIPT, memwatch
 from support.daemon_process import clean_environment, running_daemon
 from support.paths import DEPLOY
 from support.shared_daemons import SharedDaemons
-from support.waiting import wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 PREFIX = "feature.node.kubernetes.io/memwatch."
 # Names and values of labels, as Kubernetes checks them.
@@ -86,7 +86,7 @@ def test_file_of_an_interval_has_a_time_at_which_it_expires(tmp_path: Path, shar
         assert process.poll() is None
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=MAX_WAIT_SECONDS)
 
     expires = datetime.strptime(text.splitlines()[0], "# +expiry-time=%Y-%m-%dT%H:%M:%SZ").replace(
         tzinfo=timezone.utc

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from memwatch.core.linux.tcp_peer import TcpEnd, find_peer_uids, parse_rows, table_rows
 from support.other_user import CAN_SWITCH, OTHER_UID, become_other
-from support.waiting import wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 HEAD = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 # Linux 6.18, little-endian: both ends of a connection of user 12345; the client's end half closed, after
@@ -132,9 +132,9 @@ def test_kernel_names_the_user_of_a_real_client_until_it_closes(host: str) -> No
             expected = OTHER_UID if CAN_SWITCH else os.geteuid()
             assert find_peer_uid(*ends) == expected
             os.write(go, b"x")
-            accepted.settimeout(5)
+            accepted.settimeout(MAX_WAIT_SECONDS)
             assert accepted.recv(1) == b""
-            wait_until(lambda: find_peer_uid(*ends) is None, 5, describe=lambda: "the closed socket has a user")
+            wait_until(lambda: find_peer_uid(*ends) is None, describe=lambda: "the closed socket has a user")
             time.sleep(0.05)
             assert find_peer_uid(*ends) is None
         os.write(go, b"x")
