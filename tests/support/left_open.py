@@ -19,7 +19,6 @@ from msgspec import Struct, field
 from support import free_ports
 from support.lanes import Lane, lane_of
 from support.open_things import KEPT, TO_CLOSE, OpenThing, open_things
-from support.paths import TESTS
 
 # What a server of a fixture has open for a moment is closed until then. Looks are counted, not seconds: it gets
 # more time on a busy machine. They take 11 s on an idle one.
@@ -40,8 +39,6 @@ OTHER_THREADS = (
     "peers_",
 )
 NOT_OF_TESTS = OF_THIS_MACHINE + OTHER_THREADS
-# Files that were not run with this guard yet, one a line.
-UNCHECKED = frozenset((TESTS / "left_open_unchecked.txt").read_text().split())
 FAILED = pytest.StashKey[bool]()
 
 
@@ -97,7 +94,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         TO_CLOSE.pop().close()
     free_ports.release()  # servers of fixtures listen by now
     _end_reading()
-    if lane_of(item) is Lane.PURE or _state.file in UNCHECKED:
+    if lane_of(item) is Lane.PURE:
         return result
     if item.stash[FAILED]:  # a traceback keeps what its frames have opened
         return result
