@@ -57,7 +57,7 @@ from memwatch_web.pages.planned import (
     outline_plan,
 )
 
-FONT, TITLE_FONT = 11.0, 13.0
+FONT = 11.0
 # Heights in pixels: of a tower alone, of the largest of several, of one of many GPUs, and of those of more than a
 # row. The overview is one screen at 1440 × 900.
 TOWER, TOWER_OF_SEVERAL, CELL, LOW_CELL = 348.0, 312.0, 214.0, 103.0

@@ -323,7 +323,6 @@ WORDS = (
     "clock",
     "clock_name",
     "content",
-    "content_sentence",
     "duration",
     "elapsed",
     "exact",
@@ -405,7 +404,6 @@ def create_environment() -> Environment:
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
     environment.filters["forecast"] = units.forecast
     environment.filters["sentence_case"] = lambda text: text[:1].upper() + text[1:]
-    environment.filters["last_word"] = lambda text: text.rpartition(" ")[2]
     environment.filters |= {one.__name__: one for one in LANDSCAPE}
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)
@@ -424,7 +422,6 @@ def create_environment() -> Environment:
         "waited": wording.waited,
         "count": wording.count,
         "rule_names": EVENTS,
-        "whole_minutes": lambda seconds: seconds if seconds < 60 else seconds // 60 * 60,
         "group_nouns": wording.GROUP_WORDS,
         "why_absent": wording.ABSENT_SENTENCES,
         "not_judged": wording.NOT_JUDGED,

@@ -56,19 +56,6 @@ CONTENT_WORDS = {
     "reserved": "reserved",
     "available": "available",
 }
-CONTENT_SENTENCES = {
-    "anonymous": "Private memory of processes: heap, stacks, anonymous mappings.",
-    "shared_memory": "Shared memory and tmpfs files. Reclaimed only by swapping.",
-    "huge_pages": "Reserved for huge pages, used or not. Not available for anything else.",
-    "kernel": "Kernel memory: slab, page tables, stacks, reserves, compressed swap.",
-    "devices": "Held by GPUs and other devices, outside the pages of processes.",
-    "unattributed": "Used, but not attributed to a process or device. Often driver memory.",
-    "page_cache": "Cached file data. The kernel reclaims it when programs need memory.",
-    "free": "Not used at all.",
-    "used": "Used memory.",
-    "reserved": "Reserved by the driver.",
-    "available": "Available for allocation.",
-}
 
 ARCHITECTURE_WORDS = {
     "discrete": "discrete GPU memory",
@@ -389,10 +376,6 @@ def fault(kind: str) -> str:
 
 def content(kind: str) -> str:
     return CONTENT_WORDS.get(kind, kind.replace("_", " "))
-
-
-def content_sentence(kind: str) -> str:
-    return CONTENT_SENTENCES.get(kind, "")
 
 
 def basis(word: str) -> str:
