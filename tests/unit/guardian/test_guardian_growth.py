@@ -81,7 +81,7 @@ def test_fall_until_the_newest_figures_explains_their_growth() -> None:
 
 @pytest.mark.parametrize("resident", [17 * MIB, 5 * MIB], ids=["much is shared since the fork", "little is shared"])
 def test_fork_bomb_has_no_cause(resident: int) -> None:
-    """Each process has 2 MiB of its own, and more in its RSS: pages shared since the fork count in each."""
+    """Each process takes 2 MiB, and its RSS has more: pages shared since the fork count in each."""
     growth = Growth()
     for second in range(5):
         number = 4**second
