@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Locator, Page, expect
 
+from memwatch.core.events import Event
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch_web.pages.picture import FORMS, THEMES, PictureQuery, build_picture
 from memwatch_web.pages.renderer import Pages
@@ -305,3 +307,17 @@ def test_page_without_new_figures_keeps_its_height(visited_page: Page) -> None:
         visited_page.evaluate("document.body.classList.add('stale')")
 
         assert box(visited_page.locator("#landscape")) == before
+
+
+@pytest.mark.parametrize("width", [320, 330, 390])
+@pytest.mark.parametrize("age", [600.0, 3600.0, 86_400.0, 7 * 86_400.0])
+def test_words_of_a_kill_are_whole_at_any_age(visited_page: Page, age: float, width: int) -> None:
+    """Its time is a time of day, and a date after half a day."""
+    at = time.time() - age
+    kill = Event(1, at, "oom_kill", "OOM killer: killed train.py (51210), 39.9 GiB", "ram")
+    with visiting(visited_page, Site(critical_gb10(), events=(kill,)), width=width, height=900):
+        row = visited_page.locator(".events-table tbody tr")
+
+        assert row.locator(".event-text").inner_text().strip() == "OOM kill: train.py, 39.9 GiB"
+        cut = "(row) => [...row.cells].filter((cell) => cell.scrollWidth > cell.clientWidth).length"
+        assert row.evaluate(cut) == 0

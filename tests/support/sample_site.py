@@ -91,13 +91,14 @@ class Site:
         still: bool = False,
         speed: float = 1.0,
         machines: Callable[[Snapshot], Sequence[Machine]] | None = None,
+        events: Sequence[Event] = samples.EVENTS,
     ) -> None:
         self.snapshot = snapshot
         self.frozen = False
         self.refusing = False
         self.firing = 0
         self._pages = Pages(
-            events=lambda: samples.EVENTS,
+            events=lambda: events,
             alerting=lambda: ALERTING,
             firing=lambda: self.firing,
             past=self._known_past,
