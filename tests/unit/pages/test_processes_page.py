@@ -72,9 +72,26 @@ def test_growing_and_leaking_processes_are_listed() -> None:
     (suspect,) = growth.suspects()
     assert text.index("Suspected leaks") < text.index(f"p5 (PID 5, ada) {suspect.evidence}.")
     assert "A hint only" in text
-    assert "+600.0 MiB 2.2 GiB +60.0 MiB +600.0 MiB —" in text
+    assert "+600.0 MiB 2.2 GiB +60.0 MiB +600.0 MiB +1.2 GiB*" in text
     assert text.index(" p5 5 +600.0 MiB") < text.index(" p6 6 +600.0 KiB")
     assert " p7 " not in text
+
+
+def test_growth_since_a_process_was_first_seen_is_marked_on_every_page() -> None:
+    """Ten minutes are not yet known of it: one rule for the overview, the list and its own page."""
+    growth = GrowthTracker()
+    for at in range(0, 301, 10):
+        growth.add(float(at), [grown(5, GIB + at * MIB)], LeakRules())
+    snapshot = replace(calm_workstation(), processes=(grown(5, GIB + 300 * MIB),))
+    pages = Pages(growth=growth)
+    view = pages.view_process(snapshot, 5, 0.0, Absent.NOT_AVAILABLE)
+    assert view is not None
+
+    own = Reader(pages.process(snapshot, view)).text
+    assert "Grew +60.0 MiB in 1 min +300.0 MiB* in 10 min +300.0 MiB* in 1 h" in own
+    assert "*: since first seen" in own
+    for page in ("overview", "processes"):
+        assert "+300.0 MiB*" in Reader(pages.page(page, snapshot)).text
 
 
 @pytest.mark.parametrize(

@@ -301,9 +301,10 @@ class MemoryHolders(Struct, frozen=True):
 
 
 def find_memory_holders(snapshot: Snapshot, growth: GrowthTracker) -> MemoryHolders:
-    grown = [one for one in growth.lately(GROWTH_SECONDS, snapshot.unix) if one.grown_bytes > 0]
+    unix = snapshot.unix
+    grown = [one for one in growth.lately(GROWTH_SECONDS, unix) if one.grown_bytes > 0]
     return MemoryHolders(
-        tuple(WindowedGrowth(one, growth.windows_of(one.process, snapshot.unix)) for one in grown[:MAX_GROWN_PROCESSES]),
+        tuple(WindowedGrowth(one, growth.windows_of(one.process, unix)) for one in grown[:MAX_GROWN_PROCESSES]),
         len(grown[MAX_GROWN_PROCESSES:]),
         tuple(growth.suspects()),
         tuple(_list_unattributed(snapshot)),

@@ -293,9 +293,10 @@ class GrowthTracker:
         """
         with self._lock:
             track = self._tracks.get(key_of(process))
+            if track is None:
+                return {f"{window:.0f}": None for window in WINDOWS}
             return {
-                f"{window:.0f}": track
-                and _grown_since(track, self._added_at - window, unix - window, falling=False)
+                f"{window:.0f}": _grown_since(track, self._added_at - window, unix - window, falling=False)
                 for window in WINDOWS
             }
 
