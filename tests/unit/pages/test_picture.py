@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 
-from memwatch.core.model import Absent
+from memwatch.core.model import Absent, Process
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.containment import Growing, build_nodes
 from memwatch.reporting.render.drawing import Box, Drawing, Rectangle, Text, shorten, spread, width_of
@@ -20,10 +20,12 @@ from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.past import Layer, Past, draw_past
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.history_data import HistoryInput
-from memwatch_web.pages.picture import FORMS, THEMES, Card, build_picture, draw_maps, parse_query
+from memwatch_web.pages.picture import FORMS, THEMES, Card, build_picture, describe_relation, draw_maps, parse_query
 from memwatch_web.pages.renderer import Pages
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.player import read_frames
 from support.sample_mig import eight_by_seven
-from support.sample_parts import GIB
+from support.sample_parts import GIB, vram
 from support.sample_past import END, past_of
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu
 
@@ -247,3 +249,30 @@ def test_places_are_moved_apart_as_little_as_needed() -> None:
     assert spread([10.0, 12.0, 60.0], 10.0, 0.0, 100.0) == [10.0, 20.0, 60.0]
     assert spread([95.0, 99.0], 10.0, 0.0, 100.0) == [90.0, 100.0]
     assert spread([], 10.0, 0.0, 100.0) == []
+
+
+def test_words_of_many_gpus_claim_no_scale_for_system_ram() -> None:
+    """Its band is drawn at a part of their scale, and its own words say at which."""
+    assert describe_relation(next(read_frames(path_of("h100x8-mig")))) == "8 GPUs beside System RAM 2,016 GiB"
+
+
+def test_relation_without_room_loses_its_figures_and_no_word() -> None:
+    snapshot = next(read_frames(path_of("macbook")))
+
+    heading = card_of(snapshot, past_of(snapshot)).heading
+
+    assert heading.relation == "Metal working set ⊂ Unified memory"
+
+
+def test_picture_draws_what_grows_in_all_pools() -> None:
+    """It was in the tower of the worst pool only."""
+    base = discrete_gpu()
+    cards = [vram(f"gpu{n}", f"VRAM {n}", size=24 * GIB, used=20 * GIB, reserved=0) for n in range(2)]
+    holders = [Process(n + 7, 1.0, "rank", 0, 18 * GIB, "", device_bytes={f"gpu{n}": 18 * GIB}) for n in range(2)]
+    snapshot = replace(base, pools=tuple(cards), shares=(), devices=(), pressure=(), processes=tuple(holders))
+    maps = build_maps(snapshot, {})
+    growing = {f"gpu{n}": Growing(f"gpu{n}", n + 7, "high", 5 * GIB, 60.0, "devices") for n in range(2)}
+
+    drawing = draw_maps(maps, {}, PLACE, FONT, growing)
+
+    assert [box.kind for box in drawing.boxes].count("level-high") == 2

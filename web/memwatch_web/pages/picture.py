@@ -405,8 +405,8 @@ def describe_relation(snapshot: Snapshot, has_figures: bool = True) -> str:
     several = [f"{len(gpus)} GPUs"] if many and gpus else []
     if len(several) + len(named) > MAX_NAMED_POOLS:
         return f"{len(snapshot.pools)} pools beside each other"
-    labels = [f"{pool.label} {words.size(pool.size_bytes)}" if has_figures else pool.label for pool in named]
-    return " beside ".join([*several, *labels])
+    with_sizes = (f"{pool.label} {words.size(pool.size_bytes)}" if has_figures else pool.label for pool in named)
+    return " beside ".join([*several, *with_sizes])
 
 
 def draw_maps(
