@@ -88,6 +88,17 @@ def test_time_of_a_forecast_keeps_off_kills_and_has_room_before_other_events() -
     assert without.charts[0].picture.full_room == "all"
 
 
+def test_tower_of_a_range_before_the_history_has_no_figures() -> None:
+    """The page failed while it was zoomed beyond its data."""
+    query = parse_pool_query(PAST, QueryParams("range=1h"), SNAPSHOT)
+    window = replace(query.window, start=SNAPSHOT.unix - 30 * SECONDS, end=SNAPSHOT.unix - 29 * SECONDS, live=False)
+
+    tower = build_view(PAST, replace(query, window=window), SNAPSHOT).charts[0].picture.tower
+
+    assert tower is not None
+    assert (tower.used_ratio, tower.unix, tower.is_now) == (None, None, False)
+
+
 def test_gap_has_no_layers() -> None:
     data = data_of("range=1h")
     chart = data["charts"][0]

@@ -240,7 +240,8 @@ def _last_use(past: Past | None) -> float | None:
 def _build_tower(pool: Pool, past: Past, found: WindowData, snapshot: Snapshot, top: float) -> Tower:
     words_of = build_layers(pool, find_sources(pool, snapshot.shares), snapshot.labels)
     is_now = found.window.live and found.window.grain_seconds <= MAX_NOW_SECONDS
-    latest = split_now(pool, snapshot) if is_now else tuple(layer.sizes[-1] for layer in past.layers if past.times)
+    last = tuple(layer.sizes[-1] if past.times else None for layer in past.layers)
+    latest = split_now(pool, snapshot) if is_now else last
     is_known = bool(past.times) and None not in latest
     sizes = [(size or 0.0) if is_known else 0.0 for size in latest]
     pieces = [
