@@ -39,9 +39,12 @@ class Rendered(NamedTuple):
 Group = Sequence[RowFamily]
 
 
+_go_text: Callable[[float], str] = floatToGoString
+
+
 def figure_text(figure: float) -> str:
     """Return a figure as Go writes it. Most are small, for which this takes a fourth of the calls."""
-    return repr(float(figure)) if -MANTISSA < figure < MANTISSA else cast("str", floatToGoString(figure))
+    return repr(float(figure)) if -MANTISSA < figure < MANTISSA else _go_text(figure)
 
 
 class Families(Collector):

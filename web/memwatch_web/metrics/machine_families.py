@@ -6,7 +6,7 @@ Processes follow, and their owners: the largest units, containers, pods, jobs an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -394,17 +394,24 @@ def holder_families(snapshot: Snapshot, shows_processes: bool) -> Iterator[RowFa
     It has no name that other metrics do not have: of a process only with `shows_processes`, else of a container.
     """
     raised = {one.target for one in snapshot.pressure if one.level > Level.LOW}
-    pools = [pool for pool in snapshot.pools if pool.id in raised] if raised else ()
-    frame, rows = build_frame(0.0, snapshot) if pools else None, []
-    visible = [process for process in snapshot.processes if process.visible] if pools else ()
-    for pool in pools:
-        places = find_places(frame, pool.id)
-        sizes = [(size, process) for process in visible if (size := size_in(process, places))]
-        if sizes:
-            _, process = max(sizes, key=lambda found: found[0])
-            rows.append((pool.id, *name_holder(process, snapshot, shows_processes)))
+    rows = list_holders(snapshot, raised, shows_processes) if raised else ()
     text = "Largest holder of a pool whose level is above OK; the name of a process only if processes are exported."
     yield info("pool_top_holder", text, [row for row in rows if any(row[1:])], ("pool", "name", "unit"))
+
+
+def list_holders(
+    snapshot: Snapshot, raised: Container[str], shows_processes: bool
+) -> Iterator[tuple[str, str, str]]:
+    """Yield each of these pools with the name and the unit of its largest holder."""
+    frame = build_frame(0.0, snapshot)
+    visible = [process for process in snapshot.processes if process.visible]
+    for pool in snapshot.pools:
+        if pool.id in raised:
+            places = find_places(frame, pool.id)
+            sizes = [(size, process) for process in visible if (size := size_in(process, places))]
+            if sizes:
+                _, process = max(sizes, key=lambda found: found[0])
+                yield (pool.id, *name_holder(process, snapshot, shows_processes))
 
 
 def name_holder(process: Process, snapshot: Snapshot, shows_process: bool) -> tuple[str, str]:
