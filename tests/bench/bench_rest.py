@@ -27,7 +27,7 @@ from sheet import Column, Sheet
 from subjects import MIB, children_of, pss_mib, rss_mib, running, spent, written_bytes
 
 from simulators import sample_nvml, sample_nvml_integrated
-from simulators.nvml_machine import Simulator
+from simulators.nvml_machine import LOG, Simulator
 from simulators.nvml_state import Machine
 from simulators.tegra_machine import Tegrastats
 from support.daemon_process import WITHOUT_COVERAGE, running_daemon
@@ -143,7 +143,8 @@ def add_processes(procfs: Path, count: int) -> None:
 
 def drivers_of(spec: Spec, folder: Path) -> Mapping[str, str]:
     if spec.driver is not None:
-        return Simulator.of(folder, spec.driver).environ
+        environ = Simulator.of(folder, spec.driver).environ
+        return {name: value for name, value in environ.items() if name != LOG}  # its log is no part of the figures
     return Tegrastats.of(folder, spec.machine).environ if spec.tegrastats else {}
 
 

@@ -14,16 +14,13 @@ from pathlib import Path
 
 from sheet import Column, Sheet
 
-from memwatch.reporting.history.tier import Aggregate
-from memwatch_monitor.history.records import pack_entry
-from memwatch_monitor.history.ring_file import BLOCK, RingFile, Stamp, blocks_for
-from memwatch_monitor.history.tiers import History
-from memwatch_monitor.history.writer import BATCH_ROWS, FLUSH_SECONDS
+from memwatch_monitor.history.ring_file import BLOCK, RingFile, Stamp
+from support.disk_day import run_day
 
 SIZE = 20 << 20
 SLOTS = SIZE // BLOCK
 TICK_BYTES = 900
-DAY = 86_400.0
+HOURS = 4.0
 
 
 def bytes_to_disk() -> int:
@@ -73,25 +70,6 @@ def sqlite_writer(folder: Path) -> Callable[[bytes], None]:
     return write
 
 
-def wear_per_day(series: int, moving: int) -> float:
-    """Return bytes a day at low pressure: `moving` of the series change each second, the others stay."""
-    history = History()
-    names = [f"pool.gpu{number % 8}.figure{number}_bytes" for number in range(series)]
-    values = {name: random.random() * 64e9 for name in names}
-    for second in range(4000):
-        for name in names[:moving]:
-            values[name] += random.gauss(0, 1e6)
-        history.add_row(second, {name: Aggregate(value, value, value) for name, value in values.items()})
-    per_day = 0.0
-    tick = random.randbytes(TICK_BYTES)
-    for index, tier in enumerate(history.tiers):
-        rows = max(BATCH_ROWS[index], round(FLUSH_SECONDS / tier.spec.step_seconds))
-        row_block, _ = history.written_since(index, tier.added - rows)
-        blocks = blocks_for(len(pack_entry(row_block, tick if index == 0 else b"")))
-        per_day += blocks * BLOCK * DAY / (rows * tier.spec.step_seconds)
-    return per_day
-
-
 def bench_store(sheet: Sheet, times: int = 500) -> None:
     print(f"| one tick of {TICK_BYTES} bytes, synced | ms, median | bytes to the disk |\n|---|---:|---:|")
     for name, writer in (("ring of blocks", ring_writer), ("SQLite, WAL, synchronous=FULL", sqlite_writer)):
@@ -101,5 +79,7 @@ def bench_store(sheet: Sheet, times: int = 500) -> None:
     sheet.end()
     sheet.head("disk", "history on disk at low pressure", Column("MB a day", ".0f"))
     for series, moving in ((16, 6), (100, 50)):
-        sheet.row(f"{series} series, {moving} of which change each second", wear_per_day(series, moving) / 1e6)
+        with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", ".")) as folder:
+            day = run_day(Path(folder), series, moving, HOURS)
+        sheet.row(f"{series} series, {moving} of which change each second", day.megabytes)
     sheet.end()

@@ -32,6 +32,8 @@ NEEDED_PROGRAMS = ("cc",)
 
 CACHE = ROOT / ".pytest_cache" / "nvml_sim"
 LIBRARY = "libnvidia-ml.so.1"
+# Variable with the path of the log of calls; without it none is written.
+LOG = "NVML_SIM_LOG"
 FLAGS = ("-shared", "-fPIC", "-fvisibility=hidden", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread")
 
 # Functions missing in a driver of 2020 (450).
@@ -120,7 +122,7 @@ class Simulator(Struct, frozen=True):
         return {
             "LD_LIBRARY_PATH": os.pathsep.join([str(self._libraries), *([before] if before else [])]),
             "NVML_SIM_STATE": str(self.folder / "state"),
-            "NVML_SIM_LOG": str(self._log),
+            LOG: str(self._log),
         }
 
     @property

@@ -90,7 +90,7 @@ class DiskDay(NamedTuple):
 
 
 def run_day(folder: Path, series: int, moving: int, hours: float) -> DiskDay:
-    """Return what is written a day while all levels are OK, from so many hours. No thread runs."""
+    """Return what is written a day while all levels are OK, from that many. No thread runs."""
     running = RunningHistory(folder, series, moving)
     flush_at = began = running.clock.now
     longest = 0.0
