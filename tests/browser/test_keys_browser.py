@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from memwatch_web.pages.template_environment import KEYS, PATHS
 from support.axe import faults_in_both_themes
-from support.browsing import SharedBrowser
+from support.browsing import SharedBrowser, opened
 from support.sample_site import Site, served
 from support.sample_snapshots import calm_workstation
 
@@ -22,12 +22,9 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture
-def page(browser: SharedBrowser, address: str) -> Iterator[Page]:
-    context = browser.new_context()
-    one = context.new_page()
-    one.goto(f"{address}/processes")
-    yield one
-    context.close()
+def page(visited_page: Page, address: str) -> Page:
+    visited_page.goto(f"{address}/processes")
+    return visited_page
 
 
 def test_question_mark_opens_the_help_and_escape_returns(page: Page) -> None:
@@ -91,17 +88,18 @@ def test_slash_without_a_filter_is_left_to_the_browser(page: Page, address: str)
     assert page.evaluate("window.taken") is False
 
 
-def test_disabled_shortcuts_stay_disabled(page: Page) -> None:
-    page.keyboard.press("?")
-    page.get_by_label("Use shortcuts").uncheck()
-    page.keyboard.press("Escape")
-    page.reload()
-    expect(page.get_by_role("button", name="Keyboard shortcuts")).to_be_visible()
-    page.keyboard.press("?")
-    page.keyboard.press("/")
+def test_disabled_shortcuts_stay_disabled(browser: SharedBrowser, address: str) -> None:
+    with opened(browser, f"{address}/processes") as page:
+        page.keyboard.press("?")
+        page.get_by_label("Use shortcuts").uncheck()
+        page.keyboard.press("Escape")
+        page.reload()
+        expect(page.get_by_role("button", name="Keyboard shortcuts")).to_be_visible()
+        page.keyboard.press("?")
+        page.keyboard.press("/")
 
-    expect(page.get_by_role("dialog")).to_be_hidden()
-    expect(page.get_by_role("searchbox")).not_to_be_focused()
+        expect(page.get_by_role("dialog")).to_be_hidden()
+        expect(page.get_by_role("searchbox")).not_to_be_focused()
 
 
 def test_history_keeps_its_own_keys(page: Page, address: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from memwatch.core.linux.files import Roots
@@ -27,8 +29,10 @@ def folder_of(procfs: Path, *stats: bytes) -> Roots:
 
 
 def add_process(procfs: Path, stat: bytes, **files: bytes) -> None:
-    """Add a process with `stat` and further files by name."""
-    folder = procfs / stat.split()[0].decode()
-    folder.mkdir(exist_ok=True)
+    """Add a process with `stat` and further files by name. Pathlib would take four times as long."""
+    folder = f"{procfs}/{stat.split(maxsplit=1)[0].decode()}"
+    with suppress(FileExistsError):
+        os.mkdir(folder)
     for name, data in {"stat": stat, **files}.items():
-        (folder / name).write_bytes(data)
+        with open(f"{folder}/{name}", "wb", buffering=0) as file:
+            file.write(data)

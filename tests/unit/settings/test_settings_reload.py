@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -37,7 +38,9 @@ class Other:
         self.base = settings_from(folder, self.text)
         self.values = dict(flat(self.base))
 
-    def than(self, path: tuple[str, ...]) -> Settings:
+        self.than = cache(self._than)  # tests ask for the same ones, and reading them takes 10 ms each
+
+    def _than(self, path: tuple[str, ...]) -> Settings:
         text = with_other_value(self.text, path, self.values[path], self.folder)
         return settings_from(self.folder, text)
 
