@@ -73,10 +73,10 @@ def test_legend_of_a_live_range_has_the_figures_of_the_overview() -> None:
 
     assert [one.last for one in chart.figures] == [grown.used_bytes]
     assert chart.picture.tower is not None
-    assert chart.picture.tower.used_ratio == pytest.approx(grown.used_bytes / pool.size_bytes)
+    assert chart.picture.tower.used_ratio == pytest.approx(used / pool.size_bytes)
 
 
-def test_time_of_a_forecast_keeps_off_kills_and_has_room_before_other_events() -> None:
+def test_time_of_a_forecast_has_room_after_kills_and_before_other_events() -> None:
     picture = view_of("range=1h&pool=ram").charts[0].picture
     without = build_view(
         replace(PAST, events=()), parse_pool_query(PAST, QueryParams("range=1h"), SNAPSHOT), SNAPSHOT

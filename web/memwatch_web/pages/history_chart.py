@@ -115,7 +115,7 @@ class ChartPicture(Struct, frozen=True):
 
     `times`: with True for each that has room on a phone. `thresholds`: level, height of its line and of its word.
 
-    `full_room`: widths at which the time of `full_at` has room beside the flags.
+    `full_room`: widths at which the time of `full_at` has room beside the flags, else it stands in the plot.
 
     `layers` stand on each other, and `covers` lie over page cache, which is hatched. `gaps`: left edge and width,
     0 to 1. `poles`: lines of events by kind.
@@ -335,39 +335,54 @@ def _kind(one: EventMark) -> str:
     return "critical" if _is_loud(one) else "mark" if kind == "mark" else "muted"
 
 
-def _place_flags(events: Iterable[EventMark], edges: Edges, is_ahead: bool) -> PlacedFlags:
+def _place_flags(events: Sequence[EventMark], edges: Edges, is_ahead: bool) -> PlacedFlags:
     """Return the events that have room for their number, with words where there is room for these.
 
-    Kills and driver errors are placed first, with their words, then the time of a forecast at the right edge, if it
-    `is_ahead`, and the numbers of all others.
+    Kills and driver errors are placed first, with their words, then the numbers of marks, the time of a forecast at
+    the right edge, if it `is_ahead`, and the numbers of all others.
     """
-    found: list[EventFlag] = []
     wide: dict[int, Flag] = {}
     narrow: dict[int, Flag] = {}
-    full_room: FullRoom = ""
-    ranked = sorted(events, key=lambda one: (not _is_loud(one), one.annotation.kind != "mark"))
-    loud, others = ([one for one in ranked if _is_loud(one) is is_loud] for is_loud in (True, False))
-    for group in (loud, others):
-        if group is others and is_ahead and _take_full(wide, WIDE):
-            full_room = "all" if _take_full(narrow, NARROW) else "wide"
-        for one in [one for one in group if _take(wide, one, edges, "", WIDE)]:
-            is_narrow = _take(narrow, one, edges, "", NARROW)
-            choices = (f" {shorten(one.annotation.word, most, FONT)}" for most in (LONG_WORD, SHORT_WORD))
-            text = next((words for words in choices if _take(wide, one, edges, words, WIDE)), "")
-            at, title = edges.at(one.annotation.unix), one.annotation.text
-            anchor = wide[one.number].anchor
-            kind = _kind(one)
-            found.append(EventFlag(at, one.number, kind, text, one.href, one.leaves, title, anchor, is_narrow))
+    loud, marks, others = ([one for one in events if _rank(one) == rank] for rank in range(3))
+
+    def take_numbers(group: Iterable[EventMark]) -> list[EventMark]:
+        return [one for one in group if _take(wide, one, edges, "", WIDE)]
+
+    found = list(_write_flags(take_numbers(loud), edges, wide, narrow))
+    placed = take_numbers(marks)
+    full_room = _take_full(wide, narrow) if is_ahead else ""
+    found += _write_flags([*placed, *take_numbers(others)], edges, wide, narrow)
     return PlacedFlags(tuple(found), full_room)
 
 
-def _take_full(taken: dict[int, Flag], width: float) -> bool:
-    """Take the room of the time of a forecast at the right edge, unless an event has some of it."""
-    flag = Flag(width, width - width_of("full ~00:00:00", FONT, strong=True), width, anchor="end")
-    if any(map(flag.disturbs, taken.values())):
-        return False
-    taken[FULL] = flag
-    return True
+def _write_flags(
+    placed: Iterable[EventMark], edges: Edges, wide: dict[int, Flag], narrow: dict[int, Flag]
+) -> Iterator[EventFlag]:
+    """Yield events whose numbers are placed, with their words where there is room for these."""
+    for one in placed:
+        is_narrow = _take(narrow, one, edges, "", NARROW)
+        choices = (f" {shorten(one.annotation.word, most, FONT)}" for most in (LONG_WORD, SHORT_WORD))
+        text = next((words for words in choices if _take(wide, one, edges, words, WIDE)), "")
+        at, title = edges.at(one.annotation.unix), one.annotation.text
+        anchor = wide[one.number].anchor
+        yield EventFlag(at, one.number, _kind(one), text, one.href, one.leaves, title, anchor, is_narrow)
+
+
+def _take_full(wide: dict[int, Flag], narrow: dict[int, Flag]) -> FullRoom:
+    """Take the room of the time of a forecast at the right edge. Return the widths at which it is free."""
+    length = width_of("full ~00:00:00", FONT, strong=True)
+    room: FullRoom = ""
+    steps: tuple[tuple[dict[int, Flag], float, FullRoom], ...] = ((wide, WIDE, "wide"), (narrow, NARROW, "all"))
+    for taken, width, free in steps:
+        flag = Flag(width, width - length, width, anchor="end")
+        if any(map(flag.disturbs, taken.values())):
+            return room
+        taken[FULL], room = flag, free
+    return room
+
+
+def _rank(one: EventMark) -> int:
+    return 0 if _is_loud(one) else 1 if one.annotation.kind == "mark" else 2
 
 
 def _is_loud(one: EventMark) -> bool:
