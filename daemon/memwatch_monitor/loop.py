@@ -103,7 +103,7 @@ class Monitor:
     """The sampling loop. `latest` is the last finished snapshot; any thread may read it.
 
     `speed`: playback speed of a recording. None on a machine: ticks are then faster near exhaustion.
-    `sees_reclaim`: a PSI trigger ends a wait within 0.2 s after reclaim has begun.
+    `sees_reclaim`: a PSI trigger ends a wait within 0.1 s after reclaim has begun.
     """
 
     def __init__(

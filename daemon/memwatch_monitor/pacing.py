@@ -44,9 +44,9 @@ MAX_FALL_RATIO, MIN_MAX_FALL_BYTES = 0.117, 2 << 30
 # At rest, at least this part of the available memory is left at the reading that sees a fall. A steady collapse is
 # critical only when it has lost more (`LASTS_RATIO` in the forecast).
 SEEN_RATIO = 0.5
-# From the start of reclaim to the event of a PSI trigger with a window of 1 s: 70 ms of stalls, and up to 100 ms
+# From the start of reclaim to the event of a PSI trigger with a window of 0.5 s: 35 ms of stalls, and up to 50 ms
 # until the kernel adds them up (kswapd's work counts as a stall: mm/vmscan.c, psi.c).
-TRIGGER_SECONDS = 0.2
+TRIGGER_SECONDS = 0.1
 DEFAULT_RULES = PressureRules()
 
 

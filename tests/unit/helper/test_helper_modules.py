@@ -26,7 +26,7 @@ print(find_library("c"))
 
 
 def test_nvml_helper_does_without_unused_modules() -> None:
-    """What libraries import is left out, and is there when it is called."""
+    """A module that a library imports is left out, and is there when it is called."""
     command = [sys.executable, "-I", "-c", SHOW, child.__name__, *import_path()]
     loaded, library = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 

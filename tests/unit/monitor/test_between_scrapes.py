@@ -63,7 +63,8 @@ def test_extreme_ends_after_a_minute() -> None:
 
 def test_extremes_are_those_of_all_seconds_at_any_time_of_a_scrape() -> None:
     """Seconds that are over are merged once. Scrapes are close, a minute apart and after a pause of the machine."""
-    numbers, recent, used = random.Random(7), RecentExtremes(), {}
+    numbers, recent = random.Random(7), RecentExtremes()
+    used: dict[float, int] = {}
     now, scrapes = 100.0, 0
     for _ in range(3000):
         now += numbers.choice([0.1, 0.5, 1.0, 1.0, 1.0, 1.0, 7.0, 90.0 * (numbers.random() < 0.02)])

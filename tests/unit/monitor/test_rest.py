@@ -46,11 +46,11 @@ NO_TRIGGER = math.inf
         (SPARK, 0.96, NO_TRIGGER, 1 / 6),
         (SPARK, 0.98, NO_TRIGGER, 0.1),
         (SPARK, 1.0, NO_TRIGGER, 0.1),
-        (SPARK, 0.85, 6.0, 1.0),  # 2.9 GiB go until the trigger's event: half of 18.3 GiB are left at it
-        (SPARK, 0.85, 6.3, 1 / 2),
-        (SPARK, 0.92, 1.5, 1.0),
-        (SPARK, 0.92, 2.5, 1 / 3),
-        (SPARK, 0.96, 0.1, 1 / 6),  # the event comes too late
+        (SPARK, 0.85, 7.6, 1.0),  # 1.4 GiB go until the trigger's event: half of 18.3 GiB are left at it
+        (SPARK, 0.85, 7.8, 1 / 2),
+        (SPARK, 0.92, 3.4, 1.0),
+        (SPARK, 0.92, 3.5, 1 / 3),
+        (SPARK, 0.98, 0.1, 0.1),  # the event comes too late
         (866.0, 0.92, NO_TRIGGER, 1 / 3),  # the rate is a part of the size
         (62.0, 0.92, NO_TRIGGER, 1 / 3),
         (8.0, 0.64, NO_TRIGGER, 1 / 2),  # 2 GiB/s, a quarter of its size
@@ -94,7 +94,8 @@ class Collapse:
         self._clock = FakeClock()
         self._began, self._falls_at = self._clock.now, REST_SECONDS + phase
         self._size, self._start, self._slope = round(size * GIB), (1 - used) * size, slope
-        self._fires_at = self._falls_at + free / slope + TRIGGER_SECONDS if slope else math.inf
+        fires_at = self._falls_at + free / slope + TRIGGER_SECONDS if slope else math.inf
+        self._fires_at = round(fires_at, 6) if fires_at < math.inf else math.inf  # as `now` is
         self._free = free
 
     @property
@@ -172,7 +173,7 @@ def test_full_machine_at_rest_wakes_up_by_its_use(size: float, used: float, a_se
     assert len(later) == pytest.approx(60 * a_second, abs=2)
 
 
-@pytest.mark.parametrize(("used", "free"), [(0.64, 9.0), (0.85, 6.0), (0.92, 1.5)])
+@pytest.mark.parametrize(("used", "free"), [(0.64, 9.0), (0.85, 7.6), (0.92, 3.4)])
 def test_trigger_that_reports_reclaim_needs_one_reading_a_second(used: float, free: float) -> None:
     """Page cache is what is available of a machine that has loaded a model from its disk."""
     loop = Collapse(SPARK, used, 0.0, free=free).run(REST_SECONDS + 60)
@@ -191,10 +192,10 @@ def test_trigger_that_reports_reclaim_needs_one_reading_a_second(used: float, fr
         (0.85, 14.2, NO_TRIGGER),
         (0.92, 2.0, NO_TRIGGER),
         (0.92, 14.2, NO_TRIGGER),
-        (0.85, 2.0, 6.0),
-        (0.85, 14.2, 6.0),
-        (0.92, 2.0, 1.5),
-        (0.92, 14.2, 1.5),
+        (0.85, 2.0, 7.6),
+        (0.85, 14.2, 7.6),
+        (0.92, 2.0, 3.4),
+        (0.92, 14.2, 3.4),
     ],
 )
 @pytest.mark.parametrize("phase", [0.02, 0.35, 0.68, 0.99])

@@ -153,14 +153,14 @@ def _arm(path: str, encoded: str) -> int:
 
 # PSI trigger: the kernel reports that tasks stall on memory.
 
-# Some task stalled for 7 % of the window. Without CAP_SYS_RESOURCE the window must be a multiple of 2 s (Linux
+# By the window in seconds: some task stalled for 7 % of it. Without CAP_SYS_RESOURCE it is a multiple of 2 s (Linux
 # commit d82caa27, 2023). Before that commit there is no unprivileged trigger, and with PSI disabled none at all.
 # The process that opens the file needs the right, not the one that writes to it (psi_trigger_create, psi_open):
 # systemd may open it for a service without rights, by OpenFile= under this name.
 PASSED_PRESSURE = "memory-pressure"
-LADDER = (b"some 70000 1000000\0", b"some 140000 2000000\0")
+LADDER = {0.5: b"some 35000 500000\0", 2.0: b"some 140000 2000000\0"}
 STALLED_RATIO = 0.07
-WINDOW_OF_ANYBODY_SECONDS = 2
+WINDOW_OF_ANYBODY_SECONDS = 2.0
 _SOME = re.compile(rb"some .*total=(\d{1,19})\n")
 
 
@@ -170,7 +170,7 @@ def parse_waiting(data: bytes) -> float | None:
     return int(found[1]) / 1e6 if found else None
 
 
-def is_new(before: float, now: float | None, window_seconds: int) -> bool:
+def is_new(before: float, now: float | None, window_seconds: float) -> bool:
     """Return True if the first event covers stalls since the trigger was armed. `before`: total stall until then.
 
     For an unprivileged trigger Linux reports the first stall after arming, however short, together with all stalls
@@ -190,15 +190,15 @@ class PsiTrigger:
     event_mask: int = select.POLLPRI
 
     def __init__(self, path: Path, passed: int = -1) -> None:
-        self.window_seconds: int = 0
+        self.window_seconds: float = 0.0
         self._path = path
         # Total stall in seconds when it was armed; None after the first event.
         self._waited_before: float | None = None
         self.event_file: int = self._arm(path, passed)
 
     def is_prompt(self) -> bool:
-        """Return True if the kernel adds stalls up ten times a second: with a window of 1 s, not of 2 s (psi.c)."""
-        return self.window_seconds == 1
+        """Return True if the kernel adds stalls up ten times a window, not every 2 s (psi.c)."""
+        return 0 < self.window_seconds < WINDOW_OF_ANYBODY_SECONDS
 
     def read_event(self, happened: int) -> Wake:
         if happened & (select.POLLERR | select.POLLNVAL):
@@ -209,16 +209,15 @@ class PsiTrigger:
     def close(self) -> None:
         if self.event_file >= 0:
             os.close(self.event_file)
-            self.event_file, self.window_seconds = -1, 0
+            self.event_file, self.window_seconds = -1, 0.0
 
     def _arm(self, path: Path, passed: int) -> int:
         """Arm the trigger, and return its descriptor or -1.
 
         Only a kernel file is written to: its size is 0 although it has content.
         """
-        tries = [(passed, 1)] * (passed >= 0) + [(-1, seconds) for seconds in range(1, len(LADDER) + 1)]
+        tries = [(passed, min(LADDER))] * (passed >= 0) + [(-1, seconds) for seconds in LADDER]
         for given, seconds in tries:
-            request = LADDER[seconds - 1]
             try:
                 file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC) if given < 0 else given
             except OSError as error:
@@ -230,9 +229,9 @@ class PsiTrigger:
                 self._waited_before = parse_waiting(os.pread(file, 256, 0))
                 if os.fstat(file).st_size or self._waited_before is None:
                     raise OSError(f"{path} is not a kernel file")
-                os.write(file, request)
+                os.write(file, LADDER[seconds])
             except OSError as error:
-                log.debug("no PSI trigger with a window of %d s: %s", seconds, error)
+                log.debug("no PSI trigger with a window of %g s: %s", seconds, error)
                 os.close(file)
                 continue
             self.window_seconds = seconds
