@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from memwatch.core.collectors import engines
 from memwatch.core.engines.command import Command
 from memwatch.core.engines.exchange import MAX_KEPT_BYTES, OVERDUE, SHARE_SECONDS, Exchange, run_all
 from memwatch.core.engines.kinds import KIND_BY_NAME
 from memwatch.core.engines.records import Address, Engine, EngineReading
 from memwatch.core.engines.server import DEFECT, EngineServer
 from memwatch.core.http import AddressInfo, GetError, GetTimeoutError
+from memwatch.core.linux.files import Roots
 from memwatch.core.model import Absent
 from support import engine_texts as texts
 from support.thread_limit import no_threads
@@ -275,3 +278,14 @@ def test_server_without_a_thread_has_a_reason_and_is_asked_again() -> None:
     assert isinstance(second.failure, GetError)
     assert "no thread could be started" in str(second.failure)
     assert second.is_done
+
+
+def test_machine_without_a_server_is_searched_less_often(tmp_path: Path) -> None:
+    """Its thread would wake up every 5 s for nothing."""
+    (tmp_path / "proc").mkdir()
+    collector = engines.Collector(Roots(tmp_path / "proc", tmp_path / "sys", tmp_path))
+    before, found = collector.period_seconds, collector.collect()
+    collector.close()
+
+    assert found.engines == ()
+    assert (before, collector.period_seconds) == (engines.PERIOD_SECONDS, engines.NO_SERVER_SECONDS)
