@@ -323,11 +323,11 @@ def _keep_snapshots_of(demo: str) -> None:
     """Decode the recording of a demo once: half of the CPU time of its start."""
     from memwatchd.recording import demos, player
 
-    path, read = demos.path_of(demo), player.read_frames
-    kept = list(read(path))
+    recording, read = demos.path_of(demo), player.read_frames
+    kept = list(read(recording))
 
-    def read_frames(file: Path, on_unreadable: Callable[[], object] = lambda: None) -> Iterator[Snapshot]:
-        return iter(kept) if file == path else read(file, on_unreadable)
+    def read_frames(path: Path, on_unreadable: Callable[[], object] = lambda: None) -> Iterator[Snapshot]:
+        return iter(kept) if path == recording else read(path, on_unreadable)
 
     player.read_frames = read_frames
 
