@@ -32,6 +32,9 @@ RECLAIM_USED = 0.50
 MIN_RECLAIMS = 5
 # A kill is counted at most this long before the log names it.
 CLAIM_SECONDS = 2.5
+# The kernel counts each kill once and logs it once. A count without a line and a line without a count, read
+# this far apart, are the same kill: a thread or a file was read late.
+SAME_KILL_SECONDS = 60.0
 
 
 class NewKills(Struct, frozen=True):
@@ -123,6 +126,9 @@ class OomKillCount(Struct, frozen=True):
 
     `scanned`: kills at limits of cgroups so far, of which `unclaimed`, the last at `scanned_at`, explain none yet.
     `logged`: kills at limits that the log named before the counters of their cgroups were read.
+
+    `nameless`: kills that were reported without a line of the log, the last at `nameless_at`. `uncounted`: lines
+    that were reported without a count, the last at `uncounted_at`.
     """
 
     counted: int | Absent = Absent.NOT_AVAILABLE
@@ -136,6 +142,10 @@ class OomKillCount(Struct, frozen=True):
     unclaimed: tuple[CgroupKill, ...] = ()
     logged: int = 0
     own: OwnKills = OwnKills()
+    nameless: int = 0
+    nameless_at: float = 0.0
+    uncounted: int = 0
+    uncounted_at: float = 0.0
 
 
 def count_new_kills(
@@ -162,8 +172,10 @@ def count_new_kills(
     latest = kills[-1].number if kills else 0
     known = latest if before.number is None and log else before.number
     named = tuple(kill for kill in kills if known is not None and kill.number > known)
-    before = with_scan(before, scan, sum([kill.scope == "cgroup" for kill in named]), now)
     owed = before.owed + risen - len(named)
+    before, late, early = _match_late(before, owed, len(named), risen, now)
+    named, owed = named[late:], owed + late - early
+    before = with_scan(before, scan, sum([kill.scope == "cgroup" for kill in named]), now)
     was_short = (before.owed_while_short and before.owed > 0) or ((risen > 0 or bool(named)) and shortage.was_short)
     since = before.since if before.owed else now
     own, named_of_own = claim_own_kills(
@@ -175,12 +187,30 @@ def count_new_kills(
     if _has_to_wait(log, is_read, owed, now - since, was_short):
         after = replace(after, owed=owed, since=since, owed_while_short=was_short)
         return after, new
+    if owed > 0 and log:
+        after = replace(after, nameless=after.nameless + owed, nameless_at=now)
+    elif owed < 0:
+        after = replace(after, uncounted=after.uncounted - owed, uncounted_at=now)
     of_cgroups, owed, unclaimed = claim(before.unclaimed, owed)
     if scan is None and (mine := min(own.left, owed)) > 0:
         of_cgroups, owed = (CgroupKill(0, mine, "", is_own=True),), owed - mine
         after = replace(after, own=replace(own, left=own.left - mine))
     after = replace(after, owed=0, since=0.0, owed_while_short=False, unclaimed=unclaimed)
     return after, replace(new, unnamed=max(0, owed), of_cgroups=of_cgroups)
+
+
+def _match_late(
+    before: OomKillCount, owed: int, named: int, risen: int, now: float
+) -> tuple[OomKillCount, int, int]:
+    """Return the lines that are of kills reported without a name, and the counts that are of reported lines.
+
+    A kill that is matched wrongly has its other half left, and is reported by that.
+    """
+    late = min(max(0, -owed), named, before.nameless if now - before.nameless_at < SAME_KILL_SECONDS else 0)
+    early = min(max(0, owed), risen, before.uncounted if now - before.uncounted_at < SAME_KILL_SECONDS else 0)
+    if late or early:
+        before = replace(before, nameless=before.nameless - late, uncounted=before.uncounted - early)
+    return before, late, early
 
 
 def _is_quiet(before: OomKillCount, log: KernelLog | None, scan: CgroupKills | None, own_total: int | None) -> bool:
