@@ -104,6 +104,17 @@ def test_limit_of_a_share_bounds_both(limit: int, certain: int) -> None:
     assert bounds_of(found) == (certain, limit - 2 * GIB)
 
 
+@pytest.mark.parametrize(("left", "certain"), [(Absent.STALE, Absent.STALE), (50 * GIB, 2 * GIB)])
+def test_instance_has_no_certain_headroom_in_memory_whose_rest_is_unknown(left: Bytes, certain: Bytes) -> None:
+    """HBM that is a NUMA node, with a MIG instance: the kernel's free bytes say nothing once the node is stale."""
+    used = left if isinstance(left, Absent) else SIZE - left
+    node = Pool("gpu0", PoolKind.HBM, "", SIZE, used, left, "x", Quality.MEASURED, free_bytes=2 * GIB)
+    share = Share("mig", ShareKind.MIG_INSTANCE, "", "gpu0", GIB, "x", Quality.MEASURED, limit_bytes=10 * GIB)
+    device = Device("gpu0", "NVIDIA", "x", Architecture.COHERENT, allocates_from=("mig",))
+
+    assert bounds_of(HeadroomCalculator([node], [share]).with_headroom(device)) == (certain, 9 * GIB)
+
+
 @st.composite
 def pools(draw: st.DrawFn, kind: PoolKind) -> Pool:
     """Any pool: known or not, with huge pages or without."""

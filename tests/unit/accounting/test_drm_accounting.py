@@ -307,6 +307,22 @@ def test_a_driver_without_memory_keys_is_not_zero(driver: str) -> None:
     assert device.process_list is Absent.NOT_SUPPORTED
 
 
+@pytest.mark.parametrize(
+    ("of", "reason"),
+    [
+        (card("xe", DGPU), "no client reports the location of its buffers"),
+        (card("i915", DGPU), "no client reports the location of its buffers"),
+        (card("nouveau", DGPU), "nouveau does not report the memory of its clients"),
+    ],
+)
+def test_card_without_clients_says_why_its_memory_is_unknown(of: DrmCard, reason: str) -> None:
+    """Intel's drivers report memory once a client has some, nouveau never."""
+    (device,) = composed_with(reading_of(cards=(of,))).devices
+
+    assert device.architecture is Architecture.UNKNOWN
+    assert device.evidence == (f"the driver is {of.driver}", reason)
+
+
 def test_nouveau_is_listed_and_its_memory_is_not_supported() -> None:
     """Its fdinfo has no memory keys: no pool, no share, and no 0."""
     found = composed_with(reading_of(cards=(replace(card("nouveau", DGPU), vendor_id="10de", device_id="1f82"),)))

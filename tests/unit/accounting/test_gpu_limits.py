@@ -197,6 +197,19 @@ def test_total_above_the_own_limit_is_the_card() -> None:
     assert found.devices[0].headroom_after_reclaim_bytes == GIB
 
 
+def test_smallest_limit_around_the_daemon_decides() -> None:
+    """Its service has 8 GiB, and the slice around it 20. A limit of the slice above the card makes no partition."""
+    own = "/system.slice/memwatchd.service"
+    inside = replace(card(), memory=memory(8192, 0, 1024, 7168))
+
+    partition = compose(inside, group(own, 1, 8), group("/system.slice", 15, 20), own=own)
+    whole = compose(card(), group(own, 1, 8), group("/system.slice", 15, 60), own=own)
+
+    assert [pool.id for pool in partition.pools] == ["ram"]
+    assert limits(partition)["gpu0.limit"].limit_bytes == 8 * GIB
+    assert [(pool.id, pool.size_bytes) for pool in whole.pools[1:]] == [("gpu0", 46068 << 20)]
+
+
 def test_limit_of_the_cards_size_leaves_a_known_card() -> None:
     """The root cgroup has the card's size: then a limit as large as the card is no partition."""
     own = "/a"
