@@ -15,7 +15,7 @@ import pytest
 
 from memwatch.core.collectors.engines import PORT_UNKNOWN, Collector
 from memwatch.core.engines import llama_cpp, ollama, openai, sglang, tensorrt_llm, vllm
-from memwatch.core.engines.command import FURTHER_NODE, GRPC_ONLY, UNIX_SOCKET
+from memwatch.core.engines.command import FURTHER_NODE, UNIX_SOCKET
 from memwatch.core.engines.records import Cache, Engine
 from memwatch.core.engines.requests import Answers
 from memwatch.core.engines.server import WANTS_KEY_FOR
@@ -397,52 +397,9 @@ def test_server_of_a_further_report_is_read(
             id="vllm-project/vllm-ascend#649",
         ),
         pytest.param(
-            ("python", "-m", "sglang.launch_server", "--nnodes", "2", "--node-rank", "1", "--port", "50000"),
-            FURTHER_NODE.format(option="--node-rank"),
-            id="sgl-project/sglang#10001",
-        ),
-        pytest.param(
             ("/app/llama-server", "--metrics", "--model", "m.gguf", "--host", "inference-runner-0.sock"),
             UNIX_SOCKET.format(path="inference-runner-0.sock"),
             id="docker/model-runner#1058",
-        ),
-        pytest.param(
-            ("python3", "-m", "dynamo.trtllm", "--model-path", "Qwen/Qwen3-0.6B"),
-            tensorrt_llm.UNASKED_DYNAMO,
-            id="ai-dynamo/dynamo#6469",
-        ),
-        pytest.param(
-            ("python3", "-m", "sglang_router.launch_server", "--model-path", "m", "--dp-size", "4"),
-            sglang.UNASKED_ROUTER,
-            id="SGLang: its page on the router",
-        ),
-        pytest.param(("python3", "-m", vllm.GRPC, "--model", "m"), GRPC_ONLY, id="vLLM with gRPC only"),
-        pytest.param(("vllm", "serve", "m", "--grpc"), GRPC_ONLY, id="vLLM with gRPC by an option"),
-        pytest.param(
-            ("python3", "-m", "sglang.launch_server", "--model-path", "m", "--grpc-mode"),
-            GRPC_ONLY,
-            id="SGLang, gRPC",
-        ),
-        pytest.param(("trtllm-serve", "m", "--grpc"), GRPC_ONLY, id="mintlify.com: trtllm-serve"),
-        pytest.param(
-            ("python3", "-m", vllm.DEMONSTRATION, "--model", "m"),
-            vllm.UNASKED[vllm.DEMONSTRATION],
-            id="vLLM for demonstrations",
-        ),
-        pytest.param(
-            ("trtllm-serve", "disaggregated_mpi_worker", "-c", "x.yaml"),
-            tensorrt_llm.UNASKED_RANK,
-            id="trtllm-serve",
-        ),
-        pytest.param(
-            ("python3", "-m", "fastchat.serve.model_worker", "--model-path", "m"),
-            openai.WORKER.format(name="FastChat"),
-            id="FastChat",
-        ),
-        pytest.param(
-            ("vllm", "serve", "m", "--uds", "/tmp/vllm.sock"),
-            UNIX_SOCKET.format(path="/tmp/vllm.sock"),
-            id="vLLM: its page on the command line",
         ),
     ],
 )
