@@ -290,43 +290,6 @@ def test_invalid_argument_raises_at_the_call(make: Callable[[], object], words: 
         make()
 
 
-def test_oom_is_retried_with_half_the_batch_size() -> None:
-    """Halved until it works. Later calls start with that size. All pools are cleared in between."""
-    tried = []
-
-    @memwatch.retry_on_oom(batch_size=64)
-    def step(scale: int, batch_size: int) -> int:
-        tried.append(batch_size)
-        if batch_size > 16:
-            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return scale * batch_size
-
-    assert (step(2), step(3)) == (32, 48)
-    assert tried == [64, 32, 16, 16]
-
-
-def test_final_oom_is_the_first_error_with_a_note() -> None:
-    """The note lists the attempts. Other errors are raised at once."""
-    errors = []
-
-    @memwatch.retry_on_oom(batch_size=8, attempts=3)
-    def step(batch_size: int) -> None:
-        errors.append(MemoryError(f"batch of {batch_size}"))
-        raise errors[-1]
-
-    with pytest.raises(MemoryError) as raised:
-        step()
-    assert raised.value is errors[0]
-    assert raised.value.__notes__ == ["memwatch: out of memory with all batch sizes tried: 8, 4, 2"]
-
-    @memwatch.retry_on_oom(batch_size=8)
-    def other(batch_size: int) -> None:
-        raise ValueError(batch_size)
-
-    with pytest.raises(ValueError, match="8"):
-        other()
-
-
 def test_wait_for_returns_when_memory_is_available_or_at_timeout() -> None:
     """One byte is available at once, 512 TiB are not."""
     assert memwatch.wait_for(1)

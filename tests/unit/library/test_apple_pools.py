@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from memwatch.core.model import Absent, Bytes
 from memwatch.library import frameworks
 from memwatch.library.frameworks import find_framework_pools
 from memwatch.library.memory_pool import MemoryPool
@@ -63,6 +64,24 @@ def test_build_of_mlx_for_cuda_has_no_pool() -> None:
 def test_mlx_without_counters_has_no_pool() -> None:
     """Older versions count in mlx.core.metal."""
     assert find_pools(SimpleNamespace()) == []
+
+
+@pytest.mark.parametrize(
+    ("working_set", "total"),
+    [
+        ({"recommended_max_memory": lambda: 48 << 30}, 48 << 30),
+        ({"recommended_max_memory": lambda: 0}, Absent.NOT_AVAILABLE),
+        ({}, Absent.NOT_SUPPORTED),
+    ],
+    ids=["PyTorch 2.5", "a machine without Metal", "PyTorch 2.4"],
+)
+def test_size_of_a_pool_on_metal_is_the_working_set(working_set: dict[str, object], total: Bytes) -> None:
+    """PyTorch before 2.5 has no function for it."""
+    mps = SimpleNamespace(current_allocated_memory=lambda: 3, driver_allocated_memory=lambda: 5, **working_set)
+    pool = frameworks.MpsPool(SimpleNamespace(mps=mps))
+
+    assert pool.total() == total
+    assert (pool.stats().allocated_bytes, pool.stats().reserved_bytes) == (3, 5)
 
 
 def test_peak_of_mlx_outlasts_a_reset_by_the_library() -> None:

@@ -26,6 +26,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
     def install(gpu: Gpu, **options: bool) -> Torch:
         torch = Torch(gpu, **options)
         monkeypatch.setitem(sys.modules, "torch", torch)
+        monkeypatch.setattr(block_swap, "is_unified_memory_gpu", lambda _: False)
         return torch
 
     return install
@@ -46,7 +47,6 @@ def moves(gpu: Gpu) -> list[str]:
     return [one.replace("start copy ", "load ").replace(" to cuda", "") for one in kept]
 
 
-@pytest.mark.process
 def test_next_block_is_loaded_while_one_runs(start: Start) -> None:
     """And the last one is released before: never more than two are on the GPU."""
     gpu = Gpu()
@@ -68,7 +68,6 @@ def test_next_block_is_loaded_while_one_runs(start: Start) -> None:
     assert swap.swapped_bytes == 4 * BLOCK_BYTES
 
 
-@pytest.mark.process
 def test_copies_are_on_a_side_stream_and_computation_waits(start: Start) -> None:
     gpu = Gpu()
     start(gpu)
@@ -88,7 +87,6 @@ def test_copies_are_on_a_side_stream_and_computation_waits(start: Start) -> None
     assert gpu.calls[begun:] == ["wait", "current stream uses b0", "current stream uses b0.mean", "forward b0"]
 
 
-@pytest.mark.process
 def test_device_without_streams_copies_in_order(start: Start) -> None:
     gpu = Gpu()
     start(gpu, has_streams=False)
@@ -101,7 +99,6 @@ def test_device_without_streams_copies_in_order(start: Start) -> None:
     assert gpu.most == BLOCK_BYTES
 
 
-@pytest.mark.process
 def test_backward_pass_loads_in_reverse(start: Start) -> None:
     gpu = Gpu()
     torch = start(gpu)
@@ -118,7 +115,6 @@ def test_backward_pass_loads_in_reverse(start: Start) -> None:
     assert gpu.most == 2 * BLOCK_BYTES
 
 
-@pytest.mark.process
 def test_trained_parameters_stay_on_the_device(start: Start) -> None:
     """Their gradients and the optimizer's state are there. Without gradients everything is swapped."""
     gpu = Gpu()
@@ -137,7 +133,6 @@ def test_trained_parameters_stay_on_the_device(start: Start) -> None:
     assert {tensor.data.place for block in blocks for tensor in block.tensors} == {"cpu"}
 
 
-@pytest.mark.process
 def test_changed_tensor_is_copied_back(start: Start) -> None:
     """A running mean, or a weight after a step. Others are not copied, as their copy is the same."""
     gpu = Gpu()
@@ -153,7 +148,6 @@ def test_changed_tensor_is_copied_back(start: Start) -> None:
         assert [one for one in gpu.calls if one.startswith("copy ")] == ["copy b0.mean to cpu"]
 
 
-@pytest.mark.process
 def test_tensor_of_two_blocks_is_not_swapped(start: Start) -> None:
     gpu = Gpu()
     start(gpu)
@@ -167,7 +161,6 @@ def test_tensor_of_two_blocks_is_not_swapped(start: Start) -> None:
         assert swap.swapped_bytes == 4 * BLOCK_BYTES
 
 
-@pytest.mark.process
 def test_failed_start_leaves_the_blocks_as_they_were(start: Start) -> None:
     gpu = Gpu(room=BLOCK_BYTES + 10)
     start(gpu)
@@ -180,7 +173,6 @@ def test_failed_start_leaves_the_blocks_as_they_were(start: Start) -> None:
     assert {block.weight.data.place for block in blocks} == {"cpu"}
 
 
-@pytest.mark.process
 def test_prefetch_out_of_memory_does_not_fail_a_step(start: Start) -> None:
     gpu = Gpu(room=2 * BLOCK_BYTES)
     start(gpu)
@@ -194,7 +186,6 @@ def test_prefetch_out_of_memory_does_not_fail_a_step(start: Start) -> None:
     assert [one for one in moves(gpu) if one.startswith("forward")] == [f"forward b{n}" for n in (0, 1, 2, 3)] * 2
 
 
-@pytest.mark.process
 def test_removed_hooks_leave_the_blocks_in_system_ram(start: Start) -> None:
     gpu = Gpu()
     start(gpu)
@@ -261,7 +252,6 @@ def test_direction_follows_the_order_of_blocks(last: int | None, index: int, ste
     assert choose_direction(last, index, 4) == step
 
 
-@pytest.mark.process
 def test_blocks_that_are_swapped_already_are_refused_until_they_are_removed(start: Start) -> None:
     """Two of them would move the same tensors."""
     gpu = Gpu()
@@ -278,7 +268,6 @@ def test_blocks_that_are_swapped_already_are_refused_until_they_are_removed(star
     assert swap.loads
 
 
-@pytest.mark.process
 def test_device_that_pytorch_refuses_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu()
     torch = start(gpu)
