@@ -53,8 +53,8 @@ FILE_BITS = {
 # which FILE_BITS has no average.
 FILE_TYPES = {
     0: "float32", 1: "float16", 2: "q4_0", 7: "q8_0", 8: "q5_0", 10: "q2_k", 11: "q3_k", 12: "q3_k", 13: "q3_k",
-    14: "q4_k", 15: "q4_k", 16: "q5_k", 17: "q5_k", 18: "q6_k", 27: "iq3_m", 29: "iq2_m", 30: "iq4_xs",
-    32: "bfloat16",
+    14: "q4_k", 15: "q4_k", 16: "q5_k", 17: "q5_k", 18: "q6_k", 21: "q2_k", 27: "iq3_m", 29: "iq2_m",
+    30: "iq4_xs", 32: "bfloat16",
 }  # fmt: skip
 # A file of another format, or with files beside it that have formats of their own.
 OTHER_FILE = "other"

@@ -17,6 +17,7 @@ from memwatch.planning.fit import Demand, compute_fit
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.named_machines import read_machine
 from memwatch.planning.need import compute_checkpoint_need, list_reductions
+from memwatch.planning.number_formats import FILE_BITS, OTHER_FILE
 from memwatch.planning.request import Use, write_request
 from memwatch.planning.training import TrainingPlan
 from memwatch_web.api.fit_query import parse_query
@@ -309,6 +310,38 @@ def test_narrower_weights_of_a_gguf_file_are_other_files(file_format: str, offer
 
     assert list(dict.fromkeys(one.use.dtype for one in changes)) == offered
     assert all(("estimated" in one.words) is bool(file_format) for one in changes)
+
+
+@pytest.mark.parametrize(
+    ("dtype_bytes", "offered"),
+    [(2.0, ["int8", "int4"]), (1.0, ["int4"]), (0.52, ["int4"]), (4.15625 / 8, []), (0.5, [])],
+)
+def test_weights_are_offered_in_formats_that_take_less(dtype_bytes: float, offered: list[str]) -> None:
+    """Of weights that an engine converts at load. Those in 8 bits already gain nothing by 8 bits."""
+    found = replace(model("Llama 3 8B"), dtype_bytes=dtype_bytes)
+    changes = [one for one in list_reductions(found, Use()) if one.use.dtype]
+
+    assert list(dict.fromkeys(one.use.dtype for one in changes)) == offered
+
+
+# Names of llama.h (`enum llama_ftype`, LLAMA_FTYPE_MOSTLY_…) at b10700. 4 to 6 and 33 to 35 were removed.
+LLAMA_FILE_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
+    12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS",
+    20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M",
+    28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4_MOE",
+    39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
+}  # fmt: skip
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+@pytest.mark.parametrize(("code", "name"), LLAMA_FILE_TYPES.items())
+def test_file_types_are_those_of_llama_cpp(code: int, name: str) -> None:
+    """The mixes S, M and L of a format count as one. Formats whose average size is not known are other ones."""
+    word = FLOATS.get(name, re.sub(r"(?<=_K)_[SML]$", "", name).lower())
+    expected = word if word in FILE_BITS or name in FLOATS else OTHER_FILE
+
+    assert build_gguf("model.gguf", {"general.file_type": code}, 1 << 30, 0).file_format == expected
 
 
 @pytest.mark.parametrize(("file_type", "file_format"), [(7, "q8_0"), (15, "q4_k"), (38, "other"), ("7", "other")])
