@@ -15,6 +15,7 @@ from memwatch.core.accounting.leased import (
 from memwatch.core.leases import Lease, still_held
 from memwatch.core.model import Absent, Quality, Share, ShareKind
 from memwatch.core.snapshot import Snapshot
+from memwatch.planning.answer import answer_beside_leases, answer_size
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames
 from memwatchd.settings.schema import DEMOS
@@ -166,3 +167,17 @@ def test_headroom_is_not_lowered_by_figures_of_which_one_is_unknown(unknown: str
 
     assert beside.devices[0].headroom_after_reclaim_bytes == here.devices[0].headroom_after_reclaim_bytes
     assert beside.devices[0].headroom_bytes == here.devices[0].headroom_bytes
+
+
+def test_answer_names_the_leases_of_its_device() -> None:
+    """Of two leases on a machine with eight GPUs, the one on another GPU lowers nothing there."""
+    here = demo("h100x8-mig")
+    first, other = [one.id for one in here.devices if one.headroom_after_reclaim_bytes > 2 * GIB][:2]
+    leases = (lease(here, first, GIB), replace(lease(here, other, 2 * GIB), id="lease_2", name="other.py", pid=43))
+
+    found = answer_beside_leases(replace(here, leases=leases), "", lambda seen: answer_size(GIB, "", seen))
+    reasons = {one.device: one.reason for one in found.fit.verdicts}
+
+    assert reasons[first].endswith("; 1.0 GiB is leased to train.py (42)")
+    assert reasons[other].endswith("; 2.0 GiB is leased to other.py (43)")
+    assert sum("is leased to" in one for one in reasons.values()) == 2

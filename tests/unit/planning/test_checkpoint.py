@@ -305,3 +305,20 @@ def test_unknown_weights_stay_unknown_with_further_ones() -> None:
 
     assert add_weights(known, 24).weights_bytes == 1024
     assert add_weights(replace(known, weights_bytes=None), 24).weights_bytes is None
+
+
+def test_first_bytes_of_a_gguf_file_are_enough_up_to_its_tokenizer(tmp_path: Path) -> None:
+    """Hubs are asked for no more. Converters write the tokenizer, most of a header, after the shape."""
+    shape = {"general.architecture": "llama", "llama.block_count": 32}
+    path = gguf(tmp_path / "m.gguf", {**shape, "tokenizer.ggml.tokens": ["token"] * 40}, {"t": (0, [8], 0)}, 32)
+    data = path.read_bytes()
+    begin, behind = data.index(b"tokenizer"), data.index(b"token\x05")
+
+    whole = gguf_format.read_first_keys(data, "m")
+    cut = gguf_format.read_first_keys(data[: behind + 20], "m")
+
+    assert whole == cut == {**shape, "tokenizer.ggml.tokens": 40}
+    # In the header itself, in the first key, between keys, and in the name of the tokenizer's key.
+    for end in (10, 24, 30, data.index(b"llama.block_count"), begin + 4):
+        with pytest.raises(InvalidInputError, match="truncated"):
+            gguf_format.read_first_keys(data[:end], "m")

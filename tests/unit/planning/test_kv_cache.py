@@ -206,6 +206,41 @@ def test_gguf_with_latent_attention_has_the_matrices_of_its_config(lengths: dict
     assert shape.matrix_parameters == written.matrix_parameters
 
 
+@pytest.mark.parametrize(
+    ("family", "layers", "full"),
+    [
+        # The least period of the layers of each, and how often it repeats: llama.cpp's `set_swa_pattern`.
+        ("gemma2", 42, 21),  # Gemma 2 9B: every other layer
+        ("gemma3", 48, 8),  # Gemma 3 12B: one of 6
+        ("gemma-embedding", 24, 4),
+        ("gemma3n", 35, 7),  # Gemma 3n E4B: one of 5
+        ("gpt-oss", 36, 18),  # gpt-oss-120b
+        ("cohere2", 32, 8),  # Command R7B: one of 4
+        ("llama4", 48, 12),
+        ("exaone4", 64, 16),  # EXAONE 4.0 32B
+        ("olmo2", 64, 16),  # Olmo 3 32B, as it is converted
+        ("smallthinker", 52, 13),
+    ],
+)
+def test_gguf_without_a_pattern_has_that_of_its_architecture(family: str, layers: int, full: int) -> None:
+    """As many layers look back on all tokens, the others on a window."""
+    shape, _ = parse_shape(
+        keys(family, **attention(layers, 512, 1024, 8, 4), attention__sliding_window=4096, vocab_size=32_000)
+    )
+
+    assert (shape.sliding_window, shape.full_layers) == (4096, full)
+
+
+@pytest.mark.parametrize("family", ["phi3", "llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "starcoder2"])
+def test_gguf_of_an_architecture_without_windows_caches_all_tokens(family: str) -> None:
+    """llama.cpp reads the key of some of them, and uses no window."""
+    shape, _ = parse_shape(
+        keys(family, **attention(32, 512, 1024, 8, 4), attention__sliding_window=4096, vocab_size=32_000)
+    )
+
+    assert shape.sliding_window == 0
+
+
 def test_gguf_with_a_flag_for_each_layer_is_read(tmp_path: Path) -> None:
     """`sliding_window_pattern` as a list wins over the pattern of the architecture."""
     given = {**GGUF_KEYS["Gemma 3 27B"], "gemma3.attention.sliding_window_pattern": [True, False] * 31}
