@@ -295,10 +295,8 @@ class GrowthTracker:
             track = self._tracks.get(key_of(process))
             if track is None:
                 return {f"{window:.0f}": None for window in WINDOWS}
-            return {
-                f"{window:.0f}": _grown_since(track, self._added_at - window, unix - window, falling=False)
-                for window in WINDOWS
-            }
+            end = self._added_at
+            return {f"{window:.0f}": self._grown(track, end - window, unix - window) for window in WINDOWS}
 
     def past(self, process: Process) -> list[tuple[float, int]]:
         """Return the known sizes of a process in the last ten minutes as (boot time, bytes), oldest first."""
@@ -322,17 +320,23 @@ class GrowthTracker:
         `gone_seconds`: include those that were listed until this long ago.
         """
         with self._lock:
-            grown = [
-                _grown_since(
-                    track,
-                    boottime,
-                    unix,
-                    (self._listed_at, self._sizes.get(key_of(track.process), Absent.NOT_AVAILABLE)),
-                    self._is_falling(track),
-                )
-                for track in self._now(gone_seconds)
-            ]
+            grown = [self._grown(track, boottime, unix) for track in self._now(gone_seconds)]
         return sorted(grown, key=lambda one: (-one.grown_bytes, one.process.pid))
+
+    def _grown(self, track: ProcessTrack, boottime: float, unix: float) -> ProcessGrowth:
+        """Return the growth up to the newest list, which is up to ten seconds younger than the newest reading: a
+        page shows the same size of a process everywhere."""
+        listed = self._sizes.get(key_of(track.process), Absent.NOT_AVAILABLE)
+        newest, size = track.newest
+        if not isinstance(listed, Absent) and self._listed_at > newest:
+            newest, size = self._listed_at, listed
+        at, before = track.at(boottime)
+        start_time = track.process.start_time
+        began = -inf if isinstance(start_time, Absent) else boottime + start_time - unix
+        falling = self._is_falling(track)
+        if at > boottime and began >= boottime:
+            return ProcessGrowth(track.process, min(began, newest), 0, newest, size, True, falling)
+        return ProcessGrowth(track.process, at, before, newest, size, at <= boottime, falling)
 
     def _is_falling(self, track: ProcessTrack) -> bool:
         """Return True if a process falls, or is as large as STILL_SECONDS ago. Lists are younger than readings."""
@@ -398,20 +402,3 @@ def _grown_in(track: ProcessTrack | None, window: float) -> Bytes:
     at, before = track.at(newest - window)
     seen = newest - at >= window - max(SHORT_SECONDS, window / 10)
     return size - before if seen else Absent.NOT_AVAILABLE
-
-
-def _grown_since(
-    track: ProcessTrack, boottime: float, unix: float, listed: tuple[float, Bytes], falling: bool
-) -> ProcessGrowth:
-    """Return the growth up to the newest list, with its time and size in `listed`. It is up to ten seconds younger
-    than the newest reading: a page shows the same size of a process everywhere."""
-    listed_at, now = listed
-    newest, size = track.newest
-    if not isinstance(now, Absent) and listed_at > newest:
-        newest, size = listed_at, now
-    at, before = track.at(boottime)
-    start_time = track.process.start_time
-    began = -inf if isinstance(start_time, Absent) else boottime + start_time - unix
-    if at > boottime and began >= boottime:
-        return ProcessGrowth(track.process, min(began, newest), 0, newest, size, True, falling)
-    return ProcessGrowth(track.process, at, before, newest, size, at <= boottime, falling)
