@@ -102,7 +102,7 @@ CAPABILITIES = (
     Capability(
         "halve the batch after an out-of-memory error",
         ("retry_on_oom",),
-        (STEPS, "test_oom_is_retried_with_half_the_batch_size"),
+        ("unit/training/test_oom_retries.py", "test_oom_is_retried_with_half_the_batch_size"),
     ),
     Capability(
         "examine an out-of-memory error",
