@@ -44,6 +44,36 @@ def test_gap_without_a_reading_ends_the_trend(gap: float, is_known: bool) -> Non
     assert [slope.points[0].at for slope in (trend.near, trend.far)] == [0.0 if is_known else 8 + gap] * 2
 
 
+@pytest.mark.parametrize("interval", [0.1, 1.0])
+@pytest.mark.parametrize("missing", [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+def test_fall_goes_on_over_missing_readings(interval: float, missing: float) -> None:
+    """A machine that is almost full reads late, and its forecast is needed most."""
+    times = [round(number * interval, 1) for number in range(int(20 / interval) + 1)]
+    trend = Trend()
+    for at in times:
+        if not 20 - missing - 0.05 < at < 20:
+            trend = trend.with_point(at, 24 * GIB - int(at * GIB), SIZE, is_fast=True)
+
+    forecast = trend.forecast(SIZE)
+
+    assert forecast is not None
+    assert (round(forecast.seconds, 2), forecast.is_stated, forecast.is_lasting) == (4.0, True, True)
+
+
+@pytest.mark.parametrize("interval", [0.1, 1.0])
+@pytest.mark.parametrize("later", [0.0, 1.0, 2.0, 3.0])
+def test_single_allocation_during_missing_readings_is_no_lasting_fall(interval: float, later: float) -> None:
+    """Its memory is gone at the first reading after them, and nothing falls from then on."""
+    trend = Trend()
+    times = [round(number * interval, 1) for number in range(int(20 / interval) + 1)]
+    for at in (*times, *(round(24 + number * interval, 1) for number in range(int(later / interval) + 1))):
+        trend = trend.with_point(at, (24 if at <= 20 else 4) * GIB, SIZE, is_fast=True)
+
+    forecast = trend.forecast(SIZE)
+
+    assert forecast is None or not forecast.is_lasting
+
+
 PACE = 1024
 STEP_SECONDS = 0.0625
 

@@ -12,6 +12,8 @@ from msgspec import Struct
 
 # After a gap of this length without a reading, earlier points are dropped.
 GAP_SECONDS = 6.0
+# Fewer points have no slope.
+MIN_POINTS = 3
 
 
 class Point(NamedTuple):
@@ -182,7 +184,7 @@ class Trend(Struct, frozen=True):
         """Return True if the fast horizon shows that the fall of the near one has ended in the last moments."""
         now = self.near.points[-1].at
         latest = [point for point in self.fast.points if now - point.at <= 2 * FAST.step_seconds]
-        if len(latest) < 3:
+        if len(latest) < MIN_POINTS:
             return False
         seconds = latest[-1].at - latest[0].at
         return latest[0].available - latest[-1].available < self.near.pace * seconds / 4
@@ -208,15 +210,24 @@ def count_steps(fall: Slope) -> int:
 
 def keeps_falling(fall: Slope, steps: int) -> bool:
     """Return True if each of the last `steps` steps fell at a quarter of the pace or more."""
-    now, seconds = fall.points[-1].at, fall.horizon.step_seconds
-    levels = [_available_at(fall.points, now - step * seconds) for step in range(steps + 1)]
-    least = fall.pace * seconds / 4
+    least = fall.pace * fall.horizon.step_seconds / 4
+    levels = list_steps(fall.points, fall.horizon.step_seconds, steps)
     return all(before - after >= least for after, before in pairwise(levels))
 
 
-def _available_at(points: Sequence[Point], at: float) -> int:
-    """Return the available bytes of the last reading up to time `at`, else of the first reading."""
-    return next((point.available for point in reversed(points) if point.at <= at), points[0].available)
+def list_steps(points: Sequence[Point], seconds: float, steps: int) -> list[int]:
+    """Return the available bytes at the last reading and at each of some steps before it, newest first.
+
+    A fall over a gap is one step: the next one goes back from the reading before the gap. A machine that is almost
+    full misses readings.
+    """
+    at, last = points[-1].at, points[-1]
+    levels = [last.available]
+    for _ in range(steps):
+        at = min(at - seconds, last.at - seconds / 2)
+        last = next((point for point in reversed(points) if point.at <= at), points[0])
+        levels.append(last.available)
+    return levels
 
 
 def find_fall(points: Sequence[Point], horizon: Horizon, size: int, highest: int) -> Fall:
@@ -248,6 +259,8 @@ def since_fall(points: Sequence[Point], highest: float) -> Sequence[Point]:
 def slower_pace(points: Sequence[Point], horizon: Horizon) -> float:
     """Return the slower of the two falls in bytes per second, 0 if either is not falling."""
     recent = [point for point in points if points[-1].at - point.at <= horizon.short_seconds]
+    if len(recent) < MIN_POINTS and horizon is not FAST:
+        recent = list(points[-MIN_POINTS:])  # readings are missing
     slopes = (fit_slope(recent), fit_slope(points))
     return max(0.0, min(0.0 if slope is None else -slope for slope in slopes))
 
@@ -255,7 +268,7 @@ def slower_pace(points: Sequence[Point], horizon: Horizon) -> float:
 def fit_slope(points: Sequence[Point]) -> float | None:
     """Return the least-squares slope in bytes per second, None with too few points."""
     count = len(points)
-    if count < 3:
+    if count < MIN_POINTS:
         return None
     start = points[0].at
     times = [point.at - start for point in points]
