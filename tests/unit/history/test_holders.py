@@ -112,6 +112,20 @@ def test_series_have_the_names_of_the_json_fields() -> None:
     ] * 3
 
 
+def test_name_without_a_start_time_is_the_latest_process_with_that_id() -> None:
+    """Any other name is that of a series already, also that of a unit whose name is a number."""
+    past = HolderHistory(SMALL)
+    for at, start in enumerate((START, START + 900)):
+        past.add(1000.0 + 10 * at, machine(process(7, GIB, start, unit="7")))
+
+    assert past.find("process.7.footprint_bytes") == "process.7-1764116100.footprint_bytes"
+    for name in (
+        "pool.ram.used_bytes", "process.7", "unit.7.footprint_bytes", "process.8.footprint_bytes",
+        "process.7-1764115200.footprint_bytes",
+    ):  # fmt: skip
+        assert past.find(name) == name
+
+
 def test_unknown_figures_are_no_series() -> None:
     """A process without a start time cannot be told from a later one; unknown GPU memory is not 0."""
     unknown = process(8, GIB, device_bytes={"cuda": Absent.NOT_PERMITTED})

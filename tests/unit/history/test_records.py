@@ -152,6 +152,26 @@ def test_rows_of_moving_series_are_read_as_they_were_written(rows: int, series: 
     assert rows == 1 or len(packed) < len(first_format(row_block))
 
 
+def test_series_whose_least_reading_stands_still_is_read_as_it_was_written() -> None:
+    """A row of a tier has the least and the largest reading of its time: memory that is idle between two peaks."""
+    idle, peak, higher = (array("I", array("f", [value]).tobytes())[0] for value in (3e10, 5e10, 6e10))
+    row_block = block_of([10.0, 20.0, 30.0], [([idle] * 3, [idle, peak, higher], [0, 7, 9])])
+
+    assert raw(unpack_rows(pack_rows(row_block))) == raw(row_block)
+
+
+def test_times_of_the_clock_take_less_than_three_bytes() -> None:
+    """Ticks one second apart and up to 1 ms late, in whole nanoseconds, with no series. Other times take more."""
+    chance, at, times = random.Random(1), 86_400_123_456_789, []
+    for _ in range(600):
+        at += 1_000_000_000 + chance.randrange(1_000_000)
+        times.append(at / 1e9)
+
+    whole, other = (len(pack_rows(RowBlock(array("d", one), {}))) for one in (times, [at + 1e-10 for at in times]))
+
+    assert whole < 3 * len(times) < other
+
+
 def test_version_that_knows_only_the_first_format_rejects_rows() -> None:
     """It reads the number of rows under this name. Without it, it reports the record as unreadable."""
     plain = zlib.decompress(pack_rows(walk(10, 3, 1e6)))

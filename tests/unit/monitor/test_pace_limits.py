@@ -10,7 +10,16 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent, Thresholds
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import Level, Pressure, Reason
-from memwatch_monitor.pacing import FORECAST_RATIO, FORECAST_SECONDS, REPORT_SECONDS, Pacing, count_above_threshold
+from memwatch_monitor.pacing import (
+    FORECAST_RATIO,
+    FORECAST_SECONDS,
+    REPORT_SECONDS,
+    FallRate,
+    Pacing,
+    RecentHigh,
+    count_above_threshold,
+    remaining,
+)
 from support.fakes import GIB
 
 SIZE = 64 * GIB
@@ -175,3 +184,31 @@ def test_memory_above_the_next_threshold(ratio: float, level: Level, critical: f
     found = count_above_threshold(one, round((1 - ratio) * SIZE), rules)
 
     assert found / SIZE == pytest.approx(left, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("pause", "counted"), [(0.0, 0.005), (0.001, 0.005), (0.005, 0.005), (0.05, 0.05), (3.0, 0.1)]
+)
+def test_fall_counts_as_one_of_5_to_100_milliseconds(pause: float, counted: float) -> None:
+    """A tick may follow a probe at once: what fell between the two is no fall of a second."""
+    rate = FallRate()
+    rate.update(10.0, remaining(LEFT, MOVE))
+
+    seconds = rate.update(10.0 + pause, remaining(LEFT - GIB, MOVE))
+
+    assert seconds == pytest.approx(remaining(LEFT - GIB, MOVE).margin_bytes / (GIB / counted))
+
+
+def test_forecast_may_come_with_the_least_fall_of_any_target() -> None:
+    """A cgroup of 8 GiB gets one after a smaller loss than System RAM of 64 GiB, and what both have lost counts."""
+    highs = RecentHigh()
+    large, small = FORECAST_RATIO * SIZE, FORECAST_RATIO * SIZE / 8
+
+    calm = highs.update(0.0, {"ram": remaining(LEFT, MOVE), "job": remaining(GIB, MOVE / 8)})
+    fallen = highs.update(1.0, {"ram": remaining(LEFT - int(large) + 1000, MOVE), "job": remaining(GIB, MOVE / 8)})
+    over = highs.update(2.0, {"ram": remaining(LEFT - int(large) - 1000, MOVE), "job": remaining(GIB, MOVE / 8)})
+
+    assert calm == pytest.approx(small, rel=1e-3)
+    assert fallen == pytest.approx(1000, abs=2)
+    assert over == 0.0
+    assert highs.update(3.0, {}) == 0.0

@@ -287,6 +287,22 @@ def test_kill_that_is_scanned_first_is_explained_when_it_is_counted() -> None:
     assert scopes(found)[-1] == (1, 0, 0)
 
 
+def test_kill_that_the_machine_never_counts_explains_no_later_one() -> None:
+    """It is taken note of when it is scanned, although nothing else has changed, and dropped some seconds later."""
+    before, after = CgroupKills(0, 1, (JOB,)), CgroupKills(1, 1, (JOB,))
+    found = scanned(
+        (0.0, 0.99, 0, scan_of(0)),
+        *[(1.0 + tick, 0.99, 0, before) for tick in range(9)],
+        (60.0, 0.99, 1, after),
+        (61.0, 0.99, 1, after),
+    )
+
+    assert (sum(one.unnamed_of_machine for one in found), [one.of_cgroups for one in found if one.of_cgroups]) == (
+        1,
+        [],
+    )
+
+
 @pytest.mark.parametrize("used", [0.2, 0.99])
 def test_kills_that_no_cgroup_explains_are_judged_by_system_ram(used: float) -> None:
     after = scan_of(3, JOB)
