@@ -43,6 +43,7 @@ PACKAGES = (
     "planning",
     "pressure",
     "processes",
+    "reading",
     "training",
 )
 # Whole numbers up to this one are changed by 1, others by a factor of 10.

@@ -30,7 +30,7 @@ PRODUCT = ("memwatch.", "memwatch_monitor.")
 # CPU seconds of the tests of the package, and of others.
 OWN_SECONDS, OTHER_SECONDS = 8.0, 4.0
 # Packages whose tests are not in tests/unit/PACKAGE.
-FOLDERS = {"incidents": "tests/incidents"}
+FOLDERS = {"incidents": "tests/incidents", "reading": "tests/unit/monitor"}
 
 
 class Ran(Struct, frozen=True):
