@@ -172,7 +172,8 @@ def test_headroom_is_not_lowered_by_figures_of_which_one_is_unknown(unknown: str
 def test_answer_names_the_leases_of_its_device() -> None:
     """Of two leases on a machine with eight GPUs, the one on another GPU lowers nothing there."""
     here = demo("h100x8-mig")
-    first, other = [one.id for one in here.devices if one.headroom_after_reclaim_bytes > 2 * GIB][:2]
+    rooms = {name: room for name, room in headrooms(here).items() if isinstance(room, int) and room > 2 * GIB}
+    first, other = list(rooms)[:2]
     leases = (lease(here, first, GIB), replace(lease(here, other, 2 * GIB), id="lease_2", name="other.py", pid=43))
 
     found = answer_beside_leases(replace(here, leases=leases), "", lambda seen: answer_size(GIB, "", seen))

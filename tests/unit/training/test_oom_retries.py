@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import memwatch
+from memwatch.library.reporter import reporter
 from memwatch.planning.arguments import InvalidInputError
 from memwatch.training import oom_recovery
 
@@ -16,7 +17,7 @@ from memwatch.training import oom_recovery
 def marks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the marks that would be sent to the daemon. No snapshot of an allocator is written."""
     sent: list[str] = []
-    monkeypatch.setattr(oom_recovery.reporter, "mark", sent.append)
+    monkeypatch.setattr(reporter, "mark", sent.append)
     monkeypatch.setattr(oom_recovery, "autopsy", lambda *_: None)
     monkeypatch.setattr(oom_recovery, "clear_all", lambda: None)
     return sent
