@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,7 @@ from support.live_page import visiting
 from support.sample_site import Site
 from support.sample_snapshots import critical_gb10, discrete_gpu
 
-MACHINES = {
+MACHINES: dict[str, Callable[[], Snapshot]] = {
     "critical_gb10": critical_gb10,
     "discrete_gpu": discrete_gpu,
     "dgx-spark": lambda: moments_of("dgx-spark").fullest,
@@ -54,8 +55,7 @@ DIGIT = 0.001
 
 @pytest.fixture(params=MACHINES)
 def snapshot(request: pytest.FixtureRequest) -> Snapshot:
-    found: Snapshot = MACHINES[request.param]()
-    return found
+    return MACHINES[request.param]()
 
 
 def read_towers(page: Page, snapshot: Snapshot) -> list[dict[str, Any]]:

@@ -89,6 +89,9 @@ def test_growth_ends_with_the_size_of_the_newest_list() -> None:
     (one,) = growth.since(100.0, 0.0)
 
     assert (one.to_boottime, one.to_bytes, one.grown_bytes) == (114.0, 5 * GIB, 4 * GIB)
+    for window in growth.windows_of(process(1), 114.0).values():
+        assert window is not None
+        assert (window.to_boottime, window.to_bytes) == (114.0, 5 * GIB)
 
 
 @pytest.mark.parametrize(
