@@ -26,7 +26,6 @@ from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.gpu_presence import is_nvidia_here
 from memwatch.core.processes.allocator_reports import AllocatorReports
-from memwatch.core.reading.collector_runner import CollectorRunner
 from memwatch.core.reading.identity import read_identity
 from memwatch.core.reading.sampler import Gatherer, Sampler
 from memwatch.core.snapshot import Snapshot
@@ -87,14 +86,12 @@ class _MachineDaemon(Daemon):
     def __init__(self, source: Source, settings: Settings, left_out: frozenset[str]) -> None:
         self._source, self._left_out = source, left_out
         self.clock = FakeClock()
-        self._runners: list[CollectorRunner] = []
         super().__init__(settings, lambda _: settings)
 
     def _monitor_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         host = wiring.build_host(self.settings)
         entries = list_collectors(host, self._left_out | self.settings.collectors.disabled)
         sampler = Sampler([_entry_of_a_tick(entry, self._source, host) for entry in entries], self.clock)
-        self._runners = sampler.runners
         identity, reports = read_identity(roots), AllocatorReports(roots.procfs)
         return Monitor(sampler, self.clock, self.live.rules, identity, reports=reports), sampler
 
@@ -108,8 +105,6 @@ class _MachineDaemon(Daemon):
         return self.monitor.latest
 
     def close(self) -> None:
-        for runner in self._runners:
-            runner.close()
         self.stop()
 
 
