@@ -87,7 +87,7 @@ def test_another_order_that_a_user_asks_for_is_shown_at_once(browser: SharedBrow
 
 
 def test_new_process_takes_the_place_of_one_that_ended(browser: SharedBrowser) -> None:
-    """What stands below the list stays where it is: after a sort the places that nothing takes are empty."""
+    """The page below the list does not move: after a sort the places that no row takes are empty."""
     site = Site(build_machine(a=9, b=5, c=2))
     with watching(browser, site) as page:
         below = page.locator(".basis").bounding_box()

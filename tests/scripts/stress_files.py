@@ -2,7 +2,7 @@
 
 Files with the fewest passes come first. Results are added to those of earlier commits in tests/stress_runs.json,
 from which docs/quality/stress.md is written. A file that fails starts over: write the cause to the entry of the
-failure. Two files run at a time, each in a group of its own.
+failure. Two files run at a time, each in a separate group.
 """
 
 from __future__ import annotations

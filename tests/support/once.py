@@ -1,4 +1,4 @@
-"""What tests of several files build is built once in a run, by the worker that needs it first."""
+"""Builds that tests of several files need: made once in a run, by the first worker that needs them."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ SUBJECTS: dict[ModuleType, dict[str, tuple[str, ...]]] = {
             "training",
             "transformer",
             "checkpoint",
-            "sizes",
+            "arguments",
         ),
     },
     training: {

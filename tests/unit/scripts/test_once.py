@@ -1,4 +1,4 @@
-"""What several workers need is made once in a run."""
+"""Builds that several workers need."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ const Places = (() => {
 
   const isWorse = (before, next) => LEVELS.indexOf(next) > LEVELS.indexOf(before);
 
-  // A list may have a level of its own: the worst of its rows.
+  // A list may have its own level: the worst of its rows.
   function keep(fragment, isUrgent) {
     for (const list of fragment.querySelectorAll("[data-places]")) {
       const shown = document.getElementById(list.id);
