@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.reporting.incidents.cause import Finding, find_cause, find_rise
+from memwatch.reporting.incidents.cause import Finding, Rise, find_cause, find_rise, grown_part
 from memwatch.reporting.incidents.readings import HolderKey, Holding, Reading
 from memwatch.reporting.incidents.records import Suspect
 from support.fakes import GIB
@@ -178,3 +178,11 @@ def test_growth_began_with_the_first_reading_of_the_scan_before_it() -> None:
 
     assert found.cause is not None
     assert (found.cause.pid, found.cause.began) == (10, UNIX)
+
+
+def test_growth_without_a_process_is_that_of_parts_that_both_readings_have() -> None:
+    """A kernel may begin to report a part, such as huge pages, in between."""
+    begin = Reading(0.0, 0.0, GIB, GIB, {}, {"kernel": 1 * GIB, "unattributed": 5 * GIB, "page_cache": GIB})
+    peak = Reading(9.0, 9.0, GIB, GIB, {}, {"kernel": 4 * GIB, "huge_pages": 7 * GIB, "page_cache": 9 * GIB})
+
+    assert grown_part(Rise(begin, peak, peak)) == 3 * GIB

@@ -118,3 +118,11 @@ def test_stale_engine_keeps_its_identity_only() -> None:
 def test_negative_size_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         Engine("a", "vllm", "vLLM", "x", **{name: -1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("more", "is_known"), [(0, True), (-1, True), (1, False)])
+def test_parts_may_exceed_the_processes_by_two_percent(more: int, is_known: bool) -> None:
+    """Sizes of files and of blocks are not those of allocations."""
+    found = relate_engine(engine(41 * GIB, 10 * GIB + more), [process(1, 10 * GIB, gpu0=40 * GIB)])
+
+    assert isinstance(found.weights_bytes, int) is is_known

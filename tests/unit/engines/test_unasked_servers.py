@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.core.engines import lm_studio, openai, sglang, tensorrt_llm, vllm
+from memwatch.core.engines import lm_studio, ollama, openai, sglang, tensorrt_llm, vllm
 from memwatch.core.engines.command import FURTHER_NODE, GRPC_ONLY, UNIX_SOCKET, Command
 from memwatch.core.engines.kinds import KIND_BY_NAME, find_kind
 from memwatch.core.engines.records import Engine
@@ -172,3 +172,12 @@ def test_line_that_unloads_needs_all_names_and_the_address_in_it(
     engine = Engine(f"{kind}-1", kind, kind, url, model=model)
 
     assert write_unload(engine, UNLOADS[kind]) == line
+
+
+@pytest.mark.parametrize(
+    ("context", "is_known"), [(0, False), (131_072, True), (999_999_999, True), (1_000_000_000, False)]
+)
+def test_context_of_a_billion_tokens_is_no_cache_of_ollama(context: int, is_known: bool) -> None:
+    runner = Command(("ollama", "runner", "--model", "m", "--ctx-size", str(context)))
+
+    assert (ollama.find_cells(ollama.Loaded("m"), runner, Command(("ollama", "serve"))) is not None) is is_known

@@ -100,3 +100,26 @@ def test_changed_level_and_new_kill_are_kept_at_once() -> None:
     assert selection.selector.select(turned, turned) is turned
     assert selection.selector.select(again, again) is None
     assert selection.selector.select(killed, killed) is killed
+
+
+def test_later_of_two_ticks_that_are_as_bad_is_kept() -> None:
+    """It is nearer to what happens then."""
+    selection = Selection()
+    selection.add(10.0, 0.7)
+    selection.add(20.0, 0.7)
+    selection.add(30.0, 0.6)
+
+    found = selection.add(3600.0)
+
+    assert found is not None
+    assert found.monotonic == 20.0
+
+
+def test_hourly_ticks_of_eighty_days_are_kept() -> None:
+    """And no more than twice as many, at 5 KiB each."""
+    hours = 80 * 24
+    ticks = NotableTicks()
+    for hour in range(3 * hours):
+        ticks.add(NotableTick(3600.0 * hour, b""))
+
+    assert hours <= len(ticks) <= 2 * hours

@@ -8,6 +8,7 @@ import pytest
 
 from memwatch.core.model import Absent
 from memwatch.library import frameworks
+from memwatch.library.cupy_peaks import CupyPeak
 from memwatch.library.frameworks import TorchPool
 from memwatch.library.memory_pool import PoolStats
 from memwatch.library.peaks import PeakCounters, Watermark, counters
@@ -167,3 +168,12 @@ def test_blocks_of_threads_are_independent() -> None:
 
 def test_pool_statistics_keep_their_positions() -> None:
     assert PoolStats(1, 2).peak_reserved_bytes is Absent.NOT_SUPPORTED
+
+
+def test_peak_of_cupy_is_the_most_of_each_figure() -> None:
+    """A pool may reserve more while less is in use."""
+    peak = CupyPeak(100, 200, 100, True)
+    for used, reserved in ((150, 180), (90, 400), (120, 300)):
+        peak.see(used, reserved)
+
+    assert (peak.used_bytes, peak.reserved_bytes) == (150, 400)

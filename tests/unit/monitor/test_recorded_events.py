@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from msgspec.structs import replace
 
 from memwatch.core.guardian_report import GuardianReport
+from memwatch.core.pressure.oom_kills import NewKills
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Level, Reason
@@ -15,6 +18,7 @@ from memwatch_monitor.alerts.rules import CRITICAL, ENOUGH
 from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.guardian_reports import GuardianReports
 from memwatch_monitor.loop import Monitor
+from memwatch_monitor.transitions import _describe_scope
 from memwatchd.guardian.telling import MAX_PENDING
 from support.fakes import FakeClock
 from support.monitors import create_monitor
@@ -95,3 +99,33 @@ def with_reason(signal: str, text: str, **fields: object) -> Notification:
 def test_alert_is_named_by_its_level_and_by_its_rule_if_that_is_another(given: Notification, text: str) -> None:
     """The rule of critical memory is the usual one, and its name adds nothing."""
     assert describe_alert(given, "System RAM") == text
+
+
+def test_wait_for_the_next_tick_ends_early_if_something_can_end_it() -> None:
+    """A PSI trigger or a timer; without one the loop waits for its event."""
+    clock, woken = FakeClock(), list[bool]()
+    trigger = SimpleNamespace(wake=lambda: woken.append(True))
+
+    Monitor(Sampler([], clock), clock, MonitorRules(), Identity("a", "b")).wake()
+    Monitor(Sampler([], clock), clock, MonitorRules(), Identity("a", "b"), trigger=trigger).wake()
+
+    assert woken == [True]
+
+
+UNKNOWN_SCOPE = ", of the machine or at a cgroup's limit: no log and no counter shows which"
+
+
+@pytest.mark.parametrize(
+    ("kills", "words"),
+    [
+        (NewKills((), 1, True), ""),
+        (NewKills((), 1, True, is_whole=False), ""),
+        (NewKills((), 1), UNKNOWN_SCOPE),
+        (
+            NewKills((), 1, is_whole=False),
+            f"{UNKNOWN_SCOPE} (only 2,000 cgroups were read)",
+        ),
+    ],
+)
+def test_scope_of_a_kill_without_a_name_is_unknown_unless_ram_was_short(kills: NewKills, words: str) -> None:
+    assert _describe_scope(kills) == words

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.model import Absent, Share, ShareKind
+from memwatch.core.model import Absent, Process, Quality, Share, ShareKind
 from memwatch.core.snapshot import Snapshot
-from memwatch.planning.fit import Demand, compute_fit, find_split
+from memwatch.planning.fit import Demand, _holders, compute_fit, find_split
 from support.fakes import GIB
 from support.gpu_cards import cards
 from support.sample_parts import MEASURED
+from support.sample_snapshots import critical_gb10, discrete_gpu
 
 
 def with_rooms(*rooms: int, ram_bytes: int = 50 * GIB) -> Snapshot:
@@ -120,3 +121,25 @@ def test_gpus_with_gtt_in_the_same_system_ram_are_not_added_up(count: int) -> No
     twins = [replace(one.devices[0], id=f"gpu{number}", allocates_from=("gpu0.gtt",)) for number in range(1, count)]
 
     assert find_split([(count, "tensor", Demand(GIB))], replace(one, devices=(*one.devices, *twins)), 0) is None
+
+
+@pytest.mark.parametrize("has_ram", [True, False])
+def test_what_a_card_cannot_take_is_not_in_system_ram(has_ram: bool) -> None:
+    """Only a GPU that also allocates from System RAM has the moved bytes in the same memory."""
+    here = discrete_gpu()
+    here = here if has_ram else replace(here, pools=tuple(one for one in here.pools if one.id.endswith("vram")))
+
+    first, *_ = compute_fit(Demand(64 * GIB, 2 * GIB), here).verdicts
+
+    assert (first.device, first.need_bytes, first.ram_need_bytes) == ("gpu0", 64 * GIB, 2 * GIB)
+    assert "the same memory" not in first.reason
+
+
+@pytest.mark.parametrize(("kind", "held"), [(ShareKind.GPU_BUFFERS, 5 * GIB), (ShareKind.CUDA_POOL, 7 * GIB)])
+def test_buffers_that_may_be_part_of_a_process_are_not_counted_twice(kind: ShareKind, held: int) -> None:
+    """Buffers of a driver in System RAM are shared memory, which RSS may contain; memory of CUDA is beside it."""
+    share = Share("gpu0.part", kind, "", "ram", 5 * GIB, "x", Quality.MEASURED)
+    job = Process(7, 1.0, "job", 2 * GIB, 7 * GIB, "x", device_bytes={"gpu0.part": 5 * GIB})
+    here = replace(critical_gb10(), shares=(share,), processes=(job,))
+
+    assert [one.held_bytes for one in _holders(here, {"ram"})] == [held]

@@ -224,6 +224,19 @@ def test_llama_cpp_divides_by_layers_over_as_many_gpus_as_that_needs() -> None:
     assert launch.command.startswith("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1 llama-server")
 
 
+def test_plan_for_all_gpus_of_a_machine_names_them() -> None:
+    """Two H100 of two: CUDA's own order is by speed, and a further GPU may be added."""
+    here = machine("h100x8-mig")
+    cards = [one for one in here.devices if not one.details.get("mig")][:2]
+    ids = {one.id for one in cards}
+    two = replace(
+        here, devices=tuple(cards), pools=tuple(one for one in here.pools if one.id in {*ids, "ram"}), shares=()
+    )
+    launch = ask(two, model("Llama 3 70B", True), "llama.cpp").launches.lines[0]
+
+    assert launch.command.startswith("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1 llama-server")
+
+
 @pytest.mark.parametrize(
     ("use", "flags"),
     [
