@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
-from memwatch.core.model import Absent, Bytes, Process, ShareKind
+from memwatch.core.accounting.unattributed import (
+    HELD_BY_PROCESSES,
+    describe_causes,
+    hides_processes,
+    unattributed_bytes,
+)
+from memwatch.core.model import Absent, Bytes, Device, Process, ProcessList, ShareKind
 from memwatch.core.snapshot import ProcessScan, Snapshot
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu
 
@@ -75,3 +80,17 @@ def test_rest_of_a_share_is_unknown_where_holders_are_hidden(
 def test_cgroup_limits_are_not_held_by_processes() -> None:
     """A cgroup's limit is not a share that a process holds."""
     assert ShareKind.CGROUP not in HELD_BY_PROCESSES
+
+
+def test_processes_are_hidden_where_a_list_is_partial_without_a_known_holder() -> None:
+    """A process that only the driver lists makes its device's list partial, and is known all the same."""
+    here = replace(discrete_gpu(), process_scan=ProcessScan(3, 0, "complete", ""), processes=())
+    first, other = here.devices
+    ghost = Process(7, 1.0, "x", 0, 0, "x", visible=False, device_bytes={first.id: 1 << 30})
+
+    def with_list(device: Device, state: ProcessList) -> Snapshot:
+        return replace(here, devices=(replace(device, process_list=state), replace(other, process_list="complete")))
+
+    assert not hides_processes(with_list(first, "complete"))
+    assert hides_processes(with_list(first, "partial"))
+    assert not hides_processes(replace(with_list(first, "partial"), processes=(ghost,)))

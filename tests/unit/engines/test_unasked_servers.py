@@ -181,3 +181,52 @@ def test_context_of_a_billion_tokens_is_no_cache_of_ollama(context: int, is_know
     runner = Command(("ollama", "runner", "--model", "m", "--ctx-size", str(context)))
 
     assert (ollama.find_cells(ollama.Loaded("m"), runner, Command(("ollama", "serve"))) is not None) is is_known
+
+
+@pytest.mark.parametrize(
+    ("module", "depth"),
+    [
+        ("tensorrt_llm.llmapi.mgmn_leader_node", 1),
+        ("tensorrt_llm.llmapi.mgmn_worker_node", 2),
+        ("tensorrt_llm.commands.serve", None),
+    ],
+)
+def test_ranks_of_trtllm_share_an_ancestor_with_their_server(module: str, depth: int | None) -> None:
+    """The first one has the same shell, the others the program that started all shells."""
+    assert tensorrt_llm.rank_depth(Command(("python3", "-m", module, "m"))) == depth
+
+
+@pytest.mark.parametrize(
+    ("argv", "listed", "path"),
+    [
+        (("trtllm-serve", "/models/qwen"), "qwen", "/models/qwen"),
+        (("trtllm-serve", "/models/qwen"), None, "/models/qwen"),
+        ((), "Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ((), None, ""),
+    ],
+)
+def test_model_of_trtllm_serve_is_where_its_command_line_says(
+    argv: tuple[str, ...], listed: str | None, path: str
+) -> None:
+    """Its list has the last part of a path only."""
+    bodies = {} if listed is None else {MODELS: f'{{"data": [{{"id": "{listed}"}}]}}'.encode()}
+
+    assert tensorrt_llm.parse_serve(Answers(bodies, Command(argv))).model_path == path
+
+
+@pytest.mark.parametrize(
+    ("blocks", "tokens", "is_known"),
+    [
+        (1e12, 64, True),
+        (1.1e12, 64, False),
+        (4096, 1e6, True),
+        (4096, 1.1e6, False),
+        (0, 64, False),
+        (4096, 0, False),
+    ],
+)
+def test_impossible_blocks_are_no_cache_of_trtllm(blocks: float, tokens: float, is_known: bool) -> None:
+    text = f"trtllm_kv_cache_max_blocks {blocks}\ntrtllm_kv_cache_tokens_per_block {tokens}\n"
+    found = tensorrt_llm.parse_serve(Answers({SERVE_METRICS: text.encode()}, Command(("trtllm-serve", "m"))))
+
+    assert (found.cache is not None) is is_known

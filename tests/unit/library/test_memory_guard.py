@@ -73,7 +73,7 @@ def test_unused_memory_is_cleared_again_after_usage_fell_by_5_percent(
 def test_cleared_memory_is_logged(
     left: int, cleared: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a framework allocates meanwhile makes it no negative size."""
+    """Memory that a framework allocates meanwhile makes it no negative size."""
     used = [900]
     monkeypatch.setattr(guarding, "clear", lambda: used.__setitem__(0, left))
     with Guard(1000, 0.99, interval=3600, measure=lambda: used[0], clear_at=0.8) as guard:

@@ -75,3 +75,15 @@ def test_ticks_read_a_collector_that_is_well_and_quick(
 
 def test_ticks_never_read_a_collector_that_may_block() -> None:
     assert not started(FakeCollector(period_seconds=1.0), FakeClock()).is_prompt(1.0)
+
+
+@pytest.mark.parametrize(("late", "state"), [(0.0, "ok"), (0.5, "stalled")])
+def test_findings_are_stale_after_their_deadline(late: float, state: str) -> None:
+    """The age in the message is that of the last answer."""
+    clock = FakeClock()
+    runner = started(FakeCollector(findings=Findings()), clock)
+
+    _, status = runner.current(runner.result.overdue_at + late)
+
+    assert status.state == state
+    assert (status.error is None) == (state == "ok")

@@ -522,3 +522,13 @@ def test_no_signal_lowers_a_level(trace: list[tuple[float, float]]) -> None:
 
         assert verdict.level >= verdict.base_level
         assert verdict.level is Level.LOW or verdict.reasons
+
+
+@pytest.mark.parametrize(("limit", "is_limit"), [(24 * GIB - 1, True), (24 * GIB, False), (30 * GIB, False)])
+def test_limit_of_a_pool_counts_below_its_size(limit: int, is_limit: bool) -> None:
+    rules = PressureRules(by_target={"gpu0": TargetRules(limit_bytes=limit)})
+    card = Pool("gpu0", PoolKind.VRAM, "VRAM", 24 * GIB, GIB, 23 * GIB, "t", Quality.MEASURED)
+
+    (target,) = build_targets((card,), (), (), rules)
+
+    assert (target.size_bytes, target.is_limit) == (min(limit, 24 * GIB), is_limit)
