@@ -18,11 +18,10 @@ from support.ingest_client import post
 from support.waiting import MAX_WAIT_SECONDS
 
 # Measured (CPython 3.11, November 2026): pages take 0.2 to 0.25 of a FastAPI application without a route, the API
-# 0.9; 1.4 to 1.5 times the memory of the imports; with pages 1.16 times that of a daemon at rest, with the API too
-# 1.7.
+# 0.9. The memory of the imports: 1.39 times at rest, 1.75 with pages, 2.32 with the API. It is the measure of all
+# three: a ratio to the daemon at rest would fail when that gets smaller.
 MAX_OF_FASTAPI, MAX_OF_FASTAPI_FOR_API = 0.6, 1.5
-MAX_OF_IMPORTS = 1.6
-MAX_OF_IDLE, MAX_OF_IDLE_WITH_API = 1.25, 1.9
+MAX_OF_IMPORTS, MAX_WITH_PAGES, MAX_WITH_API = 1.6, 1.8, 2.5
 BARE_APP = "import fastapi; fastapi.FastAPI()"
 IMPORTS = "import asyncio, msgspec, uvicorn, starlette.responses, starlette.requests, prometheus_client.core"
 PAGES = ("/", "/history", "/processes", "/devices", "/alerts", "/fit", "/incidents", "/about", "/docs", "/runbooks")
@@ -117,5 +116,5 @@ def test_memory_stays_near_that_of_the_dependencies(tmp_path: Path) -> None:
         used = rss_bytes(daemon.pid)
 
     assert idle <= MAX_OF_IMPORTS * least
-    assert with_pages <= MAX_OF_IDLE * idle
-    assert used <= MAX_OF_IDLE_WITH_API * idle
+    assert with_pages <= MAX_WITH_PAGES * least
+    assert used <= MAX_WITH_API * least
