@@ -6,9 +6,9 @@ import pytest
 
 from memwatch.core.linux.cgroups import parse_owners
 from memwatch.reporting.incidents.cause import owner_key
-from memwatch.reporting.incidents.killer import Death, choose_killer, is_member, owner_in
+from memwatch.reporting.incidents.killer import Death, choose_killer, is_member, is_same, owner_in
 from memwatch.reporting.incidents.readings import Holding
-from memwatch.reporting.incidents.records import Killer, KillerKind, Victim
+from memwatch.reporting.incidents.records import Killer, KillerKind, Suspect, Victim
 
 ID = "3fa9c1d07be24586" * 4
 
@@ -18,6 +18,8 @@ def holding(cgroup: str) -> Holding:
     return Holding("x", found.unit, found.container, 1, None, found.pod, job=found.job)
 
 
+PODS = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod"
+POD, OTHER_POD = (f"{PODS}{first}b0f2a1c_7c1d_4b7e_9a55_0123456789ab.slice" for first in "46")
 GUEST = "/lxc/101/ns/system.slice/ollama.service"
 
 
@@ -30,6 +32,7 @@ GUEST = "/lxc/101/ns/system.slice/ollama.service"
         ("ollama.service", ("/system.slice/ollama.service",), (GUEST,)),
         (f"/system.slice/docker-{ID}.scope", (f"/system.slice/docker-{ID}.scope/init",), ("/lxc/3fa9c1d07be/ns",)),
         (ID, (f"/system.slice/docker-{ID}.scope",), (GUEST,)),
+        (POD, (f"{POD}/cri-containerd-{ID}.scope",), (OTHER_POD, f"{OTHER_POD}/cri-containerd-{ID}.scope", GUEST)),
         (
             "/system.slice/slurmstepd.scope/job_81/step_0",
             ("/system.slice/slurmstepd.scope/job_81/step_0/user/task_0",),
@@ -77,3 +80,24 @@ def test_first_known_killer_is_the_killer(deaths: list[Death], chosen: float | N
     found = choose_killer(deaths)
 
     assert (None if found is None else found.victim.unix) == chosen
+
+
+@pytest.mark.parametrize(
+    ("victim", "cause", "same"),
+    [
+        ((7, "job.service"), (7, "job.service"), True),
+        # Another process of the unit that grew was killed.
+        ((7, "job.service"), (8, "job.service"), False),
+        ((7, "job.service"), (None, "job.service"), True),
+        ((7, "job.service"), (None, "x.service"), False),
+        ((7, None), (None, "x.service"), False),
+        ((None, "job.service"), (8, "job.service"), True),
+        ((None, None), (8, "job.service"), None),
+    ],
+)
+def test_victim_is_the_cause_by_its_number_or_its_owner(
+    victim: tuple[int | None, str | None], cause: tuple[int | None, str], same: bool | None
+) -> None:
+    killed = Victim("a", *victim, None, 1, 0.0, "kernel_oom")
+
+    assert is_same(killed, Suspect("b", *cause, None, 1, 0.0, 1)) is same

@@ -217,3 +217,12 @@ def test_rows_that_are_written_fill_their_blocks(series: int, tick: bytes) -> No
     assert kept_tick == tick
     assert blocks / count <= all_blocks / 60
     assert count == 60 or len(entry) + HEAD_BYTES > (blocks - 0.1) * BLOCK
+
+
+def test_single_row_is_written_although_it_takes_several_blocks() -> None:
+    """The worst tick of its time may be that large, and nothing is left to divide."""
+    row_block, tick = walk(1, 3, 1e6), random.Random(1).randbytes(3 * BLOCK)
+
+    entry, count = pack_full_blocks(row_block, tick)
+
+    assert (count, blocks_for(len(entry)) > 1, unpack_entry(entry)[1]) == (1, True, tick)

@@ -212,3 +212,11 @@ def test_forecast_may_come_with_the_least_fall_of_any_target() -> None:
     assert fallen == pytest.approx(1000, abs=2)
     assert over == 0.0
     assert highs.update(3.0, {}) == 0.0
+
+
+def test_rest_is_as_short_as_the_target_with_the_least_memory_needs() -> None:
+    """System RAM with 20 GiB left of 64, beside a cgroup with a quarter of a GiB left."""
+    states = {"ram": remaining(LEFT, MOVE), "job": remaining(GIB // 4, MOVE / 8)}
+    alone = [Pacing()._find_rest({name: one}, math.inf) for name, one in states.items()]
+
+    assert Pacing()._find_rest(states, math.inf) == min(alone) < max(alone)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
+from memwatch.core.findings import Findings
 from memwatch.core.guardian_report import GuardianReport
 from memwatch.core.pressure.oom_kills import NewKills
 from memwatch.core.reading.identity import Identity
@@ -17,6 +18,7 @@ from memwatch_monitor.alerts.notification import Notification
 from memwatch_monitor.alerts.rules import CRITICAL, ENOUGH
 from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.guardian_reports import GuardianReports
+from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.loop import Monitor
 from memwatch_monitor.transitions import _describe_scope
 from memwatchd.guardian.telling import MAX_PENDING
@@ -129,3 +131,13 @@ UNKNOWN_SCOPE = ", of the machine or at a cgroup's limit: no log and no counter 
 )
 def test_scope_of_a_kill_without_a_name_is_unknown_unless_ram_was_short(kills: NewKills, words: str) -> None:
     assert _describe_scope(kills) == words
+
+
+def test_kills_of_cgroups_are_new_after_the_first_reading() -> None:
+    """The count at the start is of the time before, and a reading without one ends the comparison."""
+    observer = monitor_at(FakeClock()).features.get(IncidentObserver)
+    totals = (3, 3, 5, 1, None, 4, 6)
+
+    found = [observer._new_group_kills(Findings(cgroup_oom_kills_total=one)) for one in totals]
+
+    assert found == [0, 0, 2, 0, 0, 0, 2]

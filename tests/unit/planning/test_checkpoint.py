@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from memwatch.planning import gguf as gguf_format
 from memwatch.planning import model_file
 from memwatch.planning.arguments import InvalidInputError
-from memwatch.planning.checkpoint import Checkpoint, add_weights, read_checkpoint
+from memwatch.planning.checkpoint import Checkpoint, add_weights, read_checkpoint, with_projectors
 from scripts.published_models import MODELS
 from support.checkpoint_files import LLAMA_KEYS, gguf, safetensors
 
@@ -322,3 +322,15 @@ def test_first_bytes_of_a_gguf_file_are_enough_up_to_its_tokenizer(tmp_path: Pat
     for end in (10, 24, 30, data.index(b"llama.block_count"), begin + 4):
         with pytest.raises(InvalidInputError, match="truncated"):
             gguf_format.read_first_keys(data[:end], "m")
+
+
+def test_largest_vision_tower_counts(tmp_path: Path) -> None:
+    """Publishers offer it in several formats, of which a server loads one."""
+    small, large = (
+        gguf(tmp_path / f"mmproj-{name}.gguf", {"general.architecture": "clip"}, {"v": (0, [count], 0)}, 4 * count)
+        for name, count in (("F16", 64), ("F32", 128))
+    )
+    found = with_projectors(Checkpoint("m", "gguf", None, 1000, 4096, 2.0), [large, small])
+
+    assert (found.weights_bytes, found.projector) == (1000 + 512, str(large))
+    assert with_projectors(found, []).weights_bytes == found.weights_bytes

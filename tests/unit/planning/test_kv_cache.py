@@ -14,6 +14,7 @@ from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.gguf import parse_shape
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_kv_cache
+from memwatch.planning.layer_kinds import minimax_layers
 from memwatch.planning.need import compute_checkpoint_need
 from memwatch.planning.request import Use
 from memwatch.planning.transformer import Transformer
@@ -287,3 +288,17 @@ def test_folder_of_an_unknown_family_is_counted_with_a_note(tmp_path: Path) -> N
 
     assert need.parts["weights"] == 30
     assert "(the model_type 'novel' is not known)" in need.note
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [{"attn_type_list": [0, 0, 0, 1] * 3}, {"layer_types": [*["linear_attention"] * 3, "full_attention"] * 3}],
+    ids=["MiniMax-Text-01", "transformers"],
+)
+def test_lightning_attention_has_a_state_instead_of_a_cache(kinds: dict[str, Any]) -> None:
+    """One layer in four has a cache."""
+    text = {"num_hidden_layers": 12, "hidden_size": 512, "num_attention_heads": 8, "head_dim": 64, **kinds}
+    found = minimax_layers(text)
+
+    assert (found["attention_layers"], found["linear_layers"]) == (3, 9)
+    assert found["state_bytes"] == 8 * 64 * 64 * 4

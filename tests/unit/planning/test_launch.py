@@ -235,6 +235,7 @@ def test_plan_for_all_gpus_of_a_machine_names_them() -> None:
     launch = ask(two, model("Llama 3 70B", True), "llama.cpp").launches.lines[0]
 
     assert launch.command.startswith("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1 llama-server")
+    assert "--rpc" not in launch.command
 
 
 @pytest.mark.parametrize(

@@ -387,3 +387,16 @@ def with_options(use: Use, flags: str) -> Use:
         cpu_layers=int(given.get("cpu-layers", use.cpu_layers)),
         training=training,
     )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "launch", "is_sent"),
+    [("", "", True), ("int4", "", False), ("int4", "vllm", True), ("", "vllm", True)],
+)
+def test_bits_of_the_files_are_sent_unless_other_weights_are_asked_for(
+    dtype: str, launch: str, is_sent: bool
+) -> None:
+    """A launch line needs both: what is loaded, and what it becomes."""
+    sent = write_request(model("Llama 3 8B"), Use(dtype=dtype), launch)
+
+    assert ("weight_bits" in sent) is is_sent

@@ -13,7 +13,13 @@ from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_weights
 from memwatch.planning.need import compute_checkpoint_need
-from memwatch.planning.number_formats import NAMES, bits_per_cached_number, bits_per_weight, parse_format
+from memwatch.planning.number_formats import (
+    CACHE_BITS,
+    NAMES,
+    bits_per_cached_number,
+    bits_per_weight,
+    parse_format,
+)
 from memwatch.planning.request import Use
 from scripts.published_models import FP8, MODELS
 from support.checkpoint_files import safetensors
@@ -136,3 +142,12 @@ def test_formats_have_a_scope() -> None:
     for name in ("int9_g128", "nf4:vision", "q4_k:experts", "int4_g"):
         with pytest.raises(InvalidInputError, match=f"which is not one of {NAMES[0]}"):
             parse_format(name)
+
+
+# Bytes of a block of 32 numbers (ggml-common.h): block_q8_0 and so on.
+BLOCKS = {"q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18, "iq4_nl": 18}
+
+
+def test_formats_of_a_cache_have_the_blocks_of_ggml() -> None:
+    """All formats that llama-server takes for its cache, besides the floats."""
+    assert {name: bits_per_cached_number(name) * 32 / 8 for name in CACHE_BITS} == BLOCKS

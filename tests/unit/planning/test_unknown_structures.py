@@ -186,3 +186,17 @@ def test_size_is_unknown_where_the_headroom_is() -> None:
 
     assert not found.fits
     assert found.fit.unknown == f"{device.id}: its headroom is not known (not permitted)."
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "novel"}, "the model_type 'novel' is not known"),
+        ({"architectures": ["Novel"]}, "does not describe a transformer: no readable hidden_size"),
+        ({"model_type": "llama"}, "does not describe a transformer: no readable hidden_size"),
+    ],
+)
+def test_config_without_the_needed_keys_is_named_by_what_it_is(config: dict[str, Any], words: str) -> None:
+    """A family that is not known may have other names for them."""
+    with pytest.raises(InvalidInputError, match=words):
+        parse_config(config, "config.json")

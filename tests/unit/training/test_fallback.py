@@ -10,6 +10,7 @@ import pytest
 import memwatch
 from memwatch.library import memory_pool, program_safety
 from memwatch.library.memory_pool import count_fallbacks
+from memwatch.planning.arguments import InvalidInputError
 from support.custom_pool import OwnPool
 
 GIB = 1 << 30
@@ -123,3 +124,17 @@ def test_error_keeps_no_variables_of_the_failed_call() -> None:
 
     assert memwatch.allocate_with_fallback(make, "cuda:0").value == "cuda:0 after Large"
     assert freed[0] == 1
+
+
+def test_sixteen_pools_may_be_registered() -> None:
+    """Each is asked at every report to the daemon."""
+    pools = [OwnPool() for _ in range(17)]
+    try:
+        for pool in pools[:16]:
+            memwatch.register_pool(pool)
+        memwatch.register_pool(pools[0])
+        with pytest.raises(InvalidInputError, match="16 pools are registered"):
+            memwatch.register_pool(pools[16])
+    finally:
+        for pool in pools:
+            memwatch.unregister_pool(pool)
