@@ -149,5 +149,5 @@ BLOCKS = {"q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18, "iq4_nl": 
 
 
 def test_formats_of_a_cache_have_the_blocks_of_ggml() -> None:
-    """All formats that llama-server takes for its cache, besides the floats."""
+    """All quantized formats that llama-server takes for its cache."""
     assert {name: bits_per_cached_number(name) * 32 / 8 for name in CACHE_BITS} == BLOCKS
