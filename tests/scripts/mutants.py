@@ -86,7 +86,11 @@ their usual CPU time, which counts as caught.
 
 Only tests without a daemon run: those of the package that call the changed function for 8 s of CPU time, the
 quickest files first, and others for 4 s. Tests of whole daemons may notice more. A change is equivalent if no input
-shows it, or if only the speed differs."""
+shows it, or if only the speed differs.
+
+The drawn changes are always the same, and tests were written for those of them that survived. So the part that is
+caught says little about others. Of 207 further changes (seeds 7 and 11, 30 November 2026) tests caught 168, or 82 %
+of the 204 that make a difference, before any was written for them, and 198 afterwards."""
 
 
 class Known(Struct, frozen=True):
