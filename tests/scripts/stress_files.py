@@ -98,9 +98,10 @@ def render(results: Results, times: int) -> str:
     failures = [one for runs in results.values() for one in runs.failures]
     lines = [
         HEAD.format(times=times, cores=f"{CORES:g}"),
-        f"{len(results)} files were run {total:,} times in {seconds / 3600:.1f} hours"
-        + (f", from {days[0]} to {days[-1]}. " if days else ". ")
-        + f"{done} have {times} passes, and each at least {least}. {len(failures)} tests failed in these runs.",
+        f"| files | with {times} passes | fewest passes | runs | hours | first and last day | failures |",
+        "|---|---|---|---|---|---|---|",
+        f"| {len(results)} | {done} | {least} | {total:,} | {seconds / 3600:.1f} "
+        f"| {' to '.join(days[:1] + days[-1:])} | {len(failures)} |",
         "",
     ]
     if failures:
