@@ -63,10 +63,10 @@ def test_image_creates_a_token_at_its_first_start_and_requires_it(tmp_path: Path
         health = [daemon.get(path).status for path in ("/healthz", "/readyz")]
         accepted = daemon.get("/metrics", **bearer(token)).status
         in_browser = daemon.get("/", **basic("token", token)).status
-        first_log = daemon.log.read_text()
+        first_log = daemon.read_log()
     with running_image(tmp_path) as (daemon, file):
         accepted_again = daemon.get("/metrics", **bearer(token)).status
-        second_log = daemon.log.read_text()
+        second_log = daemon.read_log()
 
     assert re.fullmatch(r"[0-9a-f]{64}", token)
     assert file.stat().st_mode & 0o777 == 0o640

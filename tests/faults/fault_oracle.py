@@ -42,7 +42,7 @@ def back_in_time(tmp_path: Path, *arguments: str, **how: Any) -> Iterator[Runnin
 
 def assert_well(daemon: RunningDaemon) -> None:
     """Check that the process runs, /metrics answers within 1 s, sampling continues and memory is bounded."""
-    assert daemon.process.poll() is None, f"exited with {daemon.process.returncode}: {daemon.log.read_text()}"
+    assert daemon.process.poll() is None, f"exited with {daemon.process.returncode}: {daemon.read_log()}"
     until = time.monotonic() + BACK_SECONDS
     while (took := seconds_to_answer(daemon)) > ANSWER_SECONDS:
         assert time.monotonic() < until, f"/metrics took {took:.1f} s"

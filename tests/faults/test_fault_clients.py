@@ -85,16 +85,16 @@ def test_hundred_reloads_leak_nothing(tmp_path: Path) -> None:
         settings = tmp_path / "memwatchd.toml"
 
         def reload(number: int) -> None:
-            before = daemon.log.read_text().count("configuration reloaded") + failed_reloads()
+            before = daemon.read_log().count("configuration reloaded") + failed_reloads()
             settings.write_text("nonsense = 1\n" if number % 25 == 24 else good[number % 2])
             daemon.process.send_signal(signal.SIGHUP)
             until = time.monotonic() + MAX_WAIT_SECONDS
-            while daemon.log.read_text().count("configuration reloaded") + failed_reloads() == before:
+            while daemon.read_log().count("configuration reloaded") + failed_reloads() == before:
                 assert time.monotonic() < until, f"reload {number} was not noticed"
                 time.sleep(0.01)
 
         def failed_reloads() -> int:
-            return daemon.log.read_text().count("keeping the old settings")
+            return daemon.read_log().count("keeping the old settings")
 
         for number in (*range(10), 0, 1):
             reload(number)

@@ -58,7 +58,7 @@ def test_stuck_helper_does_not_block_a_new_daemon(tmp_path: Path) -> None:
         daemon.process.wait(MAX_WAIT_SECONDS)
         again = [*arguments, "--listen", f"127.0.0.1:{daemon.port}"]
         with back_in_time(tmp_path, *again, environ=simulator.environ, config=QUICK) as successor:
-            log = successor.log.read_text()
+            log = successor.read_log()
 
     assert not [name for name in helper_files if name.startswith("socket:")]
     assert not [name for name in helper_files if name.startswith(str(state))]

@@ -151,7 +151,7 @@ def test_state_of_a_newer_version_is_kept_unchanged(wreck: Wreck, tmp_path: Path
 
     with back_in_time(tmp_path, *arguments, config=wreck.config) as daemon:
         assert_nothing_invented(daemon)
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert list(state.glob("outbox.sqlite.newer-*"))
     assert "flight.ring" in newer

@@ -16,7 +16,7 @@ def test_daemon_without_its_sampling_thread_exits_with_an_error(tmp_path: Path) 
     with running_daemon(tmp_path, environ=faults.environ) as daemon:
         faults.fail_poll(errno.ENOMEM)
         code = daemon.process.wait(MAX_WAIT_SECONDS)
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert code == 1
     assert log.count("thread tick has ended: OSError: [Errno 12] Cannot allocate memory") == 1

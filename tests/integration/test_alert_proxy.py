@@ -36,7 +36,7 @@ def test_daemon_sends_through_a_proxy_and_reloads_it(tmp_path: Path) -> None:
         daemon.wait_for_log(f'alerts.proxy: "http://127.0.0.1:1" → "{proxy.url()}"')
         get(daemon.port, "/api/v1/alerts/test", method="POST")
         wait_until(lambda: site.deliveries)
-        shown = daemon.log.read_text() + daemon.get("/api/v1/receivers").text + daemon.get("/alerts").text
+        shown = daemon.read_log() + daemon.get("/api/v1/receivers").text + daemon.get("/alerts").text
 
     assert "the proxy http://127.0.0.1:1" in shown
     assert not any(

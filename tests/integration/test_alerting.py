@@ -46,7 +46,7 @@ def test_critical_pressure_and_recovery_send_one_notification_each(tmp_path: Pat
         daemon.wait_for("/api/v1/alerts", lambda alerts: alerts == [])
         deliveries = wait_for_deliveries(site, 3)
         events = [event["text"] for event in daemon.get("/api/v1/events").json if event["kind"] == "alert"]
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     rejected, critical, resolved = deliveries
     assert rejected.body == first[1].body

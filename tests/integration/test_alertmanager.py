@@ -135,7 +135,7 @@ def test_alertmanager_basic_auth_delivers_with_the_right_password(tmp_path: Path
             receivers = daemon.wait_for(
                 "/api/v1/receivers", lambda found: [one["outcomes"]["retry"] > 0 for one in found] == [False, True]
             )
-            log = daemon.log.read_text()
+            log = daemon.read_log()
 
     assert [(one["name"], one["outcomes"]["delivered"], one["pending"]) for one in receivers] == [
         ("right", 1, 0),

@@ -61,7 +61,7 @@ def test_amd_smi_values_are_served(tmp_path: Path) -> None:
     with running_daemon(tmp_path, *machine.arguments, environ=amd_smi(tmp_path / "bin")) as daemon:
         pools = daemon.wait_for("/api/v1/pools", lambda pools: len(pools) == 2)
         snapshot = daemon.snapshot()
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert (pools[1]["size_bytes"], pools[1]["used_bytes"]) == (8176 * MIB, 202 * MIB)
     assert (pools[1]["source"], pools[1]["quality"]) == ("amd-smi", "estimated")

@@ -84,7 +84,7 @@ def test_library_adds_errors_and_vram_type(simulated: Simulated, tmp_path: Path)
         wait_for_state(daemon, lambda state, _: state == "ok")
         (device,) = daemon.wait_for("/api/v1/devices", lambda devices: devices[0]["errors"])
         pools = daemon.get("/api/v1/pools").json
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert device["errors"] == {"ecc_corrected": 7, "ecc_uncorrected": 1, "ecc_deferred": 0, "pages_retired": 1}
     assert device["details"]["vram_type"] == "HBM3"
@@ -101,7 +101,7 @@ def test_failing_import_makes_the_collector_unavailable(error: str, simulated: S
     with running_daemon(tmp_path, *arguments, prelude=simulated.prelude) as daemon:
         reason = wait_for_state(daemon, lambda state, _: state == "unavailable")
         pools = daemon.get("/api/v1/pools").json
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert reason.startswith(f"amdsmi cannot be imported ({error}: ")
     assert [pool["id"] for pool in pools] == ["ram", "gpu0"]

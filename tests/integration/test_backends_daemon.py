@@ -155,7 +155,7 @@ def test_hanging_driver_delays_neither_requests_nor_shutdown(tmp_path: Path) -> 
         answered = list(answers)
         code = daemon.terminate()
         waiting.join()
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert [answer["detail"] for answer in answers] == ["memwatchd is stopping."]
     assert "Traceback" not in log

@@ -199,7 +199,7 @@ def test_sighup_reloads_the_settings(tmp_path: Path) -> None:
         daemon.wait_for_log("medum_percent")
 
         assert daemon.get("/api/v1/pressure").json[0]["level"] == "critical"
-        assert "Traceback" not in daemon.log.read_text()
+        assert "Traceback" not in daemon.read_log()
 
 
 def test_port_in_use_is_one_line_and_exit_78(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_records_of_a_newer_version_are_kept(tmp_path: Path, state: Path) -> Non
         arguments = (*machine.arguments, f"--state-dir={state}")
         with running_daemon(tmp_path, *arguments, config=quick_config(site)) as daemon:
             wait_until(lambda: len(site.deliveries) >= 1)
-            log = daemon.log.read_text()
+            log = daemon.read_log()
             boot = daemon.snapshot()["boot_id"]
 
     assert "saved alerts that this version cannot read; they are kept for the one that wrote them: 1" in log
@@ -84,7 +84,7 @@ def test_unreadable_value_is_kept_and_the_other_one_is_used(tmp_path: Path, stat
         put_value(outbox, "watches", b"\x82 not JSON any more")
     machine = AlertMachine.of(tmp_path)
     with running_daemon(tmp_path, *machine.arguments, f"--state-dir={state}", config=quick_config()) as daemon:
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert "the saved watches cannot be read (not JSON); kept in the outbox as 'unread watches'" in log
     assert "saved silences that this version cannot read" in log

@@ -47,7 +47,7 @@ def test_command_lines_are_hidden_at_once_after_a_reload_to_insecure(tmp_path: P
         running_daemon(tmp_path, *listen, config=login + COMMANDS, watches_this_machine=True) as daemon,
     ):
         wait_until(lambda: MARK in daemon.get("/api/v1/processes", **BEARER).text)
-        assert WARNING not in daemon.log.read_text()
+        assert WARNING not in daemon.read_log()
 
         reload_with(daemon, tmp_path, f"[web]\ninsecure = true\n{COMMANDS}", WARNING)
         answers = [daemon.get(path).text for path in ("/api/v1/processes", "/api/v1/snapshot", "/processes") * 20]
@@ -70,4 +70,4 @@ def test_reload_to_client_certificates_that_start_later_is_rejected(tmp_path: Pa
 
         assert daemon.get("/metrics").status == 401
         assert daemon.get("/metrics", **BEARER).status == 200
-        assert "web.tls.client_ca_file change at the next start only" in daemon.log.read_text()
+        assert "web.tls.client_ca_file change at the next start only" in daemon.read_log()

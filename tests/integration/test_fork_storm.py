@@ -68,4 +68,4 @@ def test_fork_storm_misses_no_tick_and_hits_no_limit(tmp_path: Path, limit: int)
         assert not [event for event in events if event["kind"] == "collector"]
         assert next(one for one in after["collectors"] if one["name"] == "processes")["errors"] == {}
         assert descriptors(daemon.pid) <= base + 2
-        assert not {"WARNING", "ERROR"} & set(daemon.log.read_text().split())
+        assert not {"WARNING", "ERROR"} & set(daemon.read_log().split())

@@ -317,11 +317,11 @@ def test_descriptor_shortage_is_logged_once_and_ends(tmp_path: Path) -> None:
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (few, hard))
 
         with connections(daemon, 40, b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"):
-            wait_until(lambda: "out of system resource" in daemon.log.read_text())
+            wait_until(lambda: "out of system resource" in daemon.read_log())
             time.sleep(2)
         assert seconds_until(lambda: daemon.get("/healthz").status == 200, daemon) < 10
 
-        log = daemon.log.read_text()
+        log = daemon.read_log()
         assert log.count("out of system resource") == 1
         assert "Traceback" not in log
 

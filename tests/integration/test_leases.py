@@ -101,7 +101,7 @@ def test_lease_is_listed_until_it_is_ended(daemon: RunningDaemon) -> None:
     texts = [one["text"] for one in daemon.get("/api/v1/events?limit=2").json if one["kind"] == "lease"]
     assert texts[0].startswith("lease ended: 20.0 GiB of ram for train.py (PID ")
     assert texts[1].startswith("leased for 1 min: 20.0 GiB of ram for train.py (PID ")
-    assert "leased" not in daemon.log.read_text()
+    assert "leased" not in daemon.read_log()
 
 
 def test_name_cannot_change_the_page_or_a_line(daemon: RunningDaemon) -> None:

@@ -115,7 +115,7 @@ def test_event_loop_that_is_stuck_is_logged_once_and_on_recovery(tmp_path: Path)
             daemon.wait_for_log("ERROR   thread event loop does not work: ")
             time.sleep(LONG_SECONDS)
         daemon.wait_for_log("WARNING thread event loop works again")
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert log.count("thread event loop does not work") == 1
 
@@ -125,7 +125,7 @@ def test_sampling_that_is_stuck_is_logged_once_and_on_recovery(tmp_path: Path) -
         with thread_stopped(daemon.pid, loop_of(daemon)):
             daemon.wait_for_log("ERROR   thread tick does not work: ")
         daemon.wait_for_log("WARNING thread tick works again")
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert log.count("thread tick does not work") == 1
 

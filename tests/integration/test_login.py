@@ -197,7 +197,7 @@ def test_sighup_replaces_the_token(tmp_path: Path) -> None:
 
         assert daemon.get("/metrics", Authorization="Bearer another-token-of-some-length").status == 200
         assert daemon.get("/metrics", **BEARER).status == 401
-        log = daemon.log.read_text()
+        log = daemon.read_log()
     assert TOKEN not in log
     assert "another-token" not in log
 
@@ -289,6 +289,6 @@ def test_world_readable_token_is_a_warning(tmp_path: Path) -> None:
     config = login_config(tmp_path)
     (tmp_path / "token").chmod(0o644)
     with running_daemon(tmp_path, config=config) as daemon:
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert f"every user of this machine can read the secret in {tmp_path}/token" in log

@@ -74,10 +74,10 @@ def test_failed_logins_are_logged_once_and_counted(daemon: RunningDaemon) -> Non
     found = daemon.get("/metrics", **BEARER).text
     assert re.search(r"^memwatch_failed_logins_total (\d\.0)$", found, re.MULTILINE) is not None
     daemon.wait_for_log("failed login from loopback")
-    lines = [line for line in daemon.log.read_text().splitlines() if "failed login" in line]
+    lines = [line for line in daemon.read_log().splitlines() if "failed login" in line]
     assert len(lines) == 1
     assert "wrong token" in lines[0]
-    assert "a-wrong-token" not in daemon.log.read_text()
+    assert "a-wrong-token" not in daemon.read_log()
 
 
 def test_password_attempts_do_not_block_other_clients(daemon: RunningDaemon) -> None:
@@ -99,7 +99,7 @@ def test_world_readable_hashes_are_a_warning(tmp_path: Path) -> None:
     settings.write_text("")
     settings.chmod(0o644)
     with running_daemon(tmp_path, config=login_config(tmp_path)) as daemon:
-        log = daemon.log.read_text()
+        log = daemon.read_log()
     checked = check_config(settings)
     settings.chmod(0o640)
     private = check_config(settings)

@@ -87,7 +87,7 @@ def test_pair_with_certificates_and_token_is_up_on_both(tmp_path: Path, token: P
         for name, other in (("spark", "ember"), ("ember", "spark")):
             wait_for_state(daemons[name], other, "up", headers=login)
         refused = daemons["spark"].get("/api/v1/machines")
-        logs = "".join(daemon.log.read_text() for daemon in daemons.values())
+        logs = "".join(daemon.read_log() for daemon in daemons.values())
 
     assert refused.status == 401
     assert TOKEN not in logs
@@ -139,7 +139,7 @@ def test_wrong_certificate_or_token_is_named_on_the_page(tmp_path: Path, token: 
         }
         closed_text = wait_for_text(daemon, "closed", "handshake")
         page = daemon.get("/machines").text
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert texts["ca"].endswith("; check ca_file")
     assert texts["name"].endswith("; use a name of its certificate in url")

@@ -73,7 +73,7 @@ def test_new_channel_is_used_by_a_daemon_after_a_reload(tmp_path: Path) -> None:
         receivers = get(daemon.port, "/api/v1/alerts/test", method="POST").json["receivers"]
         wait_until(lambda: (tmp_path / "alerts").exists())
         (receiver,) = daemon.get("/api/v1/receivers").json
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert receivers == ["local"]
     assert (receiver["name"], receiver["kind"]) == ("local", "file")

@@ -89,7 +89,7 @@ def test_kill_by_oomd_is_explained_without_the_journal(tmp_path: Path) -> None:
             answer = call(client, NOTIFY, cgroup=place)
         host.end_process(77)
         found = daemon.wait_for("/api/v1/incidents", lambda found: any(one["kind"] == "kill" for one in found))
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     killed = next(one for one in found if one["kind"] == "kill")
     assert answer == {"parameters": {}}

@@ -78,7 +78,7 @@ def test_push_has_headers_and_the_identity_of_the_machine(tmp_path: Path) -> Non
     with receiving() as site, running_daemon(tmp_path, config=config_for(site, more)) as daemon:
         push = first_push(site)
         host = daemon.snapshot()["host"]
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     headers = site.deliveries[0].headers
     assert (headers["authorization"], headers["x-scope-orgid"]) == ("Bearer a-token-of-tests", "team")
@@ -118,7 +118,7 @@ def test_receiver_that_refuses_is_logged_once_and_its_recovery_too(tmp_path: Pat
     with receiving(401, 401, 401, 200) as site, running_daemon(tmp_path, config=config_for(site)) as daemon:
         daemon.wait_for_log("accepts metrics again")
         ready = daemon.get("/readyz").status
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert ready == 200
     assert log.count("does not accept metrics (answered 401); check endpoint under [otlp]") == 1

@@ -30,10 +30,10 @@ OTHER_SECRET = "whsec_" + "QUJD" * 11
 
 def reload_with(daemon: RunningDaemon, folder: Path, config: str) -> None:
     """Write new settings, reload, and wait until they are in effect."""
-    changes = daemon.log.read_text().count("→")
+    changes = daemon.read_log().count("→")
     (folder / "memwatchd.toml").write_text(config)
     daemon.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: daemon.log.read_text().count("→") > changes)
+    wait_until(lambda: daemon.read_log().count("→") > changes)
     daemon.get("/healthz")  # answered by the thread that reads the settings, so after the reload
 
 
@@ -74,7 +74,7 @@ def test_added_receiver_is_notified_and_removed_one_is_not(tmp_path: Path) -> No
         assert notified_by_test() == ["site1"]
         wait_for_deliveries(second, 2)
         wait_until(lambda: counted.replace("site0", "site1") in daemon.get("/metrics").text)
-        metrics, log = daemon.get("/metrics").text, daemon.log.read_text()
+        metrics, log = daemon.get("/metrics").text, daemon.read_log()
 
     assert len(first.deliveries) == 2
     assert "site0" not in metrics
@@ -225,10 +225,10 @@ def test_queue_of_a_removed_receiver_is_dropped(tmp_path: Path) -> None:
         alertmanager = f'[[alerts.alertmanagers]]\nname = "site1"\nurl = "{site.url}"\n'
         reload_with(daemon, tmp_path, alertmanager)
         wait_until(lambda: "memwatch_outbox_durable 1.0" in daemon.get("/metrics").text)
-        log, pending = daemon.log.read_text(), daemon.get("/api/v1/receivers").json[0]["pending"]
+        log, pending = daemon.read_log(), daemon.get("/api/v1/receivers").json[0]["pending"]
         assert daemon.terminate() == 0
     with running_daemon(tmp_path, *arguments) as again:
-        later = again.log.read_text()
+        later = again.read_log()
 
     assert "WARNING receiver removed or changed: site0; notifications dropped: 1" in log
     assert "WARNING receiver removed or changed: site1; notifications dropped: 1" in log
@@ -251,14 +251,14 @@ def test_receivers_without_a_thread_are_notified_once_it_starts(tmp_path: Path) 
         room = int(sizes[0]) * resource.getpagesize() + 4 * MIB  # too little for a stack, enough for the rest
         resource.prlimit(daemon.pid, resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
         reload_with(daemon, tmp_path, quick_config(*[site] * 8))
-        wait_until(lambda: "webhook-site7 cannot start a thread, retrying" in daemon.log.read_text())
+        wait_until(lambda: "webhook-site7 cannot start a thread, retrying" in daemon.read_log())
         reload_with(daemon, tmp_path, quick_config(*[site] * 9))
         received = [manager.recv(4096).decode() for _ in range(20)]
         resource.prlimit(daemon.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        wait_until(lambda: "webhook-site8 has started its thread" in daemon.log.read_text())
+        wait_until(lambda: "webhook-site8 has started its thread" in daemon.read_log())
         send_test(daemon)
         wait_for_deliveries(site, 9)
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     about_state = [line for text in received for line in text.splitlines() if line in ("READY=1", "RELOADING=1")]
     assert about_state == ["RELOADING=1", "READY=1"] * 2

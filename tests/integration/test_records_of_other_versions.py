@@ -115,7 +115,7 @@ def test_daemon_serves_the_ticks_beside_unreadable_ones(tmp_path: Path) -> None:
     machine.folder.chmod(0o700)
     with running_daemon(tmp_path, "--state-dir", str(machine.folder)) as daemon:
         ticks = daemon.get("/api/v1/ticks?from=0&limit=500")
-        log, metrics, about = daemon.log.read_text(), daemon.get("/metrics").text, daemon.get("/about").text
+        log, metrics, about = daemon.read_log(), daemon.get("/metrics").text, daemon.get("/about").text
 
     assert ticks.status == 200
     assert len([one for one in ticks.json if not one["pressure"]]) == 1

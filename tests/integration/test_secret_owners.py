@@ -310,7 +310,7 @@ def test_refused_alert_is_said_and_arrives_when_its_user_listens(tmp_path: Path)
             assert site.deliveries == []
             (tmp_path / "memwatchd.toml").write_text(config.format(port=port, user=ME))
             daemon.process.send_signal(signal.SIGHUP)
-            wait_until(lambda: bool(site.deliveries), describe=lambda: daemon.log.read_text())
+            wait_until(lambda: bool(site.deliveries), describe=lambda: daemon.read_log())
     assert row["pending"] == 1
     assert 'memwatch_notifications_total{outcome="retry",receiver="am"} 1' in metrics
     assert "alertmanager am (http://127.0.0.1:" in done.stdout

@@ -48,7 +48,7 @@ def test_daemon_serves_everything_within_small_limits(tmp_path: Path, limit: str
     state = f"--state-dir={tmp_path / 'state'}"
     with running_daemon(tmp_path, state, through=limited(limit)) as daemon:
         statuses = [daemon.get(path).status for path in ("/", "/history", "/metrics", "/api/v1/snapshot", "/docs")]
-        log = daemon.log.read_text()
+        log = daemon.read_log()
         assert daemon.terminate() == 0
 
     assert statuses == [200] * 5

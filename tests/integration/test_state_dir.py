@@ -71,7 +71,7 @@ def test_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     if as_root:
         os.chown(folder, OTHER_UID, OTHER_UID)
     with running_daemon(tmp_path, f"--state-dir={folder}") as daemon:
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     refused = (
         f"state folder {folder} cannot be used (it belongs to uid {OTHER_UID}, not to this user or root): nothing"
@@ -149,6 +149,6 @@ def test_daemon_starts_with_an_unusable_state_folder(tmp_path: Path) -> None:
     """Nothing is kept across restarts, and the log gives the reason."""
     with running_daemon(tmp_path, f"--state-dir={os.devnull}/x") as daemon:
         assert daemon.get("/healthz").status == 200
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert "state folder /dev/null/x cannot be used (not a directory): nothing is kept across restarts" in log

@@ -55,7 +55,7 @@ def test_history_events_alert_and_notification_survive_the_upgrade(tmp_path: Pat
             events = daemon.get("/api/v1/events?limit=1000").json
             (alert,) = daemon.get("/api/v1/alerts").json
             (queued, *_) = wait_for_deliveries(site, 1)
-            metrics, log = daemon.get("/metrics").text, daemon.log.read_text()
+            metrics, log = daemon.get("/metrics").text, daemon.read_log()
 
     used = [value for value in series["max"] if value is not None]
     assert len(used) >= 20

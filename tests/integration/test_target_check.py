@@ -69,7 +69,7 @@ def test_daemon_logs_unknown_targets(tmp_path: Path) -> None:
         (tmp_path / "memwatchd.toml").write_text(CONFIG.format('"gpu0.gttt"'))
         one.process.send_signal(signal.SIGHUP)
         one.wait_for_log(f"pressure.targets.gpu0.gttt is set, but {warning}")
-        log = one.log.read_text()
+        log = one.read_log()
 
     assert log.count(warning) == 2
     assert " WARNING " in log

@@ -100,7 +100,7 @@ def test_failing_tegrastats_delays_no_tick(what: str, tmp_path: Path) -> None:
         jetson.does("print")
         daemon.wait_for("/api/v1/snapshot", lambda one: one["tegrastats"] is not None)
         daemon.wait_until_ok("tegrastats")
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     last = ticks[max(ticks)]
     lags = sorted(one["self"]["tick_lag_seconds"] for one in ticks.values())

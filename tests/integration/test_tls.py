@@ -28,7 +28,7 @@ def test_tls_listener_does_not_serve_plain_http(tmp_path: Path) -> None:
             connection.connect(str(tmp_path / "socket"))
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-        log = daemon.log.read_text()
+        log = daemon.read_log()
 
     assert f"https://127.0.0.1:{daemon.port}" in log
     assert "Traceback" not in log
@@ -103,7 +103,7 @@ def test_only_clients_with_a_trusted_certificate_are_accepted(tmp_path: Path) ->
         for presented in (None, untrusted):
             with pytest.raises(OSError, match=r"(?i)alert|eof|reset|closed"):
                 get(daemon.port, "/healthz", tls=ca.context_of_client(presented))
-        log = daemon.log.read_text()
+        log = daemon.read_log()
     assert "Traceback" not in log
     assert "ERROR" not in log
 
@@ -132,7 +132,7 @@ def test_certificate_in_another_file_is_used_after_a_reload(tmp_path: Path) -> N
         daemon.wait_for_log("web.tls.key_file")
 
         shown = ssl.get_server_certificate(("127.0.0.1", daemon.port))
-        log = daemon.log.read_text()
+        log = daemon.read_log()
     assert shown == renewed.cert.read_text()
     assert "at the next start" not in log
 

@@ -222,7 +222,7 @@ def main() -> int:
         ) as daemon:
             daemon.wait_until_ok("nvml")
             done, load = soak(daemon, simulator, minutes)
-            log = daemon.log.read_text()
+            log = daemon.read_log()
     report(done, load)
     complaints = complaints_about(done)
     complaints += [f"{count} × {name}" for name, count in load.wrong.items()]

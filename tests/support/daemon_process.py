@@ -101,12 +101,16 @@ class RunningDaemon(Struct):
             time.sleep(pause)
             pause = min(1.25 * pause, 0.1)
 
+    def read_log(self) -> str:
+        """Return the log so far. A line that is being written may end within a character."""
+        return self.log.read_text(errors="replace")
+
     def wait_for_log(self, words: str, seconds: float = MAX_WAIT_SECONDS) -> None:
         """Wait until the log contains these words."""
         wait_until(
-            lambda: words in self.log.read_text(),
+            lambda: words in self.read_log(),
             seconds,
-            describe=lambda: f"{words!r} is missing in the log: {self.log.read_text()}",
+            describe=lambda: f"{words!r} is missing in the log: {self.read_log()}",
         )
 
     def wait_until_ok(self, collector: str) -> None:
@@ -277,11 +281,11 @@ def _names_a_machine(arguments: Sequence[str], config: str, environ: Mapping[str
 def _wait_until_ready(daemon: RunningDaemon) -> None:
     until = time.monotonic() + MAX_WAIT_SECONDS
     while True:
-        assert daemon.process.poll() is None, f"memwatchd exited: {daemon.log.read_text()}"
+        assert daemon.process.poll() is None, f"memwatchd exited: {daemon.read_log()}"
         try:
             if daemon.get("/readyz").status == 200:
                 return
         except OSError:
             pass
-        assert time.monotonic() < until, f"memwatchd does not answer: {daemon.log.read_text()}"
+        assert time.monotonic() < until, f"memwatchd does not answer: {daemon.read_log()}"
         time.sleep(0.02)

@@ -18,7 +18,7 @@ def assert_quiet(daemon: RunningDaemon) -> None:
 
 def complaints(daemon: RunningDaemon) -> list[str]:
     """Return log lines other than INFO; lines of a traceback have no level."""
-    return [line for line in daemon.log.read_text().splitlines() if " INFO " not in line]
+    return [line for line in daemon.read_log().splitlines() if " INFO " not in line]
 
 
 class Exchange(Struct, frozen=True):

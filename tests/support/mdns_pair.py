@@ -48,7 +48,7 @@ def observe(scratch: Path) -> dict[str, Any]:
         other.terminate()
         seen["ended"] = wait_for_states(daemon, {"up"})
         seen["has_library"] = "zeroconf" in Path(f"/proc/{daemon.pid}/maps").read_text()
-        seen["log"] = daemon.log.read_text()
+        seen["log"] = daemon.read_log()
     return seen
 
 
