@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from memwatch.core.pressure.signals import PAST
 from memwatch.core.snapshot import Level, Reason
+from memwatch.reporting.render.words import HELD
 from memwatch_monitor.alerts.rules import CRITICAL, KILLS, Severity
 
 Key = tuple[str, str]
@@ -69,12 +70,12 @@ def add_news(
 
     A reason is new if none of the notifications since the alert fires had its signal, or had it at a lower level
     only. So each is notified once, however often it comes and goes. `least`: the level of the alert. Reasons that
-    ask for less do not support it.
+    ask for less do not support it, and nor does usage that has fallen and only holds the level: "calm for 16 s".
     """
     found = {one.signal: one for one in news}
     for one in reasons:
         level = strength(one)
-        if level < least or level <= said.get(one.signal, -1):
+        if level < least or level <= said.get(one.signal, -1) or HELD.search(one.text):
             continue
         known = found.get(one.signal)
         is_newer = one.signal not in OF_EVENTS and known is not None and level == strength(known)

@@ -324,6 +324,19 @@ def test_new_reasons_have_the_words_of_their_notification() -> None:
     ]
 
 
+def test_usage_that_has_fallen_is_no_new_reason() -> None:
+    """After a kill an alert said "now also: 11.2% used; calm for 16 s", of a level that stays until use is calm."""
+    alerts = Alerts()
+    stalled = Reason("stalls", "all tasks stalled on memory for 21% of the last 10 s", Level.CRITICAL)
+    fallen = Reason("util", "11.2% used; calm for 16 s", Level.CRITICAL)
+    killed = Reason("oom_kill", "OOM killer: killed train.py (51210)", Level.CRITICAL)
+    alerts.tick(0.0, critical(stalled))
+
+    sent = [one for second in range(1, 40) for one in alerts.tick(float(second), critical(stalled, fallen, killed))]
+
+    assert [describe_news(one.new_reasons) for one in sent] == [", now also: OOM killer: killed train.py (51210)"]
+
+
 def test_alerts_of_a_rule_that_a_reload_turns_off_are_dropped() -> None:
     """They were listed as firing for an hour, and then ended as targets that "have not been seen" for that time."""
     alerts = Alerts()
