@@ -151,6 +151,14 @@ def test_level_without_growth_says_how_long_it_lasted() -> None:
     assert words.write_summary(replace(calm, ended=None)).endswith("It is not over.")
 
 
+def test_record_that_lasts_does_not_deny_an_alert() -> None:
+    """Its page said "none fired" while the alert of the same second fired. It is written at its begin."""
+    quiet = replace(FULL, timeline=())
+
+    assert facts(quiet)["alert"] == ("none fired", "")
+    assert facts(replace(quiet, ended=None))["alert"] == ("not recorded yet", "")
+
+
 def test_small_growth_is_no_suspicion() -> None:
     """A candidate that grew by less than what counts as growth is in no title."""
     small = Suspect("tail", 9, None, None, 90 << 20, 900.0, GIB)

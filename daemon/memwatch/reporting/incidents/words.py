@@ -368,8 +368,8 @@ def _state_alert(one: Incident) -> Fact:
     """Return the first alert that fired, and the receivers that got it."""
     end, of_what = find_end(one)
     fired = list_fired(one)
-    if not fired:
-        return Fact("alert", "none fired")
+    if not fired:  # the record of one that lasts is older than the alerts of now
+        return Fact("alert", "not recorded yet" if one.ended is None else "none fired")
     before, note = end - fired[0].unix, describe_told(one)
     if abs(before) < AT_ONCE_SECONDS:
         return Fact("alert", "at once", note, fired[0].unix)
