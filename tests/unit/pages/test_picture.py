@@ -256,6 +256,21 @@ def test_words_of_many_gpus_claim_no_scale_for_system_ram() -> None:
     assert describe_relation(next(read_frames(path_of("h100x8-mig")))) == "8 GPUs beside System RAM 2,016 GiB"
 
 
+def test_gpus_without_room_for_their_names_have_their_numbers() -> None:
+    """All eight were named "VRAM…"."""
+    snapshot = next(read_frames(path_of("h100x8-mig")))
+
+    named = {size: titles_of(card_of(snapshot, past_of(snapshot), f"size={size}")) for size in FORMS}
+
+    assert named == {"1200x630": [f"VRAM {number}" for number in range(8)], "600x315": list("01234567")}
+
+
+def titles_of(card: Card) -> list[str]:
+    """Return the strong words on the line of the first tower's title."""
+    line = min(text.y for text in card.drawing.texts)
+    return [text.strong for text in card.drawing.texts if text.y == line and text.strong]
+
+
 def test_relation_without_room_loses_its_figures_and_no_word() -> None:
     snapshot = next(read_frames(path_of("macbook")))
 

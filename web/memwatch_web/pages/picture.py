@@ -520,5 +520,8 @@ def _draw_title(one: MemoryMap, x: float, top: float, room: float, font: float, 
         figure = words.size(whole.size_bytes)
     if width_of(f"{whole.label} ", font, strong=True) + width_of(figure, font) > room:
         figure = ""
-    label = shorten(whole.label, room, font, strong=True)
+    label = whole.label
+    if many and width_of(label, font, strong=True) > room:  # towers side by side differ by their number
+        label = label.rpartition(" ")[2]
+    label = shorten(label, room, font, strong=True)
     return Drawing(texts=(Text(x, y, strong=label, behind=f" {figure}" if figure else ""),))
