@@ -210,7 +210,7 @@ def device_lines(one: MemoryMap, snapshot: Snapshot) -> list[Markup]:
     for device in snapshot.devices:
         if not inside.isdisjoint(device.allocates_from):
             parts = list(_describe_device(device))
-            found.append(Markup("<b>{}</b> {}").format(device.name, " · ".join(parts)))
+            found.append(Markup("<b>{}</b> {}").format(device.name, glue_units(" · ".join(parts))))
     return found
 
 
@@ -275,7 +275,7 @@ class CompiledTemplates(BytecodeCache):
 
 # HTML of sentences.
 
-_NUMBER = re.compile(r"(?:&lt; )?\d[\d.,]*(?:%| (?:[KMGTPE]iB|B|µs|ms|s|min|h|d))(?!\w)")
+_NUMBER = re.compile(r"(?:&lt; )?\d[\d.,]*(?:%| (?:[KMGTPE]iB|B|µs|ms|s|min|h|d|W|°C))(?!\w)")
 
 
 def glue_units(text: str) -> Markup:
