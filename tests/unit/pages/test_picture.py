@@ -24,6 +24,7 @@ from memwatch_web.pages.picture import FORMS, THEMES, Card, build_picture, descr
 from memwatch_web.pages.renderer import Pages
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames
+from support.demo_frames import moments_of
 from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB, vram
 from support.sample_past import END, past_of
@@ -263,6 +264,21 @@ def test_gpus_without_room_for_their_names_have_their_numbers() -> None:
     named = {size: titles_of(card_of(snapshot, past_of(snapshot), f"size={size}")) for size in FORMS}
 
     assert named == {"1200x630": [f"VRAM {number}" for number in range(8)], "600x315": list("01234567")}
+
+
+def test_free_memory_of_gpus_has_its_name() -> None:
+    """It had a size only, above the process of the GPU: "6.6 GiB"."""
+    snapshot = moments_of("h100x8-mig").fullest
+    card = card_of(snapshot, past_of(snapshot))
+    columns: dict[float, list[Text]] = {}
+    for text in card.drawing.texts:
+        columns.setdefault(text.x, []).append(text)
+
+    tops = [min(texts, key=lambda one: one.y) for texts in columns.values()]
+    bare = [text.plain for text in tops if text.plain.endswith("GiB")]
+
+    assert bare == []
+    assert {"available", "not sliced"} <= {text.plain for text in tops}
 
 
 def titles_of(card: Card) -> list[str]:

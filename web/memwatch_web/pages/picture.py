@@ -485,7 +485,7 @@ def draw_cell(
     gutter = 0.0 if many else min(16.5 * font, cell.width * 0.38)
     left = ground.width - axis - gutter
     marks = 0.0 if many or past is None else 4.4 * font
-    before = (left - marks) * (0.35 if many else 0.42 if left > 40 * font else 0.34) if past is not None else 0.0
+    before = (left - marks) * (0.26 if many else 0.42 if left > 40 * font else 0.34) if past is not None else 0.0
     frame = Rectangle(ground.x + axis, ground.y, before, height)
     now = Rectangle(frame.right + marks, ground.y, left - before - marks, height)
     drawing, room = Drawing(), ground.width - axis
