@@ -22,6 +22,7 @@ from memwatch_web.pages.machine_wall import build_tile
 from memwatch_web.pages.picture import FORMS, build_picture, parse_query
 from memwatch_web.pages.processes import GROUPS, parse_view
 from memwatch_web.pages.renderer import MachinePage, Pages
+from support.demo_frames import moments_of
 from support.hard_machines import HARD_MACHINES, HOSTILE_NAMES, no_figures
 from support.html_reader import Reader
 from support.sample_past import END, past_of
@@ -163,3 +164,15 @@ def test_picture_is_a_file_of_its_size(name: str, size: str) -> None:
 def test_there_are_26_hostile_names() -> None:
     assert len(set(HOSTILE_NAMES)) == 26
     assert all(isinstance(one.used_bytes, Absent) for one in no_figures().pools)
+
+
+def test_pool_without_a_level_has_no_thresholds_in_its_chart() -> None:
+    """The carve-out of an APU is not judged: lines at 60, 80 and 95% would say that it is."""
+    now = replace(moments_of("strix-halo").fullest, unix=END)
+    past = past_of(now)
+    query = try_query(past, QueryParams("range=1h"), now)
+    drawn = {one.chart.id: one.picture.thresholds for one in build_answer(past, query, now).charts}
+    judged = {one.target for one in now.pressure}
+
+    assert {bool(drawn[pool.id]) for pool in now.pools if pool.id in judged} == {True}
+    assert [drawn[pool.id] for pool in now.pools if pool.id not in judged] == [()]

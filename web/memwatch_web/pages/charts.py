@@ -223,7 +223,7 @@ WORDS = {
     "collector": "collector",
     "release": "released",
     "unclean": "unclean shutdown",
-    "replay": "replay",
+    "replay": "restart",
     "leak": "leak?",
     "mark": "mark",
 }

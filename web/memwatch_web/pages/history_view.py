@@ -196,7 +196,8 @@ def _is_about(flag: Annotation, one: Incident, now: float) -> bool:
 
 def _build_charts(found: WindowData, entries: Sequence[EventEntry], snapshot: Snapshot) -> Iterator[ChartView]:
     thresholds = {one.target: one.thresholds for one in snapshot.pressure if not isinstance(one.thresholds, Absent)}
-    marks = {one.whole.id: one.marks for one in build_maps(snapshot, thresholds)}
+    judged = {one.target for one in snapshot.pressure}
+    marks = {one.whole.id: one.marks for one in build_maps(snapshot, thresholds) if one.whole.id in judged}
     full = {pool.id: find_seconds_to_full(pool.id, snapshot) for pool in found.stacked}
     edges = find_edges(found.window, found.until, full.values())
     events = [
@@ -208,7 +209,7 @@ def _build_charts(found: WindowData, entries: Sequence[EventEntry], snapshot: Sn
     for chart in found.charts:
         # Thresholds of a chart of ratios are those of the first pool that has some.
         its = (
-            marks[chart.id]
+            marks.get(chart.id, ())
             if chart.id in full
             else next(iter(marks.values()), ())
             if chart.id == "pressure"
