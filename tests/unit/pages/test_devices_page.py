@@ -171,18 +171,21 @@ def test_bars_of_a_page_have_one_scale() -> None:
 
 
 def test_share_of_a_unified_machine_is_inside_its_pool() -> None:
-    """CUDA Pool ⊂ System RAM, to scale: its bytes are the first of those in use."""
+    """CUDA Pool ⊂ System RAM, to scale: its bytes are the first of those in use, then those of processes."""
     snapshot = critical_gb10()
     (bar,) = build_entries(snapshot)[0].bars
     ram, share = snapshot.pools[0], snapshot.shares[0]
-    pool, rest = bar.parts
+    pool, held, rest = bar.parts
 
     assert bar.relations == (("CUDA Pool ⊂ System RAM", share.used_bytes),)
     assert (pool.name, pool.holder, pool.start) == ("CUDA Pool", "gpu", 0.0)
     assert isinstance(share.used_bytes, int)
     assert isinstance(ram.used_bytes, int)
     assert pool.width == pytest.approx(share.used_bytes / ram.size_bytes)
-    assert (rest.start, rest.holder) == (pool.width, "unattributed")
+    assert (held.start, held.holder) == (pool.width, "processes")
+    assert (rest.start, rest.holder) == (held.start + held.width, "unattributed")
+    assert isinstance(ram.unattributed_bytes, int)
+    assert rest.width == pytest.approx(ram.unattributed_bytes / ram.size_bytes)
     assert rest.start + rest.width == pytest.approx(ram.used_bytes / ram.size_bytes)
 
 

@@ -221,7 +221,10 @@ def _cells(inside: Iterable[Share], size: int, levels: Mapping[str, str]) -> Ite
 
 
 def _parts(whole: Pool | Share, size: int, held: Iterable[Share]) -> Iterator[BarPart]:
-    """Yield what is used: shares of the device first, then the rest. Nothing if the use is not known."""
+    """Yield what is used: shares of the device first, then the rest. Nothing if the use is not known.
+
+    The rest of System RAM is that of processes and the kernel as far as its use is attributed.
+    """
     if isinstance(whole.used_bytes, Absent):
         return
     start, end = 0.0, min(whole.used_bytes / size, 1.0)
@@ -231,6 +234,11 @@ def _parts(whole: Pool | Share, size: int, held: Iterable[Share]) -> Iterator[Ba
             yield BarPart(start, width, "gpu", one.label)
             start += width
     is_own = not isinstance(whole, Pool) or whole.kind in GPU_MEMORY
+    unknown = whole.unattributed_bytes if isinstance(whole, Pool) else 0
+    known = 0.0 if isinstance(unknown, Absent) else max(0.0, end - start - unknown / size)
+    if known > 0 and not is_own:
+        yield BarPart(start, known, "processes")
+        start += known
     if end > start:
         yield BarPart(start, end - start, "gpu" if is_own else "unattributed")
 
