@@ -263,7 +263,8 @@ def _build_plan(name: str, start: float, size: int, place: Place) -> Node:
     """Return the bytes that the pool has room for: the others stand above it, and parts are those of all."""
     taken = min(place.need_bytes, size - round(start * size))
     if taken < place.need_bytes:
-        return Node(PLANNED, start, taken / size, taken, name, (f"of {words.size(place.need_bytes)}",))
+        details = (f"of {words.size(place.need_bytes)}",)
+        return Node(PLANNED, start, taken / size, taken, f"{name}: fits now", details)
     whole = Node(PLANNED, start, taken / size, taken, name, ("planned",))
     inside, at = [], start
     for part, count in place.parts.items():
