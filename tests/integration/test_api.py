@@ -211,7 +211,7 @@ def test_every_operation_has_a_sentence_in_place_of_a_name(daemon: RunningDaemon
     said = [operation["summary"] for methods in paths.values() for operation in methods.values()]
 
     assert len(said) > 30
-    assert [one for one in said if " " not in one or not one.endswith((".", ":"))] == []
+    assert [one for one in said if " " not in one or not one.endswith((".", ":")) or "`" in one] == []
 
 
 def test_post_to_a_read_only_endpoint_is_405(daemon: RunningDaemon) -> None:

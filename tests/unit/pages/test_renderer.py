@@ -219,7 +219,7 @@ def test_carve_out_without_a_level_is_not_shown_as_unknown() -> None:
 
     text = read(replace(calm, pools=(*calm.pools, carve_out))).text
 
-    assert "GPU carve-out no pressure level (the GPU also uses system RAM)" in text
+    assert "GPU carve-out no pressure level (the GPU also uses System RAM)" in text
     assert "No data for" not in text
 
 

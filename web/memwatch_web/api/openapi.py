@@ -50,8 +50,8 @@ def with_answers(described: Json, routes: Iterable[Route]) -> Json:
 
 
 def summarize(description: str) -> str:
-    """Return the first sentence of a description."""
-    first, stop, _ = " ".join(description.split()).partition(". ")
+    """Return the first sentence of a description, without marks of Markdown, which /docs does not render here."""
+    first, stop, _ = " ".join(description.replace("`", "").split()).partition(". ")
     return f"{first}." if stop else first
 
 

@@ -15,7 +15,7 @@ from memwatch.core.snapshot import Level, Pressure, Reason
 DASH = "—"
 SIMULATED = "Simulated data: replayed from a recording, not measured on this machine."
 # For a carve-out.
-NOT_JUDGED = "no pressure level (the GPU also uses system RAM)"
+NOT_JUDGED = "no pressure level (the GPU also uses System RAM)"
 LEVEL_LABELS: Mapping[str, str] = {level.word: level.label for level in Level}
 # Why a level is held, as `pressure.judge.describe_hold` writes it.
 HELD = re.compile(r"; (?:calm for \d+ s|\w+ clears (?P<way>after [\d.]+ s below \d+%))")
