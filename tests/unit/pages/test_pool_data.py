@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 
+from memwatch.core.events import Event
 from memwatch.core.units import MIB
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.drawing import list_steps
@@ -170,11 +171,13 @@ def test_event_of_an_incident_opens_its_page() -> None:
     unix = SNAPSHOT.unix - SECONDS + SPIKE.start
     one = Incident("abc-1", "critical", "ram", "System RAM", unix - 1, unix + 60, "System RAM was critical")
     events = [event for event in PAST.events if event.kind in ("level", "mark")]
-    past = replace(PAST, incidents=(one,), events=events)
+    told = Event(99, unix + 120, "incident", "train.py (PID 7) took 12.3 GiB. (abc-1)", "ram")
+    past = replace(PAST, incidents=(one,), events=[told, *events])
     view = build_view(past, parse_pool_query(past, QueryParams("range=1h"), SNAPSHOT), SNAPSHOT)
     links = {entry.annotation.kind: entry.incident for entry in view.entries}
 
     assert links["level"] == "incidents/abc-1"
+    assert links["incident"] == "incidents/abc-1"
     assert links["mark"] == ""
     flags = {flag.kind: flag for flag in view.charts[0].picture.flags}
     assert flags["mark"].href.startswith("history?")

@@ -188,7 +188,9 @@ def _entry(
 
 
 def _is_about(flag: Annotation, one: Incident, now: float) -> bool:
-    """Check that an event of a pool is within an incident of that pool, give or take a late record."""
+    """Check that an event names an incident, or is within one of its pool, give or take a late record."""
+    if flag.kind == "incident":
+        return f"({one.id})" in flag.text
     ended = now if one.ended is None else one.ended
     is_within = one.began - LATE_SECONDS <= flag.unix <= ended + LATE_SECONDS
     return flag.kind in ("level", "oom_kill") and flag.target == one.target and is_within
