@@ -281,6 +281,21 @@ def test_free_memory_of_gpus_has_its_name() -> None:
     assert {"available", "not sliced"} <= {text.plain for text in tops}
 
 
+@pytest.mark.parametrize("demo", ["rtx4090", "gh200", "strix-halo", "macbook"])
+def test_figure_of_used_memory_is_never_cut(demo: str) -> None:
+    """In the small form it was "used 16.7…"."""
+    snapshot = moments_of(demo).fullest
+
+    cut = [
+        text.strong
+        for size in FORMS
+        for text in card_of(snapshot, past_of(snapshot), f"size={size}").drawing.texts
+        if text.strong.startswith("used") and text.strong.endswith("…")
+    ]
+
+    assert cut == []
+
+
 def titles_of(card: Card) -> list[str]:
     """Return the strong words on the line of the first tower's title."""
     line = min(text.y for text in card.drawing.texts)

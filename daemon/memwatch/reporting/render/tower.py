@@ -153,10 +153,11 @@ def mark_used(tower: Tower, used: int, size: int, frame: Rectangle, gutter: floa
     drawing = tower.drawing + Drawing(lines=(Line("used", ((frame.x, y), (frame.right, y))),))
     if not gutter:
         return Tower(drawing, tower.notes)
-    figure = f"used {words.size(used)}"
-    longer = f"{figure} · {words.ratio(used / size)}"
-    fits = width_of(longer, font, strong=True) <= gutter - BESIDE * font
-    return Tower(drawing, (*tower.notes, (y, "", longer if fits else figure)))
+    figure, ratio = f"used {words.size(used)}", words.ratio(used / size)
+    room = gutter - (BESIDE + 0.09) * font
+    known = (f"{figure} · {ratio}", figure, f"used {ratio}")
+    fitting = next((one for one in known if width_of(one, font, strong=True) <= room), ratio)
+    return Tower(drawing, (*tower.notes, (y, "", fitting)))
 
 
 def place_boxes(node: Node, frame: Rectangle, columns: Sequence[float], depth: int) -> Iterator[tuple[Box, Node]]:
