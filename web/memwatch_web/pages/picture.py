@@ -482,7 +482,7 @@ def draw_cell(
     height = one.whole.size_bytes * scale
     ground = Rectangle(cell.x, cell.ground - height, cell.width, height)
     axis = 0.0 if many else 3.2 * font
-    gutter = 0.0 if many else min(16.5 * font, cell.width * 0.38)
+    gutter = 0.0 if many else min(16.5 * font, cell.width * (0.44 if past is None else 0.38))
     left = ground.width - axis - gutter
     marks = 0.0 if many or past is None else 4.4 * font
     before = (left - marks) * (0.26 if many else 0.42 if left > 40 * font else 0.34) if past is not None else 0.0

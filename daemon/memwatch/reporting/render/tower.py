@@ -304,7 +304,9 @@ def draw_captions(
     depth = count_columns(nodes)
     own = one.pool is None or one.pool.kind in GPU_MEMORY
     captions = ("held by", "used for") if own else (f"in {one.whole.label}", "held by", "used for")
-    if one.pool is not None and one.pool.kind is PoolKind.SYSTEM_RAM and frame.width * ends[depth][0] < 8 * font:
+    first = frame.width * ends[depth][0]
+    is_narrow = first < max(8 * font, width_of(captions[0], font))
+    if one.pool is not None and one.pool.kind is PoolKind.SYSTEM_RAM and is_narrow:
         captions = ("in RAM", *captions[1:])
     if one.slices:
         captions = ("MIG instances", "used")
