@@ -18,6 +18,7 @@ from memwatch_monitor.neighbours.tick import build_tick
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.history_data import RANGES, HistoryInput
 from memwatch_web.pages.history_page import build_answer, try_query
+from memwatch_web.pages.history_view import HistoryView
 from memwatch_web.pages.machine_wall import build_tile
 from memwatch_web.pages.picture import FORMS, build_picture, parse_query
 from memwatch_web.pages.processes import GROUPS, parse_view
@@ -171,7 +172,9 @@ def test_pool_without_a_level_has_no_thresholds_in_its_chart() -> None:
     now = replace(moments_of("strix-halo").fullest, unix=END)
     past = past_of(now)
     query = try_query(past, QueryParams("range=1h"), now)
-    drawn = {one.chart.id: one.picture.thresholds for one in build_answer(past, query, now).charts}
+    view = build_answer(past, query, now)
+    assert isinstance(view, HistoryView)
+    drawn = {one.chart.id: one.picture.thresholds for one in view.charts}
     judged = {one.target for one in now.pressure}
 
     assert {bool(drawn[pool.id]) for pool in now.pools if pool.id in judged} == {True}
