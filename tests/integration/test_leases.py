@@ -153,7 +153,7 @@ def test_fit_counts_the_leases_of_others(daemon: RunningDaemon) -> None:
     assert [one["leased_bytes"] for one in others["verdicts"]] == [20 * GIB] * 2
     assert [one["leased_bytes"] for one in own["verdicts"]] == [0] * 2
     assert others["verdicts"][0]["reason"].endswith(f"; 20.0 GiB is leased to train.py ({os.getpid()})")
-    assert "20.0 GiB is leased to train.py" in page
+    assert "20.0 GiB</span> is leased to train.py" in page
 
 
 def test_lease_ends_with_its_time_and_its_process(daemon: RunningDaemon) -> None:
