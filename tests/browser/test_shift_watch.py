@@ -10,12 +10,13 @@ from playwright.sync_api import Page
 from memwatch_web.pages.template_environment import PATHS
 from memwatchd.settings.schema import DEMOS
 from support.browsing import SharedBrowser, collecting_complaints, wait_for_frames
-from support.budget import record
+from support.budget import within
 from support.daemon_process import running_daemon
 
 PAGE = "data:text/html,<main><p>one</p><p>two</p></main><footer><span>three</span><a>four</a></footer>"
 WIDTHS = (1440, 390)
-# Promised for each page. The sum of all shifts, at least Chromium's own figure of the worst five seconds.
+# Promised for each page, as Chromium counts: the worst five seconds, which a pause of one second ends. A busy
+# machine paints in more steps, so that three times as much fails, as with all measurements.
 MAX_SHIFT = 0.1
 # Of a unified machine and of eight GPUs. Each takes two and a half minutes, so that a change leaves out the others.
 DEMOS_OF_A_CHANGE = ("dgx-spark", "h100x8-mig")
@@ -23,8 +24,16 @@ MORE = {"units": "/processes?by=unit", "users": "/processes?by=user", "incidents
 # Ten minutes of the machine at five times its speed: a model loads, a level rises, a process is killed, and the
 # recording begins again.
 SPEED, PLAYED_SECONDS = 5, 600
-# Those of the time: to open and to read all pages takes minutes on a busy machine.
-SUM = "(seconds) => window.shifts.reduce((sum, [at, value]) => sum + (at <= seconds ? value : 0), 0)"
+# Shifts of the time: to open and to read all pages takes minutes on a busy machine.
+WORST = """(seconds) => {
+  let [worst, sum, first, last] = [0, 0, -Infinity, -Infinity];
+  for (const [at, value] of window.shifts.filter(([at]) => at <= seconds)) {
+    if (at - last > 1 || at - first > 5) [sum, first] = [0, at];
+    [sum, last] = [sum + value, at];
+    worst = Math.max(worst, sum);
+  }
+  return worst;
+}"""
 
 
 @pytest.mark.parametrize(("place", "is_seen"), [("main", True), ("footer", False)])
@@ -66,12 +75,11 @@ def check_movement(browser: SharedBrowser, tmp_path: Path, demo: str) -> None:
                     page.goto(daemon.url + path)
                 assert complaints == []
         next(iter(pages.values())).wait_for_timeout(PLAYED_SECONDS / SPEED * 1000)
-        moved = {key: page.evaluate(SUM, PLAYED_SECONDS / SPEED) for key, page in pages.items()}
+        moved = {key: page.evaluate(WORST, PLAYED_SECONDS / SPEED) for key, page in pages.items()}
         stale = [key for key, page in pages.items() if page.locator("body.stale").count()]
         for page in pages.values():
             page.close()
 
-    for (name, width), found in moved.items():
-        record(f"{demo}, {name}, {width} px: movement in ten minutes", found, MAX_SHIFT, "of the screen")
     assert stale == []
-    assert {key: found for key, found in moved.items() if found > MAX_SHIFT} == {}
+    for (name, width), found in moved.items():
+        within(f"{demo}, {name}, {width} px: movement in ten minutes", found, MAX_SHIFT, "of the screen")
