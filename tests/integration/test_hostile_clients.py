@@ -209,10 +209,12 @@ def rss_bytes(daemon: RunningDaemon) -> int:
     return int(Path(f"/proc/{daemon.pid}/statm").read_text().split()[1]) * PAGE
 
 
-def seconds_until(true: Callable[[], bool], daemon: RunningDaemon) -> float:
+def seconds_until(
+    true: Callable[[], bool], daemon: RunningDaemon, describe: Callable[[], object] = lambda: "not so"
+) -> float:
     """Return the time until the condition holds, without the time in which the processes could not run."""
     watch = Stopwatch(daemon.pid)
-    wait_until(true)
+    wait_until(true, describe=describe)
     return watch.seconds
 
 
@@ -391,7 +393,12 @@ def test_1000_streams_leave_room_for_scrapes(tmp_path: Path, max_streams: int, m
     ):
         base = descriptors(warm(daemon).pid)
         with connections(daemon, 1000, stream_request) as members, Crowd(members) as crowd:
-            assert seconds_until(lambda: len(crowd.first) == 1000, daemon) < 10
+            waited = seconds_until(
+                lambda: len(crowd.first) == 1000,
+                daemon,
+                lambda: f"{len(crowd.first)} answered, {len(crowd.closed_at)} closed",
+            )
+            assert waited < 10
             until = time.monotonic() + 2
             times = times_of(daemon, "/metrics", lambda: time.monotonic() > until)
             rss = rss_bytes(daemon)

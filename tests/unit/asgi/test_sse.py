@@ -171,6 +171,36 @@ def test_client_that_leaves_during_the_lookup_holds_no_place() -> None:
     assert (broker.streams, broker.budget.held) == (0, 0)
 
 
+def test_streams_count_from_their_request_on_not_from_the_end_of_the_lookup() -> None:
+    """The server limits connections, and streams come on top. A thousand that wait for one lookup were reset."""
+    is_found = asyncio.Event()
+
+    async def find(scope: Any) -> Account:
+        await is_found.wait()
+        return await find_account(scope)
+
+    async def send(_message: Any) -> None:
+        """Return at once, as a server does while the socket is writable."""
+
+    async def counts() -> tuple[int, int, int]:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return broker.count(None), broker.count("a"), broker.streams
+
+    async def all_of_them() -> list[tuple[int, int, int]]:
+        streams = [(EventStream(broker, Identity(lambda _: b""), find), client) for client in "abc" * 3]
+        running = asyncio.gather(*(one({"type": "http", "memwatch.cli": its}, stay, send) for one, its in streams))
+        asking = await counts()
+        is_found.set()
+        opened = await counts()
+        broker.close()
+        await running
+        return [asking, opened, await counts()]
+
+    broker = Broker(lambda: None, budget(12))
+    assert asyncio.run(all_of_them()) == [(9, 3, 0), (9, 3, 9), (0, 0, 0)]
+
+
 def test_stream_whose_account_cannot_be_looked_up_soon_gets_503_and_no_place_of_another() -> None:
     async def is_busy(_scope: Any) -> Account:
         raise QueueFullError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from memwatch.core.budget import Account, Budget
 from memwatch.core.runtime.worker import FailureLog
@@ -35,12 +36,30 @@ class Broker:
         self._latest = latest
         self._turns = [asyncio.Event()]
         self._by_client: Counter[str] = Counter()
+        self._joining: Counter[str] = Counter()
         self.streams = 0
         self.failure_log = FailureLog()
 
     def count(self, client: str | None) -> int:
-        """Return the number of open streams of a client, or with None that of all."""
-        return self.streams if client is None else self._by_client[client]
+        """Return the number of streams of a client, or with None that of all: open ones, and those in `joining`."""
+        if client is None:
+            return self.streams + self._joining.total()
+        return self._by_client[client] + self._joining[client]
+
+    @contextmanager
+    def joining(self, client: str) -> Iterator[None]:
+        """Count a request for a stream while its account is looked up.
+
+        A lookup takes up to 46 ms, in which a proxy may ask for a thousand streams after a restart. Not counted as
+        streams, those above the number of connections were reset in place of an answer.
+        """
+        self._joining[client] += 1
+        try:
+            yield
+        finally:
+            self._joining[client] -= 1
+            if not self._joining[client]:
+                del self._joining[client]
 
     def join(self, client: str, account: Account) -> Stream | None:
         """Count one more stream, None if the account may have no more. One of another account may end for it."""

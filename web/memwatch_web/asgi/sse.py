@@ -224,8 +224,10 @@ class EventStream(Response):
             group.cancel_scope.cancel()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = scope.get(CLIENT, "")
         try:
-            account = await self._find_account(scope)
+            with self._broker.joining(client):
+                account = await self._find_account(scope)
         except QueueFullError:
             sentence = "many pages are being opened at once; try again"
             await self._refuse(sentence, SOON_SECONDS)(scope, receive, send)
@@ -239,7 +241,7 @@ class EventStream(Response):
             await self._send_head(send)
             await send({"type": "http.response.body", "body": b""})
             return
-        stream = None if HEAD_ONLY in scope else self._broker.join(scope.get(CLIENT, ""), account)
+        stream = None if HEAD_ONLY in scope else self._broker.join(client, account)
         if stream is None:
             sentence = f"{self._broker.budget.describe(account)}: close some, or raise max_streams."
             await self._refuse(sentence, RETRY_SECONDS)(scope, receive, send)
