@@ -161,6 +161,10 @@ NAMED = {
     "NVLINK_SECURE_OTHER": (170, "confidential computing"),
     "UNCORRECTABLE_DRAM_ERROR": (171, "(DRAM)"),
     "UNCORRECTABLE_SRAM_ERROR": (172, "SRAM"),
+    "C2C_FATAL_LINK_FAILURE": (173, "(C2C)"),
+    "ROBUST_CHANNEL_RESETCHANNEL_KILL_PROCESS_SILENT": (174, "killed"),
+    "MEMORY_SUBSYSTEM_ERROR": (175, "memory subsystem"),
+    "PCIE_CORRECTABLE_ERROR_FAULT": (176, "PCIe"),
 }
 CATALOG = {code: words for words, codes in ENGINES.values() for code in codes} | dict(NAMED.values())
 
@@ -170,7 +174,8 @@ CATALOG = {code: words for words, codes in ENGINES.values() for code in codes} |
     [
         ("xid_79", "XID 79: GPU has fallen off the bus"),
         ("xid_48", "XID 48: uncorrectable ECC error (double bit)"),
-        ("xid_999", "XID 999"),
+        ("xid_185", "unknown XID 185"),
+        ("xid_999", "unknown XID 999"),
         ("xid_", "XID "),
         ("page_fault", "a page fault of a GPU program"),
         ("no_memory", "not enough memory for a command or a buffer"),

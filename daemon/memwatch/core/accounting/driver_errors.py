@@ -1,7 +1,8 @@
 """Driver errors in the kernel log: their GPUs and words, such as the meanings of NVIDIA's XIDs. Pure functions.
 
 The codes and facts are from its XID catalog (docs.nvidia.com/deploy/xid-errors) and from nverror.h of its open
-kernel modules; the words are ours. Codes that the catalog calls unused are left out, unless older GPUs report them.
+kernel modules, which ends at 176 in 595.45.04 (March 2026); the words are ours. Codes that the catalog calls unused
+are left out, unless older GPUs report them. Codes of later drivers, such as 185, are shown as unknown.
 """
 
 from __future__ import annotations
@@ -157,13 +158,18 @@ XIDS: Mapping[int, str] = {
     170: "interrupt in confidential computing",
     171: "uncorrectable error in GPU memory (DRAM), further to XID 48",
     172: "uncorrectable error in the GPU's SRAM, further to XID 48",
+    # Further codes have names in nverror.h only: the words say no more than these.
+    173: "fatal failure of the link to the CPU (C2C)",
+    174: "program killed in a reset of its channel",
+    175: "memory subsystem error",
+    176: "fault from correctable PCIe errors",
 }
 
 
 def describe_kind(kind: str) -> str:
-    """Describe a kind of driver error: "XID 79: GPU has fallen off the bus", "a page fault of a GPU program"."""
+    """Describe a kind of driver error: "XID 79: GPU has fallen off the bus", "unknown XID 999"."""
     prefix, _, number = kind.partition("_")
     if prefix != "xid" or not number.isdecimal():
         return kernel_log.describe_kind(kind)
     meaning = XIDS.get(int(number))
-    return f"XID {number}: {meaning}" if meaning else f"XID {number}"
+    return f"XID {number}: {meaning}" if meaning else f"unknown XID {number}"
