@@ -373,6 +373,26 @@ def test_victim_whose_memory_is_back_before_its_end_is_recorded_as_ended(box: Gu
     assert started.wait(MAX_WAIT_SECONDS) == -signal.SIGTERM
 
 
+class QuickVictim(Victim):
+    """Ends before the kernel is asked for its memory."""
+
+    def release(self) -> str:
+        assert self.has_ended(MAX_WAIT_SECONDS)
+        return super().release()
+
+
+def test_end_of_a_victim_that_is_gone_at_once_is_recorded_once(box: GuardianMachine) -> None:
+    started = box.start_victim()
+    victim = QuickVictim(box.proc, started.pid, start_ticks(box, started.pid))
+
+    steps = (Step("sigkill", 5.0),)
+    (result,) = act(victim, candidate(started.pid), steps, Means(), lambda: (ROOMY, True), time.monotonic())
+    victim.close()
+
+    assert result.result == "sent; it ended"
+    assert started.wait(MAX_WAIT_SECONDS) == -signal.SIGKILL
+
+
 def test_reclaim_is_asked_of_the_own_cgroup_only(tmp_path: Path) -> None:
     unit = tmp_path / "system.slice/serve.service"
     unit.mkdir(parents=True)

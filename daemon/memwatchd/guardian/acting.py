@@ -92,13 +92,13 @@ class Victim:
         return "sent"
 
     def release(self) -> str:
-        """Have the kernel take the memory of a killed process at once (process_mrelease)."""
+        """Have the kernel take the memory of a killed process at once (process_mrelease). Empty if it has ended."""
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.syscall(SYS_PROCESS_MRELEASE, self.fd, 0) == 0:
             return "its memory was released"
         code = ctypes.get_errno()
         if code == errno.ESRCH:
-            return "it has ended"
+            return ""
         return f"process_mrelease: {os.strerror(code).lower()}"
 
 
@@ -185,7 +185,7 @@ def take(step: Step, victim: Victim, candidate: Candidate, means: Means) -> str:
     if step.name == "sigterm":
         return victim.send(signal.SIGTERM)
     sent = victim.send(signal.SIGKILL)
-    return f"{sent}; {victim.release()}" if sent == "sent" else sent
+    return "; ".join(filter(None, (sent, victim.release()))) if sent == "sent" else sent
 
 
 def run_hook(hook: Sequence[str], candidate: Candidate, seconds: float) -> str:
