@@ -77,9 +77,11 @@ def in_a_container(line: float, count: float, own: float, until: float = 20.0) -
     ("line", "count", "own", "reported"),
     [
         (1.0, 1.0, 1.0, (1.0, 1, 0, 0)),
-        (1.0, 1.0, 1.5, (1.0, 1, 0, 0)),
-        (1.0, 1.5, 1.5, (1.0, 1, 0, 0)),
-        (1.0, 4.0, 4.0, (1.0, 1, 0, 0)),
+        (1.5, 1.0, 1.0, (1.5, 1, 0, 0)),
+        # The line waits for the count of the own cgroup, which has the target of its level.
+        (1.0, 1.0, 1.5, (1.5, 1, 0, 0)),
+        (1.0, 1.5, 1.5, (1.5, 1, 0, 0)),
+        (1.0, 4.0, 4.0, (3.5, 1, 0, 0)),
         (4.0, 1.0, 1.0, (3.5, 0, 1, 0)),
         (15.0, 1.0, 1.0, (3.5, 0, 1, 0)),
     ],
@@ -88,6 +90,41 @@ def test_kill_whose_line_and_counts_are_read_apart_is_one(
     line: float, count: float, own: float, reported: tuple[float, int, int, int]
 ) -> None:
     assert in_a_container(line, count, own) == [reported]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "reported"),
+    [
+        (1.0, "", [(1.0, True)]),
+        (2.0, "", [(2.0, True)]),
+        (1.5, "", [(1.5, True)]),
+        (99.0, "", [(3.5, False)]),
+        # The count cannot tell which of two groups it is of.
+        (2.0, "/docker/2222", [(3.5, False), (3.5, False)]),
+    ],
+    ids=["at once", "a tick later", "between", "of another container", "two groups"],
+)
+def test_line_before_the_count_of_the_own_cgroup_is_of_it(
+    own: float, other: str, reported: list[tuple[float, bool]]
+) -> None:
+    """Without the target it would be a message beside that of the level."""
+    lines = (HIDDEN, *([OomKill(2, 78, "x", 0, "cgroup", other)] if other else []))
+    state, found = OomKillCount(), []
+    for half in range(20):
+        at = half / 2
+        log = KernelLog(lines if at >= 1.0 else ())
+        state, new = count_new_kills(state, Kernel(len(log.kills)), log, at, 0.2, None, int(at >= own))
+        found += [(at, kill in new.named_of_own) for kill in new.named]
+
+    assert found == reported
+
+
+def test_kill_of_the_machine_is_not_held_behind_one_at_a_limit() -> None:
+    state, _ = count_new_kills(OomKillCount(), Kernel(0), KernelLog(), 0.0, 0.2, None, 0)
+    machine = OomKill(2, 78, "x", 0, "machine")
+    _, new = count_new_kills(state, Kernel(2), KernelLog((HIDDEN, machine)), 1.0, 0.2, None, 0)
+
+    assert new.named == (machine,)
 
 
 @pytest.mark.parametrize(("apart", "kills"), [(59.0, 1), (61.0, 2)])

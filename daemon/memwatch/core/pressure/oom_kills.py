@@ -113,11 +113,16 @@ class RamShortage(Struct, frozen=True):
 
 
 class OwnKills(Struct, frozen=True):
-    """Kills counted at the limit of the own cgroup so far. `left`: those that no named kill is of, since `at`."""
+    """Kills counted at the limit of the own cgroup so far. `left`: those that no named kill is of, since `at`.
+
+    `held`: named kills at limits, the first one read at `held_since`, that the own count may still claim.
+    """
 
     total: int | None = None
     left: int = 0
     at: float = 0.0
+    held: tuple[OomKill, ...] = ()
+    held_since: float = 0.0
 
 
 class OomKillCount(Struct, frozen=True):
@@ -181,6 +186,7 @@ def count_new_kills(
     own, named_of_own = claim_own_kills(
         before.own, own_total, named, scan.own if scan else "", now, before.owed > 0
     )
+    named = tuple(kill for kill in (*before.own.held, *named) if kill not in own.held)
     new = NewKills(named, 0, was_short, (), scan is None or scan.is_whole, named_of_own)
     after = replace(before, counted=counted, shortage=shortage, number=latest if log else before.number, own=own)
     is_read = own_total is None or own.left >= owed if scan is None else _is_scanned(scan, counted)
@@ -216,7 +222,7 @@ def _match_late(
 def _is_quiet(before: OomKillCount, log: KernelLog | None, scan: CgroupKills | None, own_total: int | None) -> bool:
     """Check that nothing waits, and that neither the log nor a cgroup has a new kill, as on nearly all ticks."""
     latest = before.number if log is None else log.kills[-1].number if log.kills else 0
-    is_claimed = not (before.owed or before.unclaimed or before.logged or before.own.left)
+    is_claimed = not (before.owed or before.unclaimed or before.logged or before.own.left or before.own.held)
     is_known = latest == before.number and (scan is None or scan.number == before.scanned)
     return is_claimed and is_known and own_total == before.own.total
 
@@ -270,20 +276,25 @@ def claim(kills: Sequence[CgroupKill], wanted: int) -> tuple[tuple[CgroupKill, .
 def claim_own_kills(
     before: OwnKills, total: int | None, named: Iterable[OomKill], path: str, now: float, is_owed: bool
 ) -> tuple[OwnKills, tuple[OomKill, ...]]:
-    """Return the new kills that are of the own cgroup, whose `path` is that of its namespace.
+    """Return the kills that are of the own cgroup, whose `path` is that of its namespace.
 
     `is_owed`: a kill that the machine counted waits for its name, so that its own count is kept as well.
-    If the path is hidden, the counter decides. It cannot tell kills in several groups apart: none is then its own.
+    If the path is hidden, the counter decides. It may be read after the line, which is held for that time. It
+    cannot tell kills in several groups apart: none is then its own.
     """
-    limited = tuple(kill for kill in named if kill.scope == "cgroup")
+    limited = (*before.held, *(kill for kill in named if kill.scope == "cgroup"))
     risen = max(0, total - before.total) if total is not None and before.total is not None else 0
     left = risen + (before.left if is_owed or now - before.at < CLAIM_SECONDS else 0)
+    since = before.held_since if before.held else now
+    held: tuple[OomKill, ...] = ()
     if path not in HIDDEN_PATHS:
         own = tuple(kill for kill in limited if is_around(kill.cgroup, path))
     else:
         own = limited[:left] if len({kill.cgroup for kill in limited}) == 1 else ()
+        if total is not None and now - since < GRACE_SECONDS:
+            held = limited[len(own) :]
     left = max(0, left - len(own))
-    return OwnKills(total, left, now if risen else before.at), own
+    return OwnKills(total, left, now if risen else before.at, held, since if held else 0.0), own
 
 
 def is_around(cgroup: str, path: str) -> bool:
