@@ -12,7 +12,12 @@ import click
 
 from memwatch.build_info import __version__, describe
 from memwatch.core.printable import printable_lines
-from memwatch.core.runtime.own_process import explain_shortage, fit_into_limits, open_standard_files
+from memwatch.core.runtime.own_process import (
+    explain_shortage,
+    fit_into_limits,
+    open_standard_files,
+    refuse_huge_pages,
+)
 
 if TYPE_CHECKING:
     from memwatchd.settings.schema import Settings
@@ -162,6 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code. Errors are one sentence on stderr."""
     open_standard_files()
     fit_into_limits()
+    refuse_huge_pages()
     command = command_line()
     argv = sys.argv[1:] if arguments is None else list(arguments)
     try:

@@ -55,6 +55,14 @@ def test_daemon_serves_everything_within_small_limits(tmp_path: Path, limit: str
     assert "Traceback" not in log
 
 
+def test_daemon_takes_no_huge_pages(tmp_path: Path) -> None:
+    """With `enabled` = always each of its stacks would take 2 MiB."""
+    with running_daemon(tmp_path) as daemon:
+        status = Path(f"/proc/{daemon.pid}/status").read_text("ascii")
+
+    assert "THP_enabled:\t0\n" in status
+
+
 @pytest.mark.parametrize("limit", ["-v 204800", "-n 16"])
 @pytest.mark.parametrize("command", [ONCE, STATUS], ids=["once", "status"])
 def test_commands_work_within_small_limits(command: list[str], limit: str) -> None:

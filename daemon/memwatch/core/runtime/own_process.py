@@ -98,7 +98,9 @@ def use_one_arena() -> None:
 def refuse_huge_pages() -> None:
     """Have the kernel give this process, and those that it starts, no transparent huge pages.
 
-    With `enabled` = always, as Debian has it, the first byte of a new thread's stack takes 2 MiB.
+    With `enabled` = always, as Debian has it, the first byte of a new thread's stack takes 2 MiB: a daemon with 23
+    threads has an RSS of 121 MiB in place of 71 (November 2026, all of its stacks and its heap in huge pages). Not
+    for programs that start others at a user's request, which would be without huge pages as well.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
