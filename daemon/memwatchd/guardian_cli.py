@@ -24,15 +24,15 @@ from memwatch.core import units
 from memwatch.core.guardian_report import VERDICTS, Verdict
 from memwatch.core.helper.process import python_child
 from memwatch.core.linux.daemon_connection import SOCKET_FILE
-from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.files import ParseError, read_boot_id
 from memwatch.core.model import RAM, Absent
 from memwatch.core.printable import printable, printable_lines
 from memwatch.core.runtime.own_process import refuse_huge_pages
-from memwatch.core.snapshot import Level
+from memwatch.core.snapshot import UNKNOWN_BOOT, Level
 from memwatchd.guardian.acting import read_group
 from memwatchd.guardian.journal import Record, read_journal
 from memwatchd.guardian.load_guard import FROZEN_NAME, thaw_noted
-from memwatchd.guardian.loop import STATUS_NAME, Status, describe_mode, read_boot_id
+from memwatchd.guardian.loop import STATUS_NAME, Status, describe_mode
 from memwatchd.guardian.machine import AskError, Machine, adjust, ask_daemon
 from memwatchd.guardian.own_reading import OwnReading
 from memwatchd.guardian.records import Adjustment, Candidate, Config, Decision, State, send
@@ -243,7 +243,7 @@ def test(file: str | None) -> None:
         fail(f"this machine is not read: {error}")
     answer, why = None, ""
     try:
-        answer = ask_daemon(config.daemon, read_boot_id(config.proc), TEST_ASK_SECONDS)
+        answer = ask_daemon(config.daemon, read_boot_id(config.proc) or UNKNOWN_BOOT, TEST_ASK_SECONDS)
     except AskError as error:
         why = f"{config.daemon} gives no figures: {error}"
     try:

@@ -12,8 +12,9 @@ from memwatch.core.linux.process_files import Passwd
 from memwatch.core.printable import printable
 from memwatch.core.reading.machine import read_machine
 from memwatch.core.runtime.own_process import require_limits
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.recording import RecordingError
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_monitor.notify.manager import build_test_notification
 from memwatchd import wiring
 from memwatchd.daemon import Daemon

@@ -23,7 +23,8 @@ from memwatch.core.linux.files import Roots
 from memwatch.core.processes.allocator_reports import AllocatorReports
 from memwatch.core.reading.identity import read_identity
 from memwatch.core.reading.sampler import Gatherer, Sampler
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.core.wire import to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_monitor.history.writer import HistoryWriter
 from memwatch_monitor.loop import Monitor
 from memwatch_web.metrics.families import Exporter, negotiate_format

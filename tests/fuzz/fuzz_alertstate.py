@@ -8,7 +8,7 @@ from math import isfinite
 from fuzz.oracle import numbers_in
 from memwatch.core.clock import Moment
 from memwatch.core.silences import MAX_SECONDS, by_wall_clock
-from memwatch.reporting.render.json import rfc3339
+from memwatch.core.wire import rfc3339
 from memwatch_monitor.alerts.persistence import (
     StateDecodeError,
     decode_alert_states,

@@ -7,7 +7,8 @@ from functools import cache
 from fuzz.oracle import are_valid
 from memwatch import __version__
 from memwatch.core.snapshot_json import SnapshotDecodeError, snapshot_from
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.core.wire import to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_web.metrics.families import Exporter, negotiate_format
 from memwatch_web.pages.renderer import Pages
 

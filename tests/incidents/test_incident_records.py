@@ -17,10 +17,10 @@ from memwatch.core.clock import SystemClock
 from memwatch.core.linux.cgroup_kills import CgroupKill
 from memwatch.core.linux.kmsg_parser import KernelLogTracker
 from memwatch.core.model import Quality, Share, ShareKind
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.incidents.markdown import render
 from memwatch.reporting.incidents.records import Incident, Victim
 from memwatch.reporting.incidents.words import incident_json
-from memwatch.reporting.render.json import to_bytes
 from memwatch_monitor.incidents.open_incident import OpenIncident
 from memwatch_monitor.incidents.store import FILE, RECENT_SECONDS, IncidentLog, IncidentStore, pack
 from support.incident_player import Actor, Player, Scenario, Truth

@@ -21,10 +21,11 @@ from memwatch.cli.terminal.style import plain
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import snapshot_from
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.incidents import words
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.incidents.words import incident_json
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_monitor.incidents.store import head_of
 from memwatch_monitor.loop import Monitor
 from memwatch_monitor.processes import GrowthWatch

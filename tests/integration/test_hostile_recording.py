@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.recording import KEY, RecordingFile
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from support.client_process import memwatch
 from support.daemon_process import MEMWATCHD, run_program, running_daemon
 from support.hostile_names import ESCAPES, HOSTILE, find_controls, find_controls_in_json

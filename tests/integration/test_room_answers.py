@@ -13,7 +13,8 @@ import pytest
 
 from memwatch.cli.room import read_asker
 from memwatch.core.snapshot import Snapshot
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.core.wire import to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from scripts.golden import RUN_HERE
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator

@@ -34,8 +34,9 @@ from memwatch.core.model import Absent, Process, Vitals
 from memwatch.core.reading.identity import Identity, read_identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Machine, ProcessScan, SelfUsage, Snapshot, Swap
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.recording import RecordingFile
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_monitor.feature import MonitorRules
 from memwatchd.recording import demos
 from support.demo_engines import ENGINES

@@ -15,7 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.owners import OwnerKind
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.core.wire import to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_monitor.render.owners_json import owners_json
 from memwatchd.recording.demos import DESCRIPTIONS, path_of
 from memwatchd.recording.player import read_frames, rebuild_owners

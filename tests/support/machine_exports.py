@@ -29,8 +29,9 @@ from memwatch.core.processes.allocator_reports import AllocatorReports
 from memwatch.core.reading.identity import read_identity
 from memwatch.core.reading.sampler import Gatherer, Sampler
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.wire import to_bytes
 from memwatch.library.local_reading import NOT_NEEDED
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_monitor.loop import Monitor
 from memwatchd import wiring
 from memwatchd.daemon import Daemon

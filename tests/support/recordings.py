@@ -6,8 +6,9 @@ from pathlib import Path
 
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Machine, SelfUsage, Snapshot
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.recording import RecordingFile
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatchd.recording.player import read_frames
 from support.fakes import GIB, ram
 

@@ -28,7 +28,7 @@ from memwatch.core.backends.probes import ProbeResults
 from memwatch.core.model import Absent, Device, Pool, find_system_ram
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import snapshot_from
-from memwatch.core.wire import ABSENT, reasons_in
+from memwatch.core.wire import ABSENT, reasons_in, to_bytes
 from memwatch.library import machine as library_machine
 from memwatch.library import wait as library_wait
 from memwatch.library.daemon_client import Daemon
@@ -36,7 +36,7 @@ from memwatch.library.host import Host, Ram
 from memwatch.library.machine import get_device_memory_bytes, is_unified_memory_gpu, memory_info
 from memwatch.library.machine_record import Machine, MemoryInfo, decode_backends, decode_machine, from_snapshot
 from memwatch.library.wait import wait_for
-from memwatch.reporting.render.json import backends_json, to_bytes
+from memwatch.reporting.render.json import backends_json
 from memwatch_monitor.neighbours.tick import build_tick, decode_tick, encode_tick
 from memwatchd.otlp import Span, build_payload
 from support.one_answer import CPU, MACHINE, Cell, Cells, Range, Shown, is_same, truth, whole_of

@@ -16,8 +16,9 @@ from starlette.types import ASGIApp
 
 from memwatch.build_info import REVISION, __version__
 from memwatch.core.guardian_report import PATH as GUARDIAN
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.render import json as as_json
-from memwatch.reporting.render.json import JSON_TYPE, to_bytes
+from memwatch.reporting.render.json import JSON_TYPE
 from memwatch_web.api import alerts, guardian, history, machines, owners, programs, snapshot
 from memwatch_web.api.dependencies import ApiServices, find_example, refuse_unknown
 from memwatch_web.api.services import Services

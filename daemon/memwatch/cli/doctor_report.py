@@ -31,10 +31,11 @@ from memwatch.core.reading.machine import DirectReading
 from memwatch.core.runtime.own_files import remedy_to_write
 from memwatch.core.snapshot import UNKNOWN_BOOT
 from memwatch.core.units import size
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.doctor.versions import InstalledVersions, find_version, read_versions
 from memwatch.reporting.recording import RecordingFile, Redactor
 from memwatch.reporting.render import words as wording
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch.reporting.report.contents import (
     ALWAYS_LISTED,
     FORMAT,

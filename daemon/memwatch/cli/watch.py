@@ -35,8 +35,8 @@ from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Share, sum_figure
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import GIB
+from memwatch.core.wire import rfc3339
 from memwatch.reporting.render import words as wording
-from memwatch.reporting.render.json import rfc3339
 from memwatch.reporting.render.memory_map import HELD_BY_DEVICES
 
 # Lines of `memwatch watch`, as vmstat prints them: a header now and then, one figure per pool, the level last.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timezone
 from enum import Enum
 from functools import cached_property
 from itertools import chain
@@ -15,7 +16,7 @@ from math import isfinite
 from types import EllipsisType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from msgspec import Struct, field
+from msgspec import Struct, field, json
 from msgspec.structs import FieldInfo, fields
 
 from memwatch.core.doc import Doc
@@ -35,6 +36,29 @@ REASONS: Json = {
 }
 PLAIN: Mapping[Any, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 REFERENCE = "#/components/schemas/"
+
+
+def to_bytes(value: Any) -> bytes:  # noqa: ANN401  JSON is anything
+    return json.encode(value, enc_hook=_encode_base)
+
+
+def _encode_base(value: object) -> int | str:
+    """Encode subclasses of int and str as their base type."""
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
+
+
+def rfc3339(unix: float) -> str:
+    """Format a time as RFC 3339: UTC, milliseconds, with a Z."""
+    return datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_rfc3339(text: str) -> float:
+    """Return the Unix time of a text of `rfc3339`. Raises ValueError."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()  # Python 3.10 knows no Z
 
 
 class Form(Struct, frozen=True):

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from memwatch.core.leases import Lease, without_lease
 from memwatch.core.linux.cgroups import parse_cgroup
-from memwatch.core.linux.files import Roots, read_once
+from memwatch.core.linux.files import Roots, read_boot_id, read_once
 from memwatch.core.model import Absent, Bytes, Device, Pool, Share, find_system_ram
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
@@ -76,7 +76,6 @@ def _decode(kind: type[R], found: Any, name: str, prepare: Callable[[Any], Any] 
 
 CGROUPS = Path("/sys/fs/cgroup")
 PROC_SELF = Path("/proc/self")
-BOOT_ID = "sys/kernel/random/boot_id"
 
 
 def count_usable_cpus(proc_self: Path = PROC_SELF, cgroups: Path = CGROUPS) -> int:
@@ -101,11 +100,6 @@ def parse_cpu_max(text: bytes) -> int | None:
     if len(words) != 2 or not all(word.isdigit() and len(word) < 16 for word in words) or not int(words[1]):
         return None
     return max(1, math.ceil(int(words[0]) / int(words[1])))
-
-
-def read_boot_id(procfs: Path) -> str:
-    """Return the id of the machine's current boot, empty if it is not readable."""
-    return (read_once(procfs / BOOT_ID) or b"").decode("ascii", "replace").strip()
 
 
 def is_this_machine(boot_id: object) -> bool:

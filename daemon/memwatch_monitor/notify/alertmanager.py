@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from memwatch.core.snapshot import Snapshot
-from memwatch.core.wire import Json
-from memwatch.reporting.render.json import rfc3339, to_bytes
+from memwatch.core.wire import Json, rfc3339, to_bytes
 from memwatch_monitor.alerts.notification import Notification
 from memwatch_monitor.alerts.rules import alert_name, target_labels
 from memwatch_monitor.notify.channel import Reminder, Sender, build_text, build_title, cut

@@ -14,7 +14,7 @@ from typing import Any
 
 from memwatch.core.http import Admit, GetError
 from memwatch.core.snapshot import Snapshot
-from memwatch.reporting.render.json import to_bytes
+from memwatch.core.wire import to_bytes
 from memwatch_monitor.alerts.notification import Notification
 from memwatch_monitor.notify.channel import Reminder, Sender, build_text, build_title
 from memwatch_monitor.notify.http_post import PostResult

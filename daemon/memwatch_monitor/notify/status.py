@@ -14,8 +14,8 @@ from memwatch.core.events import Event
 from memwatch.core.listing import some_of
 from memwatch.core.silences import Silence, in_force, is_silenced
 from memwatch.core.snapshot import Reason, Snapshot
-from memwatch.core.wire import Shape, Wire
-from memwatch.reporting.render.json import SILENCE, rfc3339
+from memwatch.core.wire import Shape, Wire, rfc3339
+from memwatch.reporting.render.json import SILENCE
 from memwatch_monitor.alert_states import Alerts
 from memwatch_monitor.alerts.rules import (
     EVENTS,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from memwatch.core.model import Absent, Pool, Process, Share, Words
 from memwatch.core.snapshot import Level, LevelWord, Reason, Snapshot
-from memwatch.core.wire import Json, known
-from memwatch.reporting.render.json import SCHEMA, rfc3339, to_bytes
+from memwatch.core.wire import Json, known, rfc3339, to_bytes
+from memwatch.reporting.render.json import SCHEMA
 from memwatch_monitor.alerts.notification import Notification
 from memwatch_monitor.notify.channel import MAX_REASONS, TOP_PROCESSES, Reminder, Sender, cut, select_top
 from memwatch_monitor.notify.http_post import Endpoint, Poster, PostResult, WallClock

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from memwatch.core import units
 from memwatch.core.guardian_report import REPORT_SECONDS, VERDICTS, Verdict
-from memwatch.core.linux.files import ParseError
+from memwatch.core.linux.files import ParseError, read_boot_id
 from memwatch.core.linux.process_files import parse_boot_time
 from memwatch.core.printable import describe_error, printable
 from memwatch.core.reading.self_usage import SelfUsageReader
@@ -134,7 +134,7 @@ class Guardian:
         self._growth = Growth()
         self._journal = Journal(Path(config.state_dir))
         self._teller = Teller(config.daemon, Path(config.state_dir), partial(log.write, WARNING))
-        self._boot_id = read_boot_id(config.proc)
+        self._boot_id = read_boot_id(config.proc) or UNKNOWN_BOOT
         self._adjustment = config.adjustment
         self._answer: DaemonAnswer | None = None
         self._asked_at = self._failed_at = -inf
@@ -524,13 +524,6 @@ def read_settings(reader: Sequence[str]) -> Config:
         words = done.stderr.decode("utf-8", "replace").strip()
         raise ValueError(" ".join(words.split()) or f"the program that reads them ended with {done.returncode}")
     return replace(msgspec.json.decode(done.stdout, type=Config), reader=tuple(reader))
-
-
-def read_boot_id(procfs: Path) -> str:
-    try:
-        return (procfs / "sys/kernel/random/boot_id").read_text("ascii").strip()
-    except (OSError, ValueError):
-        return UNKNOWN_BOOT
 
 
 def read_own_score() -> int | None:

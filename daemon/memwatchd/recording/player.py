@@ -24,6 +24,7 @@ from memwatch.core.pressure.signals import count_rise
 from memwatch.core.reading.machine import COPIED
 from memwatch.core.snapshot import CollectorStatus, Snapshot
 from memwatch.core.snapshot_json import SnapshotDecodeError, snapshot_from
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.recording import (
     KEY,
     DamagedPart,
@@ -32,7 +33,7 @@ from memwatch.reporting.recording import (
     first_line,
     read_lines,
 )
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_monitor.feature import Feature
 from memwatch_monitor.loop import Monitor
 

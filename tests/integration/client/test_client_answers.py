@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from memwatch.cli.http import DaemonUnreachableError, ask, parse_url
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.core.wire import to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from support.client_process import COMMANDS, call_memwatch
 from support.daemon_process import running_daemon
 from support.dead_address import dead_port

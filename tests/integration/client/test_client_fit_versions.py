@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from memwatch.core.snapshot import Snapshot
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.core.wire import to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from scripts.published_models import MODELS
 from support.client_process import call_memwatch
 from support.http_site import http, site

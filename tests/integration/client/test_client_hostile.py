@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.core.wire import to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from support.client_process import call_memwatch, memwatch
 from support.hostile_names import HOSTILE, find_controls
 from support.http_site import http, site

@@ -23,7 +23,8 @@ from memwatch.cli.holders import sparkline
 from memwatch.cli.run import Peaks, read_tree
 from memwatch.core.model import Absent
 from memwatch.core.snapshot_json import build_snapshot
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.core.wire import to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
 from support.client_process import SCRIPT, memwatch

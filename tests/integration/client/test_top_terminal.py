@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.recording import RecordingFile
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from support.budget import within
 from support.client_process import SCRIPT, memwatch
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon

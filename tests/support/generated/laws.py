@@ -25,7 +25,8 @@ from memwatch.core.model import (
 )
 from memwatch.core.snapshot import Machine, Node, Snapshot
 from memwatch.core.snapshot_json import build_snapshot
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.core.wire import to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_monitor.render.owners_json import owners_json
 from memwatch_web.metrics.families import Exporter
 from memwatch_web.metrics.samples import PREFIX

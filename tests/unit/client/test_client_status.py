@@ -20,8 +20,9 @@ from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent, Process
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import build_snapshot
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.render import words as wording
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import (
     SAMPLES,

@@ -15,8 +15,9 @@ from memwatch.cli.terminal.moment import labels_of
 from memwatch.core.model import Absent, Content, Vitals
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import build_snapshot
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.render import words as wording
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from support.pattern_samples import leased
 from support.sample_parts import GIB
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, mig_server, simulated, unknown_figures

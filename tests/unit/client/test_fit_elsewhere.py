@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from memwatch.cli.fit import fit
 from memwatch.cli.http import EXIT_UNKNOWN, CommandError
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.wire import to_bytes
 from memwatch.planning import read_table
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch.reporting.render.words import SIMULATED
 from support.sample_snapshots import critical_gb10, discrete_gpu, simulated
 

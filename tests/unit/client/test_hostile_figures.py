@@ -15,7 +15,8 @@ from memwatch.cli import home_assistant, node_features
 from memwatch.cli.context import check_shape
 from memwatch.cli.http import CommandError, parse_url
 from memwatch.core.snapshot_json import build_snapshot
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.core.wire import to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from support.sample_snapshots import critical_gb10
 
 HERE = parse_url("http://127.0.0.1:1")

@@ -21,7 +21,8 @@ from memwatch.core.events import Event
 from memwatch.core.model import Absent, Pool, PoolKind, Quality, Thresholds
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.core.snapshot_json import build_snapshot
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.core.wire import to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, hostile_names, many_owners, mig_server
 from support.terminal_sizes import SIZES

@@ -11,8 +11,8 @@ from msgspec import Struct, field
 from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Bytes, Device
 from memwatch.core.snapshot import Level
-from memwatch.core.wire import ABSENT, Description, Form, Shape, Wire
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.core.wire import ABSENT, Description, Form, Shape, Wire, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_web.metrics.samples import gauges
 from support.api_schema import check_answer
 from support.sample_snapshots import SAMPLES

@@ -15,10 +15,11 @@ from memwatch.core.accounting.compose import VENDORS
 from memwatch.core.linux.files import Roots
 from memwatch.core.model import Architecture, Device
 from memwatch.core.snapshot import CollectorStatus
+from memwatch.core.wire import to_bytes
 from memwatch.library.device_selection import find_target, hidden_devices
 from memwatch.library.machine_record import GPU_COLLECTORS, decode_machine, from_snapshot
 from memwatch.library.visible_gpus import DeviceError, Program
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from support.sample_snapshots import discrete_gpu
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.library.machine_record import count_usable_cpus, is_this_machine, parse_cpu_max, read_boot_id
+from memwatch.core.linux.files import read_boot_id
+from memwatch.library.machine_record import count_usable_cpus, is_this_machine, parse_cpu_max
 
 AFFINITY = len(os.sched_getaffinity(0))
 

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
-from memwatch.reporting.render.json import engines_json, snapshot_json, to_bytes
+from memwatch.core.wire import to_bytes
+from memwatch.reporting.render.json import engines_json, snapshot_json
 from memwatch_web.pages.renderer import Pages
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames

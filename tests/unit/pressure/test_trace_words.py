@@ -17,7 +17,8 @@ from memwatch.core.model import Absent
 from memwatch.core.pressure.signals import PAST
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.core.snapshot_json import snapshot_from
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.core.wire import to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch.reporting.render.summary import build_sentence, build_title
 from memwatch_monitor.render.status_line import build_status_line
 from support.sample_snapshots import calm_workstation

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.recording import DamagedPart, RecordingError, RecordingFile, read_lines
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatchd.recording.player import Player, ReplayClock, open_recording, read_frames
 from support.fakes import GIB
 from support.recordings import recorded, seconds_in, snapshot_at

@@ -18,8 +18,9 @@ from memwatch.core.kernel_log import KernelLog
 from memwatch.core.model import Absent
 from memwatch.core.reading.identity import Identity
 from memwatch.core.snapshot import Node, Snapshot
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.recording import RecordingError, RecordingFile
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.neighbours.tick import MAX_BYTES, build_tick, decode_tick, encode_tick
 from memwatch_monitor.processes import GrowthWatch

@@ -19,9 +19,10 @@ from memwatch.core.reading.identity import Identity
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import CollectorStatus, Kernel, Machine
 from memwatch.core.snapshot_json import SnapshotDecodeError, build_snapshot, snapshot_from
+from memwatch.core.wire import to_bytes
 from memwatch.library.machine_record import decode_machine
 from memwatch.reporting.recording import RecordingFile, Redactor
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.loop import Monitor
 from memwatchd.recording.player import Player, ReplayClock, ReplaySleep, open_recording, play_through

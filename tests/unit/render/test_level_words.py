@@ -17,10 +17,11 @@ from memwatch.cli.terminal.state import State
 from memwatch.cli.terminal.style import plain
 from memwatch.core.snapshot import LEVEL_WORDS, Level, Snapshot
 from memwatch.core.snapshot_json import snapshot_from
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.history.last_run import build_unclean_shutdown
 from memwatch.reporting.history.notable_ticks import build_tick
 from memwatch.reporting.render import words
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_monitor.incidents.assemble import explain_end
 from memwatch_web.pages.renderer import Pages
 from memwatchd.wiring import render_status

@@ -12,9 +12,9 @@ from msgspec import Struct
 from memwatch.core.doc import Doc
 from memwatch.core.model import Bytes, Process, Share, Words
 from memwatch.core.owners import OWNER_KINDS
-from memwatch.core.wire import Description, Shape, Wire
+from memwatch.core.wire import Description, Shape, Wire, to_bytes
 from memwatch.reporting.incidents.records import Incident
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch_monitor.render.owners_json import owners_json
 from memwatch_web.api.openapi import SHAPES, WIRES, define
 from memwatchd.recording.demos import DESCRIPTIONS, path_of

@@ -21,8 +21,9 @@ from memwatch.cli.terminal.style import line_cells, plain
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import build_snapshot, snapshot_from
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.recording import Redactor
-from memwatch.reporting.render.json import snapshot_json, to_bytes
+from memwatch.reporting.render.json import snapshot_json
 from memwatch.reporting.render.summary import build_latest, build_notices, find_widest, notice_lines, until_utc
 from memwatch_monitor.render.status_line import build_status_line
 from memwatchd.wiring import render_status

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.reporting.render.json import to_bytes
+from memwatch.core.wire import to_bytes
 from memwatchd.settings.alerts import CHANNELS
 from memwatchd.settings.diff import describe_changes, flat
 from memwatchd.settings.keys import TcpAddress

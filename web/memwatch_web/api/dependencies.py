@@ -9,7 +9,7 @@ from fastapi import Depends
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from memwatch.reporting.render.json import to_bytes
+from memwatch.core.wire import to_bytes
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import ProblemError, refuse_repeated
 

@@ -14,10 +14,11 @@ from starlette.responses import Response
 
 from memwatch.core.doc import Doc
 from memwatch.core.helper.codec import DecodeError
+from memwatch.core.wire import rfc3339
 from memwatch.reporting.history.notable_ticks import NotableTick, unpack
 from memwatch.reporting.incidents.words import incident_json
 from memwatch.reporting.render import json as as_json
-from memwatch.reporting.render.json import JSON_TYPE, rfc3339
+from memwatch.reporting.render.json import JSON_TYPE
 from memwatch_monitor.history.series import AllSeries, unit_of
 from memwatch_monitor.history.tiers import Bucket
 from memwatch_monitor.history_recorder import HistoryRecorder

@@ -14,13 +14,14 @@ from starlette.responses import Response
 
 from memwatch.core.doc import Doc
 from memwatch.core.snapshot import LevelWord, Snapshot
+from memwatch.core.wire import to_bytes
 from memwatch.planning.answer import answer_request
 from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.need import parse_need
 from memwatch.planning.request import parse_request
 from memwatch.reporting.render import json as as_json
 from memwatch.reporting.render.fit_json import fit_json
-from memwatch.reporting.render.json import JSON_TYPE, answer_bytes, to_bytes
+from memwatch.reporting.render.json import JSON_TYPE, answer_bytes
 from memwatch.reporting.render.room import default_targets, find_room_for, find_spot, room_json
 from memwatch.reporting.render.room_candidates import NO_ASKER, Asker
 from memwatch_monitor.loop import Monitor

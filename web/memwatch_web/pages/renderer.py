@@ -14,11 +14,11 @@ from memwatch.core.model import Absent, Thresholds
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth
 from memwatch.core.snapshot import Machine, Pressure, Snapshot
+from memwatch.core.wire import to_bytes
 from memwatch.reporting.doctor.model import ConfigState
 from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.engine_view import engine_of
-from memwatch.reporting.render.json import to_bytes
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.past import Past
 from memwatch.reporting.render.summary import (

@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from memwatch.core.model import Absent
+from memwatch.core.printable import decode
 from memwatch.core.runtime.regular_file import read_regular
 
 # Text of an `SourceUnavailable` if the file exists and this user may not read it.
@@ -100,6 +101,11 @@ def read_once(path: Path) -> bytes | None:
         return read_regular(path)
     except OSError:
         return None
+
+
+def read_boot_id(procfs: Path) -> str:
+    """Return the id of the machine's current boot, empty if it is not readable."""
+    return decode((read_once(procfs / "sys/kernel/random/boot_id") or b"").strip())
 
 
 def maps_every_user(uid_map: Path) -> bool:

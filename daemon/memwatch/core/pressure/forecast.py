@@ -37,7 +37,8 @@ class Horizon(NamedTuple):
     """The two time spans of the slopes. Points closer together than `spacing_seconds` are skipped.
 
     A fall counts as a trend only after `min_fall_ratio` of the size was lost, and with at least `min_used_ratio` in
-    use. A trend lasts if it falls in each of some steps of `step_seconds`.
+    use. A trend lasts if it falls in each of some steps of `step_seconds`. `bridges_gaps`: where readings of
+    the short span are missing, the last ones stand for it.
     """
 
     short_seconds: float
@@ -46,10 +47,11 @@ class Horizon(NamedTuple):
     step_seconds: float
     min_fall_ratio: float
     min_used_ratio: float
+    bridges_gaps: bool = True
 
 
 # For a collapse: 34.0 to 12.7 GiB in 1.5 s (dgx-spark-playbooks#116). Only for memory that is read in every tick.
-FAST = Horizon(0.3, 3.0, 0.015, 0.15, 0.02, 0.50)
+FAST = Horizon(0.3, 3.0, 0.015, 0.15, 0.02, 0.50, bridges_gaps=False)
 # For a model being loaded or a runaway program, which can fill memory within a minute. The step is a little more
 # than one second, so that a value read once a second changes in each.
 NEAR = Horizon(5.0, 20.0, 0.095, 1.2, 0.03, 0.50)
@@ -259,8 +261,8 @@ def since_fall(points: Sequence[Point], highest: float) -> Sequence[Point]:
 def slower_pace(points: Sequence[Point], horizon: Horizon) -> float:
     """Return the slower of the two falls in bytes per second, 0 if either is not falling."""
     recent = [point for point in points if points[-1].at - point.at <= horizon.short_seconds]
-    if len(recent) < MIN_POINTS and horizon is not FAST:
-        recent = list(points[-MIN_POINTS:])  # readings are missing
+    if len(recent) < MIN_POINTS and horizon.bridges_gaps:
+        recent = list(points[-MIN_POINTS:])
     slopes = (fit_slope(recent), fit_slope(points))
     return max(0.0, min(0.0 if slope is None else -slope for slope in slopes))
 

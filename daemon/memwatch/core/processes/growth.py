@@ -295,8 +295,8 @@ class GrowthTracker:
             track = self._tracks.get(key_of(process))
             if track is None:
                 return {f"{window:.0f}": None for window in WINDOWS}
-            end = self._added_at
-            return {f"{window:.0f}": self._grown(track, end - window, unix - window) for window in WINDOWS}
+            end, falling = self._added_at, self._is_falling(track)
+            return {f"{window:.0f}": self._grown(track, end - window, unix - window, falling) for window in WINDOWS}
 
     def past(self, process: Process) -> list[tuple[float, int]]:
         """Return the known sizes of a process in the last ten minutes as (boot time, bytes), oldest first."""
@@ -320,10 +320,11 @@ class GrowthTracker:
         `gone_seconds`: include those that were listed until this long ago.
         """
         with self._lock:
-            grown = [self._grown(track, boottime, unix) for track in self._now(gone_seconds)]
+            tracks = self._now(gone_seconds)
+            grown = [self._grown(track, boottime, unix, self._is_falling(track)) for track in tracks]
         return sorted(grown, key=lambda one: (-one.grown_bytes, one.process.pid))
 
-    def _grown(self, track: ProcessTrack, boottime: float, unix: float) -> ProcessGrowth:
+    def _grown(self, track: ProcessTrack, boottime: float, unix: float, falling: bool) -> ProcessGrowth:
         """Return the growth up to the newest list, which is up to ten seconds younger than the newest reading: a
         page shows the same size of a process everywhere."""
         listed = self._sizes.get(key_of(track.process), Absent.NOT_AVAILABLE)
@@ -333,7 +334,6 @@ class GrowthTracker:
         at, before = track.at(boottime)
         start_time = track.process.start_time
         began = -inf if isinstance(start_time, Absent) else boottime + start_time - unix
-        falling = self._is_falling(track)
         if at > boottime and began >= boottime:
             return ProcessGrowth(track.process, min(began, newest), 0, newest, size, True, falling)
         return ProcessGrowth(track.process, at, before, newest, size, at <= boottime, falling)

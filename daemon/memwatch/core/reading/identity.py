@@ -7,7 +7,7 @@ import socket
 
 from msgspec import Struct
 
-from memwatch.core.linux.files import Roots, read_once
+from memwatch.core.linux.files import Roots, read_boot_id, read_once
 from memwatch.core.printable import decode, printable
 from memwatch.core.snapshot import UNKNOWN_BOOT
 
@@ -30,7 +30,7 @@ def read_identity(roots: Roots) -> Identity:
     host = _word(roots, "sys/kernel/hostname") or printable(socket.gethostname())
     return Identity(
         host,
-        _word(roots, "sys/kernel/random/boot_id") or UNKNOWN_BOOT,
+        read_boot_id(roots.procfs) or UNKNOWN_BOOT,
         kernel=_word(roots, "sys/kernel/osrelease"),
         cpu=_word(roots, "sys/kernel/arch") or platform.machine(),
     )

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from memwatch.core.owners import describe_home
 from memwatch.core.units import size
+from memwatch.core.wire import rfc3339
 from memwatch.reporting.incidents.records import Incident, Suspect, Told, title_of
 from memwatch.reporting.incidents.words import NOT_KNOWN, capitalize, list_facts, write_summary, write_title
-from memwatch.reporting.render.json import rfc3339
 
 BACKTICKS = re.compile("`+")
 # A row of a table is split before its code is read.

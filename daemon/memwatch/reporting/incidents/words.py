@@ -15,11 +15,10 @@ from memwatch.core.listing import some_of
 from memwatch.core.owners import describe_home
 from memwatch.core.snapshot import Level
 from memwatch.core.units import duration, size
-from memwatch.core.wire import Form, Json, Shape, Wire
+from memwatch.core.wire import Form, Json, Shape, Wire, parse_rfc3339, rfc3339
 from memwatch.reporting.incidents.cause import MIN_GROWTH_BYTES, MIN_GROWTH_RATIO, NO_PROCESS
 from memwatch.reporting.incidents.killer import WORDS
 from memwatch.reporting.incidents.records import Entry, Incident, Killer, Sample, Suspect, Told, Victim
-from memwatch.reporting.render.json import parse_rfc3339, rfc3339
 
 # A target with less than this part of it left counts as full. The kernel kills only then, at whatever is left.
 FULL_RATIO = 0.05

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
 from typing import Annotated, Any
 
-from msgspec import Struct, json
+from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.build_info import REVISION, __version__
@@ -20,7 +19,7 @@ from memwatch.core.model import Device, Pool, Process, Share
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import LEVEL_WORDS, CollectorStatus, LevelWord, Node, Pressure, Reason, Snapshot
 from memwatch.core.snapshot_json import CONTENTS
-from memwatch.core.wire import ABSENT, Form, Json, Shape, Wire
+from memwatch.core.wire import ABSENT, Form, Json, Shape, Wire, rfc3339, to_bytes
 from memwatch.reporting.doctor.model import Examination
 from memwatch.reporting.history.last_run import Sample, UncleanShutdown
 from memwatch.reporting.history.notable_ticks import Holder, PoolUse, TargetPressure, Tick
@@ -28,19 +27,6 @@ from memwatch.reporting.history.notable_ticks import Holder, PoolUse, TargetPres
 SCHEMA = 1
 
 JSON_TYPE = "application/json"
-
-
-def to_bytes(value: Any) -> bytes:  # noqa: ANN401  JSON is anything
-    return json.encode(value, enc_hook=_encode_base)
-
-
-def _encode_base(value: object) -> int | str:
-    """Encode subclasses of int and str as their base type."""
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, str):
-        return str(value)
-    raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
 
 
 def answer_bytes(value: Any, simulated: bool) -> bytes:  # noqa: ANN401
@@ -52,16 +38,6 @@ def answer_bytes(value: Any, simulated: bool) -> bytes:  # noqa: ANN401
     if simulated and isinstance(value, list):
         return to_bytes([{"simulated": True, **one} for one in value])
     return to_bytes(value)
-
-
-def rfc3339(unix: float) -> str:
-    """Format a time as RFC 3339: UTC, milliseconds, with a Z."""
-    return datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def parse_rfc3339(text: str) -> float:
-    """Return the Unix time of a text of `rfc3339`. Raises ValueError."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()  # Python 3.10 knows no Z
 
 
 def schema(*_: Snapshot) -> int:
