@@ -20,7 +20,17 @@ from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.past import Layer, Past, draw_past
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.history_data import HistoryInput
-from memwatch_web.pages.picture import FORMS, THEMES, Card, build_picture, describe_relation, draw_maps, parse_query
+from memwatch_web.pages.landscape_page import Scene, draw_page
+from memwatch_web.pages.picture import (
+    FORMS,
+    THEMES,
+    Card,
+    Towers,
+    build_picture,
+    describe_relation,
+    draw_maps,
+    parse_query,
+)
 from memwatch_web.pages.renderer import Pages
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames
@@ -49,7 +59,7 @@ def card_of(snapshot: Snapshot, past: HistoryInput, query: str = "") -> Card:
 
 def drawing_of(snapshot: Snapshot, growing: Growing | None = None) -> Drawing:
     maps = (*build_maps(snapshot, {}), *build_limit_maps(snapshot, {}))
-    return draw_maps(maps, {}, PLACE, FONT, {growing.pool: growing} if growing else {})
+    return draw_maps(maps, Towers(growing={growing.pool: growing} if growing else {}), PLACE, FONT)
 
 
 def extent(text: Text) -> tuple[float, float, float, float]:
@@ -275,10 +285,10 @@ def test_free_memory_of_gpus_has_its_name() -> None:
         columns.setdefault(text.x, []).append(text)
 
     tops = [min(texts, key=lambda one: one.y) for texts in columns.values()]
-    bare = [text.plain for text in tops if text.plain.endswith("GiB")]
+    bare = [text for text in tops if (text.plain + text.strong).endswith("GiB")]
 
     assert bare == []
-    assert {"available", "not sliced"} <= {text.plain for text in tops}
+    assert {"available", "not sliced"} <= {text.plain + text.strong for text in tops}
 
 
 @pytest.mark.parametrize("demo", ["rtx4090", "gh200", "strix-halo", "macbook"])
@@ -319,6 +329,66 @@ def test_picture_draws_what_grows_in_all_pools() -> None:
     maps = build_maps(snapshot, {})
     growing = {f"gpu{n}": Growing(f"gpu{n}", n + 7, "high", 5 * GIB, 60.0, "devices") for n in range(2)}
 
-    drawing = draw_maps(maps, {}, PLACE, FONT, growing)
+    drawing = draw_maps(maps, Towers(growing=growing), PLACE, FONT)
 
     assert [box.kind for box in drawing.boxes].count("level-high") == 2
+
+
+def test_threshold_has_the_sign_of_its_level() -> None:
+    """They were figures of one colour. In a low tower, that of critical had no room below that of high."""
+    snapshot = moments_of("gh200").fullest
+
+    drawing = card_of(snapshot, past_of(snapshot)).drawing
+
+    assert [sign.level for sign in drawing.signs] == ["medium", "high", "critical"] * 2
+    written = [text for text in drawing.texts if text.plain in ("60%", "80%", "95%")]
+    for sign, text in zip(drawing.signs, written, strict=True):
+        left, top, _, bottom = extent(text)
+        assert text.kind == sign.level
+        assert sign.x + sign.size <= left
+        assert top - 2 <= sign.y
+        assert sign.y + sign.size <= bottom + 2
+
+
+@pytest.mark.parametrize("demo", ["gh200", "rtx4090"])
+def test_bytes_with_parts_have_a_bracket_to_their_words(demo: str) -> None:
+    """The leader of "processes" began at the edge of one of its parts."""
+    snapshot = moments_of(demo).fullest
+    drawing = card_of(snapshot, past_of(snapshot)).drawing
+    written = {text.strong for text in drawing.texts if text.kind not in ("", "muted")}
+    families = {
+        (round(box.y, 3), round(box.y + box.height, 3))
+        for box in drawing.boxes
+        if box.kind.endswith("-family") and box.title.rpartition(": ")[0] not in written
+    }
+
+    brackets = [line.points for line in drawing.lines if line.kind == "leader" and len(line.points) == 4]
+
+    assert families
+    assert {(round(points[0][1], 3), round(points[-1][1], 3)) for points in brackets} == families
+
+
+def test_mig_instances_of_the_picture_are_those_of_the_page() -> None:
+    """They were "9", "3" and "2", in the colour of no level."""
+    snapshot = moments_of("h100x8-mig").fullest
+    maps = build_maps(snapshot, {})
+    levels = {one.target: one.level.word for one in snapshot.pressure}
+
+    card, page = card_of(snapshot, past_of(snapshot)).drawing, draw_page(maps, Scene(levels=levels))
+
+    of_page = [box for tower in page.towers for box in tower.now.drawing.boxes]
+    assert {text.strong for text in card.texts} >= {"MIG 2", "MIG 3", "MIG 9"}
+    assert [box.title for box in card.boxes if box.kind == "level-medium"] == [
+        box.title for box in of_page if box.kind == "level-medium"
+    ]
+    assert "level-medium" in {box.kind for box in of_page}
+
+
+def test_long_name_of_a_machine_has_a_smaller_font() -> None:
+    """It was "NVIDIA Jetson AGX O…"."""
+    snapshot = moments_of("jetson-orin").fullest
+
+    heads = [card_of(snapshot, past_of(snapshot), f"size={size}").heading for size in FORMS]
+
+    assert {head.host for head in heads} == {"agx-orin · NVIDIA Jetson AGX Orin Developer Kit"}
+    assert heads[0].host_font / FORMS["1200x630"].font > heads[1].host_font / FORMS["600x315"].font

@@ -7,7 +7,7 @@ one drawing fits every width. Pure functions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,11 +36,11 @@ from memwatch.reporting.render.past import Past
 from memwatch.reporting.render.tower import (
     MAX_CELLS,
     MIN_TOWER_PIXELS,
-    NO_FIGURES,
     Block,
     Link,
     draw_band,
     draw_captions,
+    draw_cell,
     join_past,
     place_tower,
     write_gutter,
@@ -73,7 +73,6 @@ NARROW, CELL_WIDTH, CELL_ALONE = 218.0, 80.0, 112.0
 # Without a past, four GPUs stand in a row on a phone. Their highest is as high as this there.
 CELL_NARROW, CELL_NARROW_HEIGHT = 74.0, LOW_CELL
 # Ends of the columns of a narrow tower, in parts of its width.
-CELL_ENDS = {1: (1.0,), 2: (0.1, 1.0), 3: (0.1, 0.2, 1.0)}
 NARROW_ENDS = {1: (1.0,), 2: (0.4, 1.0), 3: (0.376, 0.656, 1.0)}
 GUTTER, GUTTER_OF_SEVERAL = 190.0, 178.0
 # A lower tower is drawn again larger, beside its place, and as high as this at most.
@@ -251,78 +250,9 @@ def _draw_cell_now(one: MemoryMap, scale: float, scene: Scene, width: float) -> 
     top = CELL_TOP + count_excess(one, scene.plans) * scale
     frame = Rectangle(0.0, top, width, height)
     nodes = list_planned(one, scene.plans, with_parts=False)
-    drawing = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene), CELL_ENDS, nodes=nodes).drawing
-    boxes = tuple(_mark_slices(one, drawing.boxes, frame, scene))
-    drawing = replace(drawing, boxes=boxes, texts=tuple(_write_cell(boxes)))
+    drawing = draw_cell(one, frame, FONT, _growing_in(one, scene), scene.levels, nodes)
     drawing += draw_plan(one, frame, drawing, scene.plans, FONT)
     return Now(width + 1.0, top + height + CELL_BOTTOM, drawing)
-
-
-def _mark_slices(one: MemoryMap, boxes: Iterable[Box], frame: Rectangle, scene: Scene) -> Iterator[Box]:
-    """Give what is used of a MIG instance above OK the colour of its level, and its level to its words."""
-    places = {round(frame.ground - found.start * frame.height, 3): found.share for found in one.slices}
-    for box in boxes:
-        share = places.get(round(box.y + box.height, 3))
-        level = scene.levels.get(share.id, "") if share else ""
-        title = (
-            box.title
-            if share is None or not box.kind.startswith("slice")
-            else f"{share.label}: {words.size(box.size_bytes)}"
-        )
-        if level in ("medium", "high", "critical") and box.title.startswith("used"):
-            box = replace(box, kind=f"level-{level}", title=title)
-        yield box if not box.kind.startswith("slice") else replace(box, title=title)
-
-
-def _write_cell(boxes: Sequence[Box]) -> Iterator[Text]:
-    """Write names, sizes in GiB and PIDs into the boxes of one of many GPUs, as far as they fit."""
-    grown = {(box.x, box.y): box for box in boxes if box.title.startswith("+")}
-    slices = [box for box in boxes if box.kind.startswith("slice")]
-    boxes_top = min((box.y for box in boxes), default=0.0)
-    for box in boxes:
-        name, _, figure = box.title.rpartition(": ")
-        size = figure.removesuffix(" GiB")
-        above = grown.get((box.x, box.y))
-        if box is above:
-            lines = [f"+{words.size(box.size_bytes).removesuffix(' GiB')}"]
-        elif box in slices:
-            continue
-        elif figure.startswith(NO_FIGURES):
-            lines = figure.split(", ")
-        elif name in ("used", "free") and slices:
-            whole = next(
-                found
-                for found in slices
-                if found.y - 0.1 <= box.y and box.y + box.height <= found.y + found.height + 0.1
-            )
-            label = whole.title.rpartition(": ")[0].rpartition(" ")[2]
-            # Of two equal halves, the used one has the name.
-            is_larger = 2 * box.height > whole.height + (0.1 if name == "free" else -0.1)
-            lines = (
-                [f"MIG {label}", *([size] if name == "used" else [])]
-                if is_larger
-                else [size]
-                if name == "used"
-                else []
-            )
-        elif box.kind == "planned":
-            fits = (
-                one
-                for one in (name, name.rpartition("/")[2], "the model")
-                if width_of(one, FONT, strong=True) <= box.width - 8.0
-            )
-            lines = [next(fits, "model"), size]
-        else:
-            lines = [name, size, box.link.removeprefix("processes/") if box.link.startswith("processes/") else ""]
-        top = box.y + (above.height if above is not None and above is not box else 0.0)
-        rows = int((box.y + box.height - top - 1.0) / (LINE_HEIGHT * FONT))
-        if not rows and box.kind == "planned" and box.y - boxes_top >= 2.2 * LINE_HEIGHT * FONT:
-            yield Text(box.x + 5.0, box.y - 4.0, strong=lines[0], kind="free")
-        fitting = [line for line in lines if line and width_of(line, FONT, strong=True) <= box.width - 8.0]
-        for row, line in enumerate(fitting[:rows]):
-            y = top + 12.0 + row * LINE_HEIGHT * FONT
-            text = Text(box.x + 5.0, y, kind=box.kind)
-            yield replace(text, strong=line) if row == 0 else replace(text, plain=line)
 
 
 def _describe_use(one: MemoryMap) -> str:
@@ -343,12 +273,12 @@ def _draw_now(one: MemoryMap, height: float, scene: Scene, width: float) -> Now:
     nodes = list_planned(one, scene.plans)
     top = TOP + count_excess(one, scene.plans) * height / one.whole.size_bytes
     frame = Rectangle(MARKS, top, width, height)
-    tower = place_tower(one, frame, gutter, FONT, growing, nodes=nodes)
-    if nodes and any(name == scene.plans[one.whole.id].name for _, name, _ in tower.notes):
+    tower = place_tower(one, frame, gutter, FONT, growing, nodes=nodes, levels=scene.levels)
+    if nodes and any(note.name == scene.plans[one.whole.id].name for note in tower.notes):
         # The name of a plan stands in its box rather than its parts.
         nodes = list_planned(one, scene.plans, with_parts=False)
-        tower = place_tower(one, frame, gutter, FONT, growing, nodes=nodes)
-    blocks = [Block(y, ((name, figure),)) for y, name, figure in tower.notes]
+        tower = place_tower(one, frame, gutter, FONT, growing, nodes=nodes, levels=scene.levels)
+    blocks = [note.block for note in tower.notes]
     blocks += _list_actions(one, tower.drawing, scene)
     blocks += _list_engines(one, tower.drawing, scene, several)
     beside, links = write_gutter(blocks, frame, gutter, FONT, top - 12.0)
@@ -365,13 +295,14 @@ def _draw_narrow(one: MemoryMap, height: float, scene: Scene) -> Now:
     nodes = list_planned(one, scene.plans, with_parts=False)
     top = TOP + count_excess(one, scene.plans) * height / one.whole.size_bytes
     frame = Rectangle(MARKS_NARROW, top, NARROW, height)
-    tower = place_tower(one, frame, 0.0, FONT, _growing_in(one, scene), NARROW_ENDS, some=False, nodes=nodes)
+    growing, levels = _growing_in(one, scene), scene.levels
+    tower = place_tower(one, frame, 0.0, FONT, growing, NARROW_ENDS, some=False, nodes=nodes, levels=levels)
     above = replace(frame, y=TOP)
     drawing = _join_past(one, frame, scene) + tower.drawing + draw_captions(one, above, FONT, NARROW_ENDS, nodes)
     drawing += _draw_ghosts(one, frame, scene) + _draw_leases(one, frame)
     drawing += draw_plan(one, frame, drawing, scene.plans, FONT)
     marks = tuple(replace(mark, word="") for mark in list_thresholds(one, frame, FONT))
-    left_out = tuple(f"{name} {figure}" for _, name, figure in tower.notes)
+    left_out = tuple(f"{note.name} {note.figure}" for note in tower.notes)
     return Now(MARKS_NARROW + NARROW + 1.0, top + height + BOTTOM, drawing, marks, left_out=left_out)
 
 
@@ -489,7 +420,7 @@ def _draw_sliver(one: MemoryMap, scale: float, scene: Scene) -> Sliver:
             LOUPE_WIDTH + 1.0,
             frame.height + 2.0,
             large.drawing,
-            left_out=tuple(f"{n} {f}" for _, n, f in large.notes),
+            left_out=tuple(f"{note.name} {note.figure}" for note in large.notes),
         ),
     )
 

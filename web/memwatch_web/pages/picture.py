@@ -24,6 +24,7 @@ from memwatch.reporting.render.containment import Growing
 from memwatch.reporting.render.drawing import (
     Drawing,
     Rectangle,
+    Sign,
     Text,
     list_bytes,
     list_thresholds,
@@ -48,6 +49,7 @@ from memwatch.reporting.render.tower import (
     choose_scale,
     draw_band,
     draw_captions,
+    draw_cell,
     draw_sliver,
     draw_tower,
     join_past,
@@ -218,16 +220,28 @@ TITLE, HEADLINE = 1.45, 3.6
 
 
 class Heading(Struct, frozen=True):
-    """Words around the landscape, cut to fit. `level`: of the worst pool, or unknown."""
+    """Words around the landscape, cut to fit. `level`: of the worst pool, or unknown.
+
+    `host_font`: size of the host and the machine, which is smaller for a long name.
+    """
 
     level: str
     label: str
     host: str
+    host_font: float
     headline: str
     grower: str
     figures: str
     relation: str
     moment: str
+
+
+class Towers(Struct, frozen=True):
+    """State of the pools: pasts and the growing process by pool, levels by pool and MIG instance."""
+
+    pasts: Mapping[str, Past] = {}
+    growing: Mapping[str, Growing] = {}
+    levels: Mapping[str, str] = {}
 
 
 class Card(Struct, frozen=True):
@@ -332,7 +346,8 @@ def build_card(
     top, bottom = form.above * font, form.height - form.below * font
     place = Rectangle(2.5 * font, top, form.width - 5 * font, bottom - top)
     heading = build_heading(snapshot, status, form, snapshot.simulated)
-    return Card(form, ink, heading, draw_maps(maps, pasts, place, font, growing))
+    levels = {one.target: one.level.word for one in snapshot.pressure}
+    return Card(form, ink, heading, draw_maps(maps, Towers(pasts, growing, levels), place, font))
 
 
 def build_heading(snapshot: Snapshot, status: StatusLine, form: Form, is_simulated: bool) -> Heading:
@@ -352,10 +367,14 @@ def build_heading(snapshot: Snapshot, status: StatusLine, form: Form, is_simulat
     also = ["simulated"] if is_simulated else []
     moment = " · ".join([when.strftime(form_of_time), *also, *(["memwatch"] if form.has_past else [])])
     foot = form.font * form.footer
+    label = shorten(label, room, small, strong=True)
+    left = room - width_of(f"{label} ", small, strong=True) - 2 * small
+    host_font = small if width_of(host, small) <= left else form.font
     return Heading(
         level=status.level,
-        label=shorten(label, room, small, strong=True),
-        host=shorten(host, room - width_of(f"{label} ", small, strong=True) - 2 * small, small),
+        label=label,
+        host=shorten(host, left, host_font),
+        host_font=host_font,
         headline=headline,
         grower=shorten(_describe_grower(status), beside, form.font * 2, strong=True),
         figures=next((one for one in _describe_use(used, status.label) if width_of(one, small) <= beside), ""),
@@ -409,22 +428,16 @@ def describe_relation(snapshot: Snapshot, has_figures: bool = True) -> str:
     return " beside ".join([*several, *with_sizes])
 
 
-def draw_maps(
-    maps: Sequence[MemoryMap],
-    pasts: Mapping[str, Past],
-    place: Rectangle,
-    font: float,
-    growing: Mapping[str, Growing],
-) -> Drawing:
+def draw_maps(maps: Sequence[MemoryMap], state: Towers, place: Rectangle, font: float) -> Drawing:
     """Draw all pools on one ground at one scale; with many GPUs System RAM is a band below them."""
     gpus, others = split_gpus(maps)
     if not gpus:
-        return draw_towers(maps, pasts, place, font, growing)
+        return draw_towers(maps, state, place, font)
     band = Rectangle(place.x, place.ground - BAND_LINES * font, place.width, 1.6 * font)
     above = replace(place, height=place.height - (BAND_LINES + 3.2) * font)
     cells = [*gpus, *(one for one in others if not _is_system_ram(one))]
     scale = choose_scale(cells, above.height)
-    drawing = draw_towers(cells, pasts, above, font, growing)
+    drawing = draw_towers(cells, state, above, font)
     for one in others:
         if _is_system_ram(one):
             drawing += draw_band(one, band, scale, font)
@@ -435,13 +448,7 @@ def _is_system_ram(one: MemoryMap) -> bool:
     return one.pool is not None and one.pool.kind is PoolKind.SYSTEM_RAM
 
 
-def draw_towers(
-    maps: Sequence[MemoryMap],
-    pasts: Mapping[str, Past],
-    place: Rectangle,
-    font: float,
-    growing: Mapping[str, Growing],
-) -> Drawing:
+def draw_towers(maps: Sequence[MemoryMap], state: Towers, place: Rectangle, font: float) -> Drawing:
     shown = maps[:MAX_CELLS]
     scale = choose_scale(shown, place.height)
     drawing = Drawing()
@@ -453,7 +460,7 @@ def draw_towers(
     x, width = place.x + axis * many, (room - axis * many) / count
     for number, one in enumerate(high):
         cell = Rectangle(x, place.y, width - gap, place.height)
-        drawing += draw_cell(one, pasts.get(one.whole.id), cell, scale, font, growing.get(one.whole.id), many)
+        drawing += _draw_pool(one, state, cell, scale, font, many)
         if many and not number:
             top = place.ground - one.whole.size_bytes * scale
             drawing += Drawing(
@@ -469,16 +476,9 @@ def draw_towers(
     return drawing
 
 
-def draw_cell(
-    one: MemoryMap,
-    past: Past | None,
-    cell: Rectangle,
-    scale: float,
-    font: float,
-    growing: Growing | None,
-    many: bool,
-) -> Drawing:
+def _draw_pool(one: MemoryMap, state: Towers, cell: Rectangle, scale: float, font: float, many: bool) -> Drawing:
     """Draw a pool: its past, then what it holds now, with the words beside it."""
+    past, growing = state.pasts.get(one.whole.id), state.growing.get(one.whole.id)
     height = one.whole.size_bytes * scale
     ground = Rectangle(cell.x, cell.ground - height, cell.width, height)
     axis = 0.0 if many else 3.2 * font
@@ -495,19 +495,25 @@ def draw_cell(
         if any(word.unix is not None for word in found.words):  # when it is full, on the line of the title
             room = before - width_of("full ~00:00:00 ", font, strong=True)
     if marks:
-        drawing += join_past(one, now, frame.right)
-        drawing += Drawing(
-            texts=tuple(
-                Text(now.x - 0.4 * font, mark.word_y + 0.36 * font, plain=mark.word, anchor="end", kind=mark.level)
-                for mark in list_thresholds(one, frame, font)
-            )
-        )
-    drawing += draw_tower(one, now, gutter, font, growing)
-    if not many:
+        drawing += join_past(one, now, frame.right) + _write_thresholds(one, frame, now.x - 0.4 * font, font)
+    if many:
+        drawing += draw_cell(one, now, font, growing, state.levels)
+    else:
+        drawing += draw_tower(one, now, gutter, font, growing, state.levels)
         drawing += draw_captions(one, now, font)
         drawing += Drawing(texts=tuple(list_bytes(one.whole.size_bytes, frame, font)))
     is_titled = many or past is not None
     return drawing + _draw_title(one, frame.x, ground.y, room, font, many) if is_titled else drawing
+
+
+def _write_thresholds(one: MemoryMap, past: Rectangle, right: float, font: float) -> Drawing:
+    """Write the thresholds between past and now, up to `right`, each behind the sign of its level."""
+    texts, signs, size = [], [], 0.9 * font
+    for mark in list_thresholds(one, past, font):
+        left = right - width_of(mark.word, font) - 1.15 * size
+        texts.append(Text(right, mark.word_y + 0.36 * font, plain=mark.word, anchor="end", kind=mark.level))
+        signs.append(Sign(left, mark.word_y - size / 2, size, mark.level))
+    return Drawing(texts=tuple(texts), signs=tuple(signs))
 
 
 def _draw_title(one: MemoryMap, x: float, top: float, room: float, font: float, many: bool) -> Drawing:

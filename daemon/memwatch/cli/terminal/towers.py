@@ -281,7 +281,7 @@ def _write_inside(
     name, figure = scene.spell(node.name), short(node.size_bytes)
     if node.kind == "slice":
         mark = scene.spell(MARKS[node.level]) if node.level in ABOVE_OK else ""
-        name = f"{mark}MIG {name}" if len(mark) + len(name) + 4 <= room else f"{mark}{name}"
+        name = f"{mark}{name if len(mark) + len(name) <= room else name.rpartition(' ')[2]}"
     if count < 1:
         return False
     if cells(name) > room and (count > 1 or not is_named):

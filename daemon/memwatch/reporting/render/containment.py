@@ -235,7 +235,7 @@ def _build_slices(one: MemoryMap, levels: Mapping[str, str]) -> Iterator[Node]:
         limit = found.share.limit_bytes
         if not isinstance(limit, int):
             continue
-        name, level = found.share.label.rpartition(" ")[2], levels.get(found.share.id, "")
+        name, level = found.share.label.rpartition(" · ")[2], levels.get(found.share.id, "")
         if isinstance(found.used, Absent):
             yield Node("unknown", found.start, found.width, limit, name, ("use not known",), link="devices")
         else:

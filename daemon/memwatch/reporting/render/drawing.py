@@ -87,17 +87,31 @@ class Text(Struct, frozen=True):
     kind: str = ""
 
 
+class Sign(Struct, frozen=True):
+    """The shape of a level, in a square of `size` pixels at `x` and `y`."""
+
+    x: float
+    y: float
+    size: float
+    level: str
+
+
 class Drawing(Struct, frozen=True):
-    """Areas, boxes, lines and texts, drawn in this order. Boxes: from the ground up, a whole before its parts."""
+    """Shapes, drawn in the order of the fields. Boxes: from the ground up, a whole before its parts."""
 
     areas: tuple[Line, ...] = ()
     boxes: tuple[Box, ...] = ()
     lines: tuple[Line, ...] = ()
     texts: tuple[Text, ...] = ()
+    signs: tuple[Sign, ...] = ()
 
     def __add__(self, other: Drawing) -> Drawing:
         return Drawing(
-            self.areas + other.areas, self.boxes + other.boxes, self.lines + other.lines, self.texts + other.texts
+            self.areas + other.areas,
+            self.boxes + other.boxes,
+            self.lines + other.lines,
+            self.texts + other.texts,
+            self.signs + other.signs,
         )
 
 
@@ -237,19 +251,25 @@ class Threshold(Struct, frozen=True):
 
 
 def list_thresholds(one: MemoryMap, frame: Rectangle, font: float) -> Iterator[Threshold]:
-    """Yield the begins of the levels of a pool, as far as their words stand a line apart."""
-    off = 0.77 * font
-    used = math.inf if isinstance(one.edge, Absent) else frame.ground - one.edge * frame.height
-    last = math.inf
-    for mark in one.marks:
-        y = at = frame.ground - mark.position * frame.height
-        if abs(y - used) < off:
-            at = used - off if y < used else used + off
-            if at > last - 0.9 * LINE_HEIGHT * font:  # no room below the line of used memory: above it
-                at = used - off
-        if last - at >= 0.9 * LINE_HEIGHT * font:
-            yield Threshold(mark.level, y, f"{mark.threshold * 100:g}%", at)
-            last = at
+    """Yield the begins of the levels of a pool, the lowest first.
+
+    Their words stand a line apart, off the line of used memory, from a line above the frame on. Without room for
+    all of them the lowest levels are left out.
+    """
+    step, off = 0.9 * LINE_HEIGHT * font, 0.77 * font
+    used = -math.inf if isinstance(one.edge, Absent) else frame.ground - one.edge * frame.height
+    heights = [(mark, frame.ground - mark.position * frame.height) for mark in one.marks]
+    below = [(mark, y) for mark, y in heights if y >= used]
+    above = [(mark, y) for mark, y in heights if y < used]
+    highest = frame.y - step
+    for found, top, bottom in (
+        (below, max(highest, used + off), max(frame.ground, used + off)),
+        (above, highest, used - off),
+    ):
+        kept = found[-(1 + max(0, int((bottom - top) / step))) :] if found else []
+        places = spread([y for _, y in reversed(kept)], step, top, bottom)
+        for (mark, y), place in zip(kept, reversed(places), strict=True):
+            yield Threshold(mark.level, y, f"{mark.threshold * 100:g}%", place)
 
 
 class Flag(Struct, frozen=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,6 +39,10 @@ COLUMN_ENDS: Mapping[int, tuple[float, ...]] = {1: (1.0,), 2: (0.42, 1.0), 3: (0
 MIN_TOWER_PIXELS = 40.0
 # More pools than these have no words beside them; a row has no more than MAX_CELLS.
 MAX_NAMED_POOLS, MAX_CELLS = 3, 16
+# Ends of the columns of a pool without words beside it, where what is inside MIG instances has the width.
+CELL_ENDS: Mapping[int, tuple[float, ...]] = {1: (1.0,), 2: (0.1, 1.0), 3: (0.1, 0.2, 1.0)}
+# Levels with a colour of their own.
+ABOVE_OK = frozenset({"medium", "high", "critical"})
 # Words in a pool without figures, before the reason.
 NO_FIGURES = "no figures"
 # Nor have pools in a narrower cell, in parts of the font's size.
@@ -50,21 +55,39 @@ def choose_scale(maps: Iterable[MemoryMap], height: float) -> float:
     return height / largest if largest else 0.0
 
 
-class Tower(Struct, frozen=True):
-    """Contents of a pool, placed: the drawing, and the bytes without words in it.
+class Note(Struct, frozen=True):
+    """Name and figure of bytes without words in them, at the height `y`.
 
-    `notes`: height on the page, name and figure of each of these.
+    `span`: top and ground of bytes that contain others, which stand between them and the words.
     """
 
+    y: float
+    name: str
+    figure: str
+    span: tuple[float, float] | None = None
+
+    @property
+    def block(self) -> Block:
+        return Block(self.y, ((self.name, self.figure),), (self.span,) if self.span else ())
+
+
+class Tower(Struct, frozen=True):
+    """Contents of a pool, placed: the drawing, and the bytes without words in it."""
+
     drawing: Drawing
-    notes: tuple[tuple[float, str, str], ...]
+    notes: tuple[Note, ...]
 
 
 def draw_tower(
-    one: MemoryMap, frame: Rectangle, gutter: float, font: float, growing: Growing | None = None
+    one: MemoryMap,
+    frame: Rectangle,
+    gutter: float,
+    font: float,
+    growing: Growing | None = None,
+    levels: Mapping[str, str] = MappingProxyType({}),
 ) -> Drawing:
     """Draw what a pool holds, filling the frame. `gutter`: room to the right of it for words, 0 for none."""
-    tower = place_tower(one, frame, gutter, font, growing)
+    tower = place_tower(one, frame, gutter, font, growing, levels=levels)
     return tower.drawing + write_beside(tower.notes, frame, gutter, font) if gutter else tower.drawing
 
 
@@ -77,13 +100,14 @@ def place_tower(
     ends: Mapping[int, tuple[float, ...]] = COLUMN_ENDS,
     some: bool | None = None,
     nodes: Sequence[Node] = (),
+    levels: Mapping[str, str] = MappingProxyType({}),
 ) -> Tower:
     """Place what a pool holds in the frame, with words inside where they fit. `gutter` as in `draw_tower`.
 
     `ends`: those of columns, as in COLUMN_ENDS. `some`: write the lines that fit of words that do not fit, which is
-    so without a gutter. `nodes`: what it would hold, in place of what it holds.
+    so without a gutter. `nodes`: what it would hold, in place of what it holds. `levels`: those of MIG instances.
     """
-    nodes = nodes or build_nodes(one, growing)
+    nodes = nodes or build_nodes(one, growing, levels)
     if not nodes and isinstance(one.whole.used_bytes, Absent):
         return Tower(hatch_unknown(one, one.whole.used_bytes, frame, font), ())
     some = not gutter if some is None else some
@@ -117,7 +141,7 @@ def place_nodes(
     boxes: list[Box] = []
     above: list[Box] = []
     texts: list[Text] = []
-    notes: list[tuple[float, str, str]] = []
+    notes: list[Note] = []
     for box, node in (pair for one in nodes for pair in place_boxes(one, frame, columns, 0)):
         boxes.append(box)
         larger = box
@@ -134,7 +158,8 @@ def place_nodes(
         written = write_inside(larger, node, font, some=some)
         texts += written
         if not written:
-            notes.append((box.y + box.height / 2, node.name, words.size(node.size_bytes)))
+            span = (box.y, box.y + box.height) if node.inside else None
+            notes.append(Note(box.y + box.height / 2, node.name, words.size(node.size_bytes), span))
     return Tower(Drawing((), (*boxes, *above), (outline(frame),), tuple(texts)), tuple(notes))
 
 
@@ -157,7 +182,7 @@ def mark_used(tower: Tower, used: int, size: int, frame: Rectangle, gutter: floa
     room = gutter - (BESIDE + 0.09) * font
     known = (f"{figure} · {ratio}", figure, f"used {ratio}")
     fitting = next((one for one in known if width_of(one, font, strong=True) <= room), ratio)
-    return Tower(drawing, (*tower.notes, (y, "", fitting)))
+    return Tower(drawing, (*tower.notes, Note(y, "", fitting)))
 
 
 def place_boxes(node: Node, frame: Rectangle, columns: Sequence[float], depth: int) -> Iterator[tuple[Box, Node]]:
@@ -166,6 +191,8 @@ def place_boxes(node: Node, frame: Rectangle, columns: Sequence[float], depth: i
     right = frame.x + frame.width * (columns[depth] if node.inside else 1.0)
     height = node.part * frame.height
     kind = f"{node.kind}-family" if node.inside and not depth else node.kind
+    if node.kind == "devices" and not node.grown and node.level in ABOVE_OK:
+        kind = f"level-{node.level}"
     title = f"{node.name}: {words.size(node.size_bytes)}"
     y = frame.ground - node.start * frame.height - height
     yield Box(left, y, right - left, height, node.size_bytes, kind, depth, title, node.link), node
@@ -197,6 +224,65 @@ def write_inside(box: Box, node: Node, font: float, some: bool = False) -> list[
     return [Text(x, y + 0.1 * font + step * row, plain=one, kind=box.kind) for row, one in enumerate(lines)]
 
 
+def draw_cell(
+    one: MemoryMap,
+    frame: Rectangle,
+    font: float,
+    growing: Growing | None = None,
+    levels: Mapping[str, str] = MappingProxyType({}),
+    nodes: Sequence[Node] = (),
+) -> Drawing:
+    """Draw what one of many pools holds, with words in its boxes only. Parameters as of `place_tower`."""
+    drawing = place_tower(one, frame, 0.0, font, growing, CELL_ENDS, nodes=nodes, levels=levels).drawing
+    return replace(drawing, texts=tuple(_write_cell(drawing.boxes, font)))
+
+
+def _write_cell(boxes: Sequence[Box], font: float) -> Iterator[Text]:
+    """Write names, sizes and PIDs into the boxes of one of many pools, as far as they fit."""
+    grown = {(box.x, box.y): box for box in boxes if box.title.startswith("+")}
+    slices = [box for box in boxes if box.kind.startswith("slice")]
+    boxes_top = min((box.y for box in boxes), default=0.0)
+    for box in boxes:
+        room = box.width - 0.73 * font
+        name, _, figure = box.title.rpartition(": ")
+        above = grown.get((box.x, box.y))
+        size = _choose_size(figure, room, font)
+        if box is above:
+            lines = [_choose_size(f"+{words.size(box.size_bytes)}", room, font)]
+        elif box in slices:
+            continue
+        elif figure.startswith(NO_FIGURES):
+            lines = figure.split(", ")
+        elif name in ("used", "free") and slices:
+            whole = next(
+                found
+                for found in slices
+                if found.y - 0.1 <= box.y and box.y + box.height <= found.y + found.height + 0.1
+            )
+            # Of two equal halves, the used one has the name.
+            is_larger = 2 * box.height > whole.height + (0.1 if name == "free" else -0.1)
+            lines = [whole.title.rpartition(": ")[0]] * is_larger + [size] * (name == "used")
+        elif box.kind == "planned":
+            names = (name, name.rpartition("/")[2], "the model")
+            lines = [next((one for one in names if width_of(one, font, strong=True) <= room), "model"), size]
+        else:
+            lines = [name, size, box.link.removeprefix("processes/") if box.link.startswith("processes/") else ""]
+        top = box.y + (above.height if above is not None and above is not box else 0.0)
+        rows = int((box.y + box.height - top - 1.0) / (LINE_HEIGHT * font))
+        if not rows and box.kind == "planned" and box.y - boxes_top >= 2.2 * LINE_HEIGHT * font:
+            yield Text(box.x + 0.45 * font, box.y - 0.36 * font, strong=lines[0], kind="free")
+        fitting = [line for line in lines if line and width_of(line, font) <= room]
+        for row, line in enumerate(fitting[:rows]):
+            text = Text(box.x + 0.45 * font, top + (1.09 + row * LINE_HEIGHT) * font, kind=box.kind)
+            is_strong = row == 0 and width_of(line, font, strong=True) <= room
+            yield replace(text, strong=line) if is_strong else replace(text, plain=line)
+
+
+def _choose_size(figure: str, room: float, font: float) -> str:
+    """Return a figure, without its GiB if there is no room for the unit."""
+    return figure if width_of(figure, font) <= room else figure.removesuffix(" GiB")
+
+
 class Block(Struct, frozen=True):
     """Lines of words beside a tower, each plain and strong, at the height `y`.
 
@@ -218,10 +304,9 @@ class Link(Struct, frozen=True):
     link: str
 
 
-def write_beside(notes: Iterable[tuple[float, str, str]], frame: Rectangle, gutter: float, font: float) -> Drawing:
-    """Return words beside a tower, each with a leader to its bytes. `notes`: height, name and figure."""
-    blocks = [Block(y, ((name, figure),)) for y, name, figure in notes]
-    return write_gutter(blocks, frame, gutter, font, LINE_HEIGHT * font)[0]
+def write_beside(notes: Iterable[Note], frame: Rectangle, gutter: float, font: float) -> Drawing:
+    """Return words beside a tower, each with a leader or a bracket to its bytes."""
+    return write_gutter([note.block for note in notes], frame, gutter, font, LINE_HEIGHT * font)[0]
 
 
 def write_gutter(
@@ -256,7 +341,7 @@ def write_gutter(
                 links.append(Link(start, at + 0.36 * font, word, block.link))
                 continue
             strong = strong if plain else shorten(strong, width, font, strong=True)
-            kind = "muted" if plain and not block.brackets else ""
+            kind = "muted" if plain and not block.link else ""
             text = f"{word} " if word and strong else word
             texts.append(Text(start, at + 0.36 * font, text, strong, kind=kind))
     return Drawing((), (), tuple(lines), tuple(texts)), tuple(links)
@@ -277,9 +362,10 @@ def _draw_leader(block: Block, right: float, middle: float, first: float, font: 
     if not block.brackets:
         yield Line("leader", ((right, block.y), (end, first)))
         return
+    kind = "bracket" if block.link else "leader"
     for top, ground in block.brackets:
-        yield Line("bracket", ((near, top), (edge, top), (edge, ground), (near, ground)))
-    yield Line("bracket", ((edge, block.y), (end, middle)))
+        yield Line(kind, ((near, top), (edge, top), (edge, ground), (near, ground)))
+    yield Line(kind, ((edge, block.y), (end, middle)))
 
 
 def join_past(one: MemoryMap, frame: Rectangle, left: float) -> Drawing:
