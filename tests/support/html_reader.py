@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 from memwatch.core.snapshot import Snapshot
 from memwatch_web.pages.renderer import Pages
 
-VOID = {"meta", "link", "br", "img", "input", "hr"}
-WITHIN_A_LINE = {"a", "b", "data", "i", "small", "span", "time"}
+VOID = {"meta", "link", "br", "wbr", "img", "input", "hr"}
+WITHIN_A_LINE = {"a", "b", "data", "i", "small", "span", "time", "wbr"}
 
 
 class Reader(HTMLParser):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from memwatch_monitor.notify.status import AlertView, DeliveryRow, ReceiverRow
 from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.template_environment import break_name
 from support.html_reader import Reader
 from support.pattern_samples import ALERTS, SILENCES, receivers
 from support.sample_parts import UNIX
@@ -44,3 +45,16 @@ def test_failed_queued_and_earlier_notifications_are_no_notice() -> None:
     assert "Notified: mail queued, chat gave up" in text_of(with_deliveries(failed, queued, earlier, end))
     assert "Not notified: no receiver has this rule" in text_of(with_deliveries(earlier, end))
     assert "Not notified: no receiver" in text_of([])
+
+
+def test_names_of_rules_break_after_dots_and_underscores() -> None:
+    """In 390 pixels guardian.would_have_acted was cut in the middle of a word."""
+    page = Pages(alerting=lambda: AlertView(ALERTS, SILENCES, [])).page("alerts", critical_gb10()).decode()
+
+    assert ">pressure.<wbr>critical</a>" in page
+    assert break_name("guardian.would_have_acted") == "guardian.<wbr>would_<wbr>have_<wbr>acted"
+    assert break_name("<b>_x.") == "&lt;b&gt;_<wbr>x."
+
+
+def test_default_rules_are_a_list_in_words() -> None:
+    assert "the default is pressure.critical, collector.failed and guardian.acted." in text_of([])

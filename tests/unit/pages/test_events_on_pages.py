@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from memwatch.core.events import EventLog
 from memwatch.core.snapshot import Level, Pressure, Reason
 from memwatch.reporting.render.words import moment
+from memwatch_monitor.notify.status import AlertView
 from memwatch_web.pages.renderer import Pages
 from support.sample_snapshots import calm_workstation
 
@@ -73,3 +74,16 @@ def test_verdict_shows_forecast_and_resident_memory() -> None:
         in text
     )
     assert "82.0% excluding resident memory" in text
+
+
+def test_event_of_an_incident_has_no_id_on_pages() -> None:
+    """The row links to the incident. Its id in the event log is for a command line."""
+    log, calm = EventLog(), calm_workstation()
+    log.add(calm.unix, "incident", "train.py (PID 7) took 12.3 GiB. (20261130T153038Z-2)", "ram")
+    alerting = AlertView(events=log.latest(8))
+    pages = Pages(events=lambda: log.latest(8), alerting=lambda: alerting)
+
+    for name in ("overview", "alerts"):
+        text = text_of(pages.page(name, calm))
+        assert "train.py (PID 7) took 12.3 GiB." in text
+        assert "20261130T153038Z" not in text

@@ -138,3 +138,18 @@ def test_page_answers_who_where_and_what_stopping_frees() -> None:
     assert "Name in the kernel" in page.text
     ended = Reader(pages.process(snapshot, replace(found, ended=True)))
     assert "Stopping it frees — " in ended.text
+
+
+def test_figures_that_are_absent_have_their_reason() -> None:
+    """The proportional size of a recorded process, and all of one that has ended, are no bare dash."""
+    recorded = replace(with_process(process()), simulated=True)
+    pages = Pages()
+    listed = view(recorded, GrowthTracker())
+    ended = view(with_process(process(7)), grown({4900.0: 3, 4910.0: 4}, process()))
+    assert listed is not None
+    assert ended is not None
+
+    assert "PSS (proportional set) — not recorded" in Reader(pages.process(recorded, listed)).text
+    text = Reader(pages.process(with_process(process(7)), ended)).text
+    assert "PSS (proportional set) — ended" in text
+    assert "Stopping it frees — ended" in text

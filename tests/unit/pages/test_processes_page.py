@@ -6,9 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.core.model import Absent, Process
+from memwatch.core.owners import Owner
 from memwatch.core.processes.growth import GrowthTracker, LeakRules
+from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render import words as wording
-from memwatch_web.pages.processes import ListView
+from memwatch_web.pages.processes import By, ListView
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader, read
 from support.sample_parts import GIB, MIB, UNIX
@@ -116,3 +118,24 @@ def test_change_has_a_sign() -> None:
         "0 B",
         "— not available",
     ]
+
+
+def view_by(snapshot: Snapshot, by: By) -> str:
+    return Reader(Pages().page("processes", snapshot, view=ListView(by))).text
+
+
+def test_owners_are_counted_by_their_kind_without_the_row_of_the_rest() -> None:
+    owners = (Owner("user", "ada", 2, GIB), Owner("container", "vllm", 1, GIB), Owner("container", None, 1, MIB))
+    snapshot = replace(calm_workstation(), owners=owners)
+
+    assert "1 user " in view_by(snapshot, "user")
+    assert "1 container " in view_by(snapshot, "container")
+    assert "No process of this machine has a pod." in view_by(snapshot, "pod")
+
+
+def test_owners_that_are_not_known_are_not_zero() -> None:
+    """A recording has the largest processes only."""
+    text = view_by(replace(calm_workstation(), owners=()), "user")
+
+    assert "Totals need all processes of the machine. Only the largest are known here." in text
+    assert "0 users" not in text

@@ -41,6 +41,7 @@ MAX_NAMED_RECEIVERS = 2
 OF_INCIDENTS = frozenset({"oom_kill", "level", "alert"})
 CHANGED = re.compile(r"→ (?P<after>\w+) \(")
 USED = re.compile(r"(\d+\.\d%) used\b")
+INCIDENT_ID = re.compile(r" \(\d{8}T\d{6}Z(?:-\d+)?\)$")
 KILLED_BY_KERNEL = re.compile(r"OOM killer: killed (?P<name>.+) \(\d+\), (?P<size>[\d.,]+ [KMGT]?i?B)")
 # Processes of a job are one row from this number on, if each has this much and this part of another.
 MIN_ALIKE, MIN_ALIKE_BYTES, ALIKE_RATIO = 3, 1 << 30, 0.9
@@ -217,6 +218,11 @@ class EventRow(Struct, frozen=True):
         return shorten_event(self.event)
 
 
+def without_id(text: str) -> str:
+    """Return the text of an event without the id of its incident: a page links to it, a command line needs it."""
+    return INCIDENT_ID.sub("", text)
+
+
 def shorten_event(event: Event) -> str:
     """Return an event of a level, an alert or a kill in the width of a table; others as they are."""
     text = event.text
@@ -227,7 +233,7 @@ def shorten_event(event: Event) -> str:
     if event.kind == "alert":
         return text.partition(" (")[0].partition(", now also: ")[0]
     killed = KILLED_BY_KERNEL.fullmatch(text) if event.kind == "oom_kill" else None
-    return f"OOM kill: {killed['name']}, {killed['size']}" if killed else text
+    return f"OOM kill: {killed['name']}, {killed['size']}" if killed else without_id(text)
 
 
 def link_events(events: Sequence[Event], incidents: Iterable[Incident], now: float) -> tuple[EventRow, ...]:

@@ -133,8 +133,8 @@ class OwnerGroup(Struct, frozen=True):
 class Listing(Struct, frozen=True):
     """The sorted rows. `groups`: the available groupings. `has_devices`: processes may hold GPU memory.
 
-    `total`: processes or owners of the machine. `count`: those that match. Of more of them than rows, the first in
-    the order of the view are shown.
+    `total`: processes or named owners of the machine. `count`: those that match. Of more of them than
+    rows, the first in the order of the view are shown.
     """
 
     view: ListView
@@ -189,7 +189,8 @@ def build_listing(snapshot: Snapshot, growth: GrowthTracker, view: ListView) -> 
     built = (build_group(total, view.by, snapshot.processes) for total in some)
     owners = [one for one in built if words in group_words(one, names)]
     rows_of_groups = sort_rows([Row(one, group_keys(one)) for one in owners[:MAX_OWNERS]], view)
-    return Listing(view, rows_of_groups, groups, len(totals), len(owners if words else totals), figures, devices)
+    named = sum(total.name is not None for total in totals)
+    return Listing(view, rows_of_groups, groups, named, len(owners if words else totals), figures, devices)
 
 
 def count_processes(snapshot: Snapshot) -> int:

@@ -34,7 +34,7 @@ from memwatch.reporting.render.summary import has_figures, measure_urgency, unti
 from memwatch_monitor.alerts.rules import EVENTS
 from memwatch_web.pages.charts import DASHES
 from memwatch_web.pages.landscape_page import PageLandscape, PageTower
-from memwatch_web.pages.overview import name_few
+from memwatch_web.pages.overview import name_few, without_id
 
 # A time of the past whose figure is in words, and how near to it a reading is.
 THEN_SECONDS, NEAR_SECONDS = 180.0, 10.0
@@ -283,6 +283,11 @@ def glue_units(text: str) -> Markup:
     return Markup(_NUMBER.sub(r'<span class="figure">\g<0></span>', str(escape(text))))  # noqa: S704  escaped
 
 
+def break_name(text: str) -> Markup:
+    """Escape a name such as `guardian.would_have_acted`, which a narrow page breaks between its words."""
+    return Markup(re.sub(r"(?<=[._+])(?=\w)", "<wbr>", str(escape(text))))  # noqa: S704  escaped
+
+
 TEMPLATES = Path(__file__).parent.parent / "templates"
 PATHS = {
     "overview": "/",
@@ -391,7 +396,12 @@ def create_environment() -> Environment:
         auto_reload=False,
     )
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
-    environment.filters |= {"glue_units": glue_units, "list_parts": list_parts}
+    environment.filters |= {
+        "glue_units": glue_units,
+        "break_name": break_name,
+        "without_id": without_id,
+        "list_parts": list_parts,
+    }
     environment.filters |= {"describe_engine": describe_engine, "describe_load": describe_load}
     environment.filters["left_out_texts"] = left_out_texts
     environment.filters["title_of"] = title_of
