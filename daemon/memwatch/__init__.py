@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from memwatch.library.machine import memory_info as memory_info
     from memwatch.library.machine_record import Machine as Machine
     from memwatch.library.machine_record import MemoryInfo as MemoryInfo
+    from memwatch.library.memory_tree import log_start as log_start
     from memwatch.library.memory_tree import memory_tree as memory_tree
     from memwatch.library.pressure_watch import PressureChange as PressureChange
     from memwatch.library.pressure_watch import on_pressure as on_pressure
     from memwatch.library.profiler import MemoryProfiler as MemoryProfiler
     from memwatch.library.stage_log import log_memory_usage as log_memory_usage
-    from memwatch.library.start_log import log_start as log_start
     from memwatch.library.track import MemoryStats as MemoryStats
     from memwatch.library.track import track as track
     from memwatch.library.visible_gpus import DeviceError as DeviceError
@@ -83,11 +83,10 @@ _HOME = {
     "library.guard": "Usage guard",
     "library.machine": "get_device_memory_bytes is_unified_memory_gpu machine memory_info",
     "library.machine_record": "Machine MemoryInfo",
-    "library.memory_tree": "memory_tree",
+    "library.memory_tree": "log_start memory_tree",
     "library.pressure_watch": "PressureChange on_pressure",
     "library.profiler": "MemoryProfiler",
     "library.stage_log": "log_memory_usage",
-    "library.start_log": "log_start",
     "library.track": "MemoryStats track",
     "library.visible_gpus": "DeviceError",
     "library.wait": "wait_for",

@@ -1,12 +1,14 @@
-"""Files beside the programs: rules, dashboards, examples and pages, below share/ of each installation.
+"""Files that a wheel has and the repository has not: what is below share/ of each installation, compiled templates.
 
-Hatchling runs the hook for the wheel of memwatchd. The Debian package has the same files in /usr/share.
+Below share/ are rules, dashboards, examples and pages. Hatchling runs the hook for the wheel of memwatchd. The
+Debian package has the same files in /usr/share.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -38,6 +40,7 @@ COPIES = {
 # For work on memwatchd itself: they need the repository.
 LEFT_OUT = ("docs/contributing", "docs/zensical.toml", "deploy/prometheus/rules_test.yml")
 LEFT_OUT_SUFFIXES = (".py", ".pyc", ".ansible-lint")
+COMPILER = "web/memwatch_web/pages/compiled_templates.py"
 _TEST_COMMENT = re.compile(r"^ *<!-- [^\n]*? -->\n", re.MULTILINE)
 _TARGET = re.compile(r"\]\((?P<path>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
 _LINK = re.compile(r"!?\[(?P<text>[^\[\]]*)\]\((?P<path>[^)\s#:]+)(?:#[^)\s]*)?\)")
@@ -110,14 +113,25 @@ def write_files(root: Path, share: Path) -> None:
 class SharedFiles(BuildHookInterface):  # type: ignore[type-arg]
     """Adds the files to a wheel.
 
-    An editable installation has them in its checkout. The container image is built without docs/ and has none.
+    An editable installation has the shared ones in its checkout, and compiles templates when it runs. The container
+    image is built without docs/ and has no shared ones.
     """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         self._written = tempfile.TemporaryDirectory()
-        if version != "editable" and Path(self.root, "docs").is_dir():
-            write_files(Path(self.root), Path(self._written.name))
-            build_data["shared_data"][self._written.name] = "share"
+        if version == "editable":
+            return
+        root, share, compiled = (
+            Path(self.root),
+            Path(self._written.name, "share"),
+            Path(self._written.name, "compiled"),
+        )
+        compiled.mkdir()
+        runpy.run_path(str(root / COMPILER))["write_compiled"](compiled)
+        build_data["force_include"][str(compiled)] = "memwatch_web/templates/compiled"
+        if (root / "docs").is_dir():
+            write_files(root, share)
+            build_data["shared_data"][str(share)] = "share"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         del version, build_data, artifact_path

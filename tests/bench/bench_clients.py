@@ -20,6 +20,7 @@ from peers import subjects
 from sheet import Column, Sheet
 from subjects import Subject, children_of, cpu_seconds, pss_mib, rss_mib, running
 
+from memwatch_web.pages.compiled_templates import write_compiled
 from memwatch_web.pages.template_environment import LINKS, PATHS
 from memwatchd.settings.schema import DEMOS
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
@@ -104,32 +105,35 @@ def bench_start(sheet: Sheet) -> None:
 
 
 def copy_product(folder: Path) -> None:
+    """Copy the packages as a wheel has them."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    compiled = folder / "web/memwatch_web/templates/compiled"
+    compiled.mkdir()
+    write_compiled(compiled)
 
 
 def compile_product(folder: Path) -> None:
-    """Write byte code beside the sources, and compiled templates by a first start."""
+    """Write byte code beside the sources."""
     prefix, sys.pycache_prefix = sys.pycache_prefix, None
     try:
         for package in PACKAGES:
             compile_dir(folder / package, quiet=2)
     finally:
         sys.pycache_prefix = prefix
-    start_once(folder, writes=True)
 
 
-def product_in(folder: Path, writes: bool = False) -> Subject:
+def product_in(folder: Path) -> Subject:
     port = free_port()
     path = f"{folder / 'daemon'}:{folder / 'web'}"
-    environ = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "" if writes else "1", **WITHOUT_COVERAGE}
+    environ = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **WITHOUT_COVERAGE}
     words = ["env", "-u", "PYTHONPYCACHEPREFIX", *(f"{name}={value}" for name, value in environ.items())]
     program = [sys.executable, "-m", "memwatchd", f"--listen=127.0.0.1:{port}", "--log-level=error"]
     return Subject("memwatchd", port, [*words, *program], "/readyz")
 
 
-def start_once(folder: Path, writes: bool = False) -> Started:
-    subject = product_in(folder, writes)
+def start_once(folder: Path) -> Started:
+    subject = product_in(folder)
     with running(subject) as (pid, took):
         cpu, seconds = [cpu_seconds(pid)], [took]
         time.sleep(1.5)

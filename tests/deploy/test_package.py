@@ -16,6 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from memwatch_web.pages.compiled_templates import write_compiled
 from support.installed_share import DATA, DOCUMENTS, changed_files, dead_links, expected_files
 from support.paths import ROOT
 from support.requirements import DAEMON, extras_of, read_project, required_by
@@ -71,15 +72,17 @@ def expected_in(packages: dict[str, str]) -> set[str]:
     }
 
 
-def test_wheels_hold_exactly_the_files_of_their_packages(release: dict[str, Built]) -> None:
+def test_wheels_hold_exactly_the_files_of_their_packages(release: dict[str, Built], tmp_path: Path) -> None:
     """No ignore rule drops a template, a vendored *.min.js, its licence or py.typed; no test is shipped.
 
-    Beside the packages there are only the version of the build and the files of `share`.
+    Beside the packages there are only the version of the build, compiled templates, and the files of `share`.
     """
+    write_compiled(tmp_path)
+    compiled = {f"memwatch_web/templates/compiled/{file.name}" for file in tmp_path.iterdir()}
     data = f"memwatchd-{VERSION}.data/data/share"
     shared = {f"{data}/{place.as_posix()}" for place in expected_files()}
     library = expected_in(LIBRARY) | {"memwatch/_build.py"}
-    for name, expected in (("memwatch", library), ("memwatchd", expected_in(PACKAGES) | shared)):
+    for name, expected in (("memwatch", library), ("memwatchd", expected_in(PACKAGES) | compiled | shared)):
         names = release[name].wheel_names()
 
         assert {one for one in names if not one.startswith(f"{name}-{VERSION}.dist-info/")} == expected

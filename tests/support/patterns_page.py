@@ -13,11 +13,12 @@ from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.summary import build_latest, build_notices, find_worst
 from memwatch_monitor.notify.status import AlertView, find_notified
 from memwatch_monitor.render.status_line import build_status_line
+from memwatch_web.pages.compiled_templates import TEMPLATES
 from memwatch_web.pages.devices import build_entries
 from memwatch_web.pages.landscape_page import Scene, draw_page
 from memwatch_web.pages.processes import ListView, build_listing
 from memwatch_web.pages.renderer import SILENCE_SPANS
-from memwatch_web.pages.template_environment import TEMPLATES, create_environment
+from memwatch_web.pages.template_environment import create_environment
 from support import pattern_samples as exhibits
 
 PATTERNS = Path(__file__).parent / "patterns"

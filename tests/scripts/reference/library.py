@@ -64,7 +64,6 @@ SUBJECTS: dict[ModuleType, dict[str, tuple[str, ...]]] = {
             "visible_gpus",
             "host",
             "memory_tree",
-            "start_log",
         ),
         "Measuring": ("stage_log", "track", "profiler"),
         "Limits and pressure": ("guard", "pressure_watch", "wait"),

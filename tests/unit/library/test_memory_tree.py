@@ -12,8 +12,7 @@ from msgspec.structs import replace
 import memwatch
 from memwatch.core.model import Absent
 from memwatch.library.machine_record import Machine, from_snapshot
-from memwatch.library.memory_tree import build_tree
-from memwatch.library.start_log import build_lines
+from memwatch.library.memory_tree import build_lines, build_tree
 from support.custom_pool import OwnPool
 from support.sample_snapshots import SAMPLES
 

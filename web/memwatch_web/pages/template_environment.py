@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
-from importlib.util import cache_from_source
-from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from jinja2.bccache import Bucket, BytecodeCache
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from memwatch.build_info import REVISION, __version__
@@ -33,6 +26,7 @@ from memwatch.reporting.render.memory_map import MemoryMap
 from memwatch.reporting.render.summary import has_figures, measure_urgency, until_utc
 from memwatch_monitor.alerts.rules import EVENTS
 from memwatch_web.pages.charts import DASHES
+from memwatch_web.pages.compiled_templates import create_plain_environment
 from memwatch_web.pages.landscape_page import PageLandscape, PageTower
 from memwatch_web.pages.overview import name_few, without_id
 
@@ -230,49 +224,6 @@ def area_attributes(kind: str) -> Markup:
     return PagePaint.fill(kind)
 
 
-# On-disk cache of compiled Jinja2 templates. It saves half a second of the first page.
-
-
-class CompiledTemplates(BytecodeCache):
-    """Cache in `__pycache__` beside the templates, or below PYTHONPYCACHEPREFIX.
-
-    Files that are unreadable, outdated, or from another version of Jinja2 or Python are compiled again. Files are
-    written only where Python would write its compiled modules, and have the same trust: an account that can write
-    there could also replace modules. Jinja's FileSystemBytecodeCache (3.1) writes files with mode 0600, which the
-    service's user could not read after root compiled them.
-    """
-
-    def __init__(self, templates: Path) -> None:
-        self.folder = Path(cache_from_source(str(templates / "template.py"))).parent
-        self._ending = f"{sys.implementation.cache_tag}.jinja2-{version('jinja2')}"
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        try:
-            with self._cache_path(bucket).open("rb") as file:
-                bucket.load_bytecode(file)
-        except FileNotFoundError:
-            pass
-        except Exception:  # noqa: BLE001  pickle may raise any exception on damaged bytes
-            bucket.reset()
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        if sys.dont_write_bytecode:
-            return
-        file = self._cache_path(bucket)
-        written = file.with_suffix(f".{os.getpid()}")
-        with suppress(OSError):  # not writable, or the disk is full
-            self.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                with written.open("wb") as into:
-                    bucket.write_bytecode(into)
-                written.replace(file)
-            finally:
-                written.unlink(missing_ok=True)
-
-    def _cache_path(self, bucket: Bucket) -> Path:
-        return self.folder / f"{bucket.key}.{self._ending}"
-
-
 # HTML of sentences.
 
 _NUMBER = re.compile(r"(?:&lt; )?\d[\d.,]*(?:%| (?:[KMGTPE]iB|B|µs|ms|s|min|h|d|W|°C))(?!\w)")
@@ -288,7 +239,6 @@ def break_name(text: str) -> Markup:
     return Markup(re.sub(r"(?<=[._+])(?=\w)", "<wbr>", str(escape(text))))  # noqa: S704  escaped
 
 
-TEMPLATES = Path(__file__).parent.parent / "templates"
 PATHS = {
     "overview": "/",
     "history": "/history",
@@ -304,7 +254,7 @@ LINKS |= {"machines": "/machines", "fit": "/fit", "alerts": "/alerts", "incident
 # Letters that open a page after g.
 KEYS = {"overview": "o", "history": "h", "processes": "p", "devices": "d", "fit": "f", "alerts": "a"}
 KEYS |= {"machines": "m", "incidents": "n", "about": "i"}
-# Macro files, available in templates by name. The first is used by the others.
+# Macro files, available in templates by name.
 PARTS = (
     "parts",
     "holder_parts",
@@ -366,15 +316,14 @@ LANDSCAPE = (
 )
 
 
-def compile_templates() -> None:
-    """Compile all templates to the cache of `CompiledTemplates`. Called by packages when they are installed."""
-    environment = create_environment()
-    for name in _list_templates(environment):
-        environment.get_template(name)
+class Macros:
+    """Macros of a file, which is loaded by the first use of one: a page uses half of the files."""
 
+    def __init__(self, environment: Environment, file: str) -> None:
+        self._environment, self._file = environment, file
 
-def _list_templates(environment: Environment) -> list[str]:
-    return environment.list_templates(("html", "svg"))
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._environment.get_template(self._file).module, name)
 
 
 @cache
@@ -385,16 +334,7 @@ def shared_environment() -> Environment:
 
 def create_environment() -> Environment:
     """Create the environment: autoescape, undefined names raise."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        optimized=False,  # keep results of filters out of compiled templates
-        bytecode_cache=CompiledTemplates(TEMPLATES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
+    environment = create_plain_environment()
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
     environment.filters |= {
         "glue_units": glue_units,
@@ -437,6 +377,5 @@ def create_environment() -> Environment:
         "not_judged": wording.NOT_JUDGED,
         "absent_word": wording.ABSENT_WORDS,
     }
-    for parts in PARTS:
-        environment.globals[parts] = environment.get_template(f"{parts}.html").module
+    environment.globals |= {parts: Macros(environment, f"{parts}.html") for parts in PARTS}
     return environment
