@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import expect
 
-from memwatch.core.snapshot import Snapshot
+from memwatch.core.model import Absent
+from memwatch.core.snapshot import Reason, Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames
 from support.axe import faults_in_both_themes
@@ -15,9 +17,11 @@ from support.browsing import SharedBrowser, wait_for_frames
 from support.live_page import showing, wait_for_ticks
 from support.sample_mig import eight_by_seven
 from support.sample_site import Site
+from support.sample_snapshots import critical_gb10
 from support.type_scale import wrong_type
 
-CUT = """() => [...document.querySelectorAll(".device-figure > *, .device-caption b, .device-holders b")]
+CUT = """() => [...document.querySelectorAll(
+    ".device-figure > *, .device-caption b, .device-holders b, .device-reason")]
   .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)"""
 
 
@@ -50,6 +54,20 @@ def test_devices_do_not_scroll_sideways_on_a_phone(browser: SharedBrowser, width
         scrolled = page.evaluate("document.documentElement.scrollWidth")
 
     assert scrolled == width
+
+
+@pytest.mark.parametrize("width", [1440, 1000, 390, 320])
+def test_reason_of_a_level_is_never_cut(browser: SharedBrowser, width: int) -> None:
+    """It was "all tasks stalled on mem…", beside an empty half of the row."""
+    reason = "all tasks stalled on memory for 43% of the last 10 s"
+    base = critical_gb10()
+    stalled = replace(base.pressure[0], seconds_to_full=Absent.NOT_AVAILABLE, reasons=(Reason("psi_full", reason),))
+    snapshot = replace(base, pressure=(stalled, *base.pressure[1:]))
+    with showing(browser, Site(snapshot), "/devices", viewport={"width": width, "height": 844}) as page:
+        said, cut = page.locator(".device-reason").inner_text(), page.evaluate(CUT)
+        scrolled = page.evaluate("document.documentElement.scrollWidth")
+
+    assert (said, cut, scrolled) == (reason, [], width)
 
 
 def test_details_have_everything_and_stay_open(browser: SharedBrowser) -> None:

@@ -10,9 +10,11 @@ from msgspec.structs import asdict, replace
 
 from memwatch.core.model import Absent, Bytes, Process, Vitals
 from memwatch.core.snapshot import Snapshot
+from memwatch.reporting.render.memory_map import build_maps
 from memwatch.reporting.render.words import fault
 from memwatch_web.pages.devices import MAX_HOLDERS, build_entries
 from memwatch_web.pages.renderer import Pages
+from support.demo_frames import moments_of
 from support.html_reader import Reader, read
 from support.sample_mig import eight_by_seven
 from support.sample_parts import process
@@ -187,6 +189,15 @@ def test_share_of_a_unified_machine_is_inside_its_pool() -> None:
     assert isinstance(ram.unattributed_bytes, int)
     assert rest.width == pytest.approx(ram.unattributed_bytes / ram.size_bytes)
     assert rest.start + rest.width == pytest.approx(ram.used_bytes / ram.size_bytes)
+
+
+def test_used_memory_of_unknown_holders_has_the_colour_of_the_map() -> None:
+    """Where it is not known what is unattributed, as on a Mac, it was grey here and blue on the overview."""
+    snapshot = moments_of("macbook").fullest
+    segments = {one.label: one.holder for one in build_maps(snapshot, {})[0].segments}
+    (bar,) = build_entries(snapshot)[0].bars
+
+    assert [part.holder for part in bar.parts] == ["gpu", segments["other used"]] == ["gpu", "processes"]
 
 
 def test_mig_instances_are_cells_of_their_gpu() -> None:

@@ -223,7 +223,7 @@ def _cells(inside: Iterable[Share], size: int, levels: Mapping[str, str]) -> Ite
 def _parts(whole: Pool | Share, size: int, held: Iterable[Share]) -> Iterator[BarPart]:
     """Yield what is used: shares of the device first, then the rest. Nothing if the use is not known.
 
-    The rest of System RAM is that of processes and the kernel as far as its use is attributed.
+    The rest of System RAM is that of processes and the kernel, without what is known to be unattributed.
     """
     if isinstance(whole.used_bytes, Absent):
         return
@@ -235,7 +235,7 @@ def _parts(whole: Pool | Share, size: int, held: Iterable[Share]) -> Iterator[Ba
             start += width
     is_own = not isinstance(whole, Pool) or whole.kind in GPU_MEMORY
     unknown = whole.unattributed_bytes if isinstance(whole, Pool) else 0
-    known = 0.0 if isinstance(unknown, Absent) else max(0.0, end - start - unknown / size)
+    known = max(0.0, end - start - (0.0 if isinstance(unknown, Absent) else unknown / size))
     if known > 0 and not is_own:
         yield BarPart(start, known, "processes")
         start += known
