@@ -202,7 +202,7 @@ def _stalls(snapshot: Snapshot) -> Iterator[Line]:
     """Yield a line about tasks that wait for memory, if there are any."""
     psi = snapshot.psi
     if not isinstance(psi, Absent) and psi.some.ratio_10s >= MIN_STALL:
-        yield (Span(f"Memory pressure (PSI): {wording.waited(psi.some.ratio_10s, '10 s')}"),)
+        yield (Span(f"Memory pressure (PSI): {wording.waited(psi.some.ratio_10s)}"),)
 
 
 def _device_lines(snapshot: Snapshot) -> Iterator[Line]:

@@ -124,7 +124,7 @@ def test_calm_machine_has_one_verdict_and_its_largest_processes() -> None:
 
     assert text.startswith("● System RAM is OK: ")
     assert "(not counted as memory)" in text
-    assert "Memory pressure (PSI): tasks stalled on memory for 12.1% of the last 10 s" in text_of(critical_gb10())
+    assert "PSI): tasks stalled on memory for 12.1% of the time (avg10)" in text_of(critical_gb10())
     assert "footprint" in text
 
 

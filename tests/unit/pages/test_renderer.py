@@ -197,7 +197,7 @@ def test_overview_contains_sentence(snapshot: Snapshot, sentence: str) -> None:
     ("snapshot", "sentence"),
     [
         (critical_gb10(), "GPU memory is part of System RAM: CPU and GPU share this memory."),
-        (critical_gb10(), "Memory pressure (PSI): tasks stalled on memory for 12.1% of the last 10 s."),
+        (critical_gb10(), "Memory pressure (PSI): tasks stalled on memory for 12.1% of the time (avg10)."),
         (critical_gb10(), "zram: 6.4 GiB compressed to 2.1 GiB of system RAM."),
         (critical_gb10(), "Not counted as memory."),
         (calm_workstation(), "Footprint = RSS (shared pages count in each process)"),

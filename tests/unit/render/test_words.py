@@ -166,7 +166,7 @@ def test_low_level_is_shown_as_ok() -> None:
 
 
 def test_psi_is_formatted_as_a_sentence() -> None:
-    assert wording.waited(0.003, "10 s") == "tasks stalled on memory for 0.3% of the last 10 s"
+    assert wording.waited(0.003) == "tasks stalled on memory for 0.3% of the time (avg10)"
 
 
 @pytest.mark.parametrize(

@@ -345,9 +345,12 @@ def level(word: str) -> str:
     return LEVEL_LABELS.get(word, word)
 
 
-def waited(part: float, window: str, who: str = "tasks") -> str:
-    """Format a PSI value: "tasks stalled on memory for 0.3% of the last 10 s"."""
-    return f"{who} stalled on memory for {ratio(part)} of the last {window}"
+def waited(part: float) -> str:
+    """Format avg10 of PSI: "tasks stalled on memory for 0.3% of the time (avg10)".
+
+    It is a moving average: levels and their reasons count the stalls of the last 10 s, which differ from it.
+    """
+    return f"tasks stalled on memory for {ratio(part)} of the time (avg10)"
 
 
 def count(number: int, noun: str) -> str:
