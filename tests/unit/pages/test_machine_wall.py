@@ -168,6 +168,27 @@ def test_parts_of_unknown_holders_are_not_guessed() -> None:
     assert draw_towers((replace(RAM, size=0),), is_current=True) == ()
 
 
+def test_growth_is_on_top_of_its_holders_in_the_colour_of_the_level() -> None:
+    """To scale, as on the overview: what a pool has risen by since its use last fell."""
+    uses = (0.9, 0.4, 0.405, 0.4, 0.5, 0.6)
+    trend = [TrendPoint(940.0 + 10 * at, "medium", {"ram": used}) for at, used in enumerate(uses)]
+    shown = machine(tick=tick(RAM, worst="ram"), trend=trend, growth=HolderGrowth("train.py", 1 << 28))
+    calm = machine(tick=tick(RAM, worst="ram"), trend=trend)
+
+    def heights(one: Machine) -> dict[str, float]:
+        (tower,) = build_tile(one).picture.towers
+        return {part.holder: round(100 * part.place.height / tower.frame.height) for part in tower.parts}
+
+    assert heights(calm) == {"gpu": 40, "processes": 20, "unattributed": 10}
+    larger = replace(RAM, gpu=10 * GIB, processes=50 * GIB)
+    rising = replace(shown, tick=tick(larger, worst="ram"))
+    assert heights(rising) == {"gpu": 10, "processes": 20, "level-medium": 30, "unattributed": 10}
+    assert heights(shown) == {"gpu": 40, "level-medium": 20, "unattributed": 10}
+    assert any(name == "machine-cap level-medium" for name, _ in build_tile(rising).picture.shapes)
+    card = machine(tick=tick(CARD), trend=[TrendPoint(990.0, "high", {"gpu0": 0.6})], growth=shown.growth)
+    assert heights(card) == {"gpu": 60, "level-high": 20}
+
+
 def test_impossible_parts_stay_within_the_tower() -> None:
     """A sender may claim anything: more than used, more than there is."""
     tower = towers(replace(RAM, used=300 * GIB, gpu=200 * GIB, processes=200 * GIB))["System RAM"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
+from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -36,6 +37,8 @@ CURVE_WIDTH, TOWERS_X = 104, 116
 # Height of the level above a tower, and of System RAM below many GPUs with the space between both.
 CAP, BAND, BAND_GAP = 3, 5, 4
 MAX_TOWER_WIDTH, MANY_TOWERS = 40, 8
+# Of the size of a pool: its use may fall by as much while it rises.
+MAX_DIP = 0.01
 # Largest difference between the curve and the figures.
 TOLERANCE = 1.0
 # From this age on, minutes are enough.
@@ -54,7 +57,10 @@ STALE = "stale"
 
 
 class Part(Struct, frozen=True):
-    """Bytes of one kind of holder: `gpu`, `processes`, `unattributed`, or `used` where that is not known."""
+    """Bytes of one kind of holder: `gpu`, `processes`, `unattributed`, or `used` where that is not known.
+
+    Those that a growing process has taken are `level-` with the word of the level.
+    """
 
     holder: str
     place: Rectangle
@@ -197,15 +203,16 @@ def build_tile(machine: Machine, own: OwnPast | None = None) -> Tile:
     level = tick.level if tick and is_current else "unknown"
     pool = find_pool(tick) if tick else None
     growth = past.growth if is_current else None
+    is_growing = growth is not None and level not in ("low", "unknown")
     return Tile(
         machine,
         level,
         _word(machine, level),
         tick.kind if tick else "",
         build_headline(machine, pool),
-        _draw(machine, pool, past.trend, is_current),
+        _draw(machine, pool, past.trend, is_current, is_growing),
         _describe_holder(tick, growth) if tick and is_current else None,
-        growth is not None and level not in ("low", "unknown"),
+        is_growing,
         _describe_left(tick, pool) if tick and is_current else "",
         "" if is_current else f"last: {machine.text}" if machine.state == "up" else machine.text,
     )
@@ -306,7 +313,9 @@ def read_own_past(history: History | None, snapshot: Snapshot, tick: Tick, growt
     return OwnPast(points, growth)
 
 
-def _draw(machine: Machine, pool: PoolTick | None, trend: Sequence[TrendPoint], is_current: bool) -> Picture:
+def _draw(
+    machine: Machine, pool: PoolTick | None, trend: Sequence[TrendPoint], is_current: bool, is_growing: bool
+) -> Picture:
     tick = machine.tick
     if tick is None:
         return Picture("", "", (), 0, (), (), "no figures yet")
@@ -315,7 +324,8 @@ def _draw(machine: Machine, pool: PoolTick | None, trend: Sequence[TrendPoint], 
     end = (points[-1].unix + STEP_SECONDS if points else tick.unix) + silence
     places = [] if pool is None else list(_place(points, tick, pool, end, is_current))
     line, area = draw_curve(places)
-    towers = draw_towers(tick.pools, is_current)
+    grown = {pool.id: measure_rise(points, pool)} if pool and is_growing else {}
+    towers = draw_towers(tick.pools, is_current, grown)
     return Picture(
         line,
         area,
@@ -393,8 +403,26 @@ def draw_washes(points: Sequence[TrendPoint], last: float, end: float) -> tuple[
     return tuple(found)
 
 
-def draw_towers(pools: Sequence[PoolTick], is_current: bool) -> tuple[Tower, ...]:
-    """Return all pools on one ground at one scale. Below many GPUs, System RAM lies at its own scale."""
+def measure_rise(points: Sequence[TrendPoint], pool: PoolTick) -> int:
+    """Return the bytes by which a pool has risen until now, since its use last fell."""
+    if pool.used is None:
+        return 0
+    lowest = now = pool.used / pool.size
+    for point in reversed(points):
+        used = point.used.get(pool.id)
+        if used is None or used > lowest + MAX_DIP:
+            break
+        lowest = min(lowest, used)
+    return round((now - lowest) * pool.size)
+
+
+def draw_towers(
+    pools: Sequence[PoolTick], is_current: bool, grown: Mapping[str, int] = MappingProxyType({})
+) -> tuple[Tower, ...]:
+    """Return all pools on one ground at one scale. Below many GPUs, System RAM lies at its own scale.
+
+    `grown`: bytes of pools that a growing process has taken.
+    """
     shown = sorted((one for one in pools if one.size), key=lambda one: (one.kind in GPU_KINDS, one.id))
     gpus = [one for one in shown if one.kind in GPU_KINDS]
     band = next((one for one in shown if one.kind == RAM), None) if len(gpus) >= MANY_GPUS else None
@@ -408,19 +436,18 @@ def draw_towers(pools: Sequence[PoolTick], is_current: bool) -> tuple[Tower, ...
     for number, one in enumerate(standing):
         height = round((ground - CAP - 1) * one.size / largest, 1)
         x = round(TOWERS_X + number * (width + gap), 1)
-        towers.append(
-            _build_tower(one, Rectangle(x, round(ground - height, 1), round(width, 1), height), is_current)
-        )
+        frame = Rectangle(x, round(ground - height, 1), round(width, 1), height)
+        towers.append(_build_tower(one, frame, is_current, grown.get(one.id, 0)))
     if band:
         frame = Rectangle(TOWERS_X, HEIGHT - BAND, room, BAND)
-        towers.append(_build_tower(band, frame, is_current, lies=True))
+        towers.append(_build_tower(band, frame, is_current, grown.get(band.id, 0), lies=True))
     return tuple(towers)
 
 
-def _build_tower(pool: PoolTick, frame: Rectangle, is_current: bool, lies: bool = False) -> Tower:
+def _build_tower(pool: PoolTick, frame: Rectangle, is_current: bool, grown: int, lies: bool = False) -> Tower:
     parts: list[Part] = []
     before = 0.0
-    for holder, size in _split(pool) if is_current else ():
+    for holder, size in _cut_growth(pool, list(_split(pool)), grown) if is_current else ():
         begin, end = before / pool.size, (before + size) / pool.size
         if lies:
             place = Rectangle(
@@ -443,7 +470,9 @@ def join_shapes(towers: Iterable[Tower]) -> Iterator[tuple[str, str]]:
     for tower in towers:
         frame = tower.frame
         for part in tower.parts:
-            paths.setdefault(f"hold-{part.holder}", []).append(_outline(part.place))
+            is_grown = part.holder.startswith("level-")
+            name = f"machine-cap {part.holder}" if is_grown else f"hold-{part.holder}"
+            paths.setdefault(name, []).append(_outline(part.place))
         if not tower.parts:
             paths.setdefault("machine-unknown", []).append(_outline(frame))
         paths.setdefault("machine-frame", []).append(_outline(frame))
@@ -474,6 +503,14 @@ def _split(pool: PoolTick) -> Iterator[tuple[str, int]]:
         left -= part
     if left:
         yield "unattributed" if is_split else "used", left
+
+
+def _cut_growth(pool: PoolTick, parts: Sequence[tuple[str, int]], grown: int) -> Iterator[tuple[str, int]]:
+    """Cut the bytes that a process has grown by off the top of what processes hold, of what GPUs hold in VRAM."""
+    holder = next((one for one in ("processes", "used", "gpu") if one in dict(parts)), "")
+    for name, size in parts:
+        taken = min(grown, size) if name == holder and pool.level not in ("low", "unknown") else 0
+        yield from ((one, part) for one, part in ((name, size - taken), (f"level-{pool.level}", taken)) if part)
 
 
 def _describe(tick: Tick, is_current: bool) -> str:
