@@ -13,6 +13,8 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.player import read_frames
 from support.browsing import SharedBrowser, opened
 from support.daemon_process import RunningDaemon, running_daemon
 from support.live_page import pass_seconds, showing, visiting
@@ -365,3 +367,17 @@ def test_no_word_of_a_chart_is_cut_or_meets_another(visited_page: Page, width: i
 
     assert levels == ["critical", "high", "medium"]
     assert found == [[], [], 0]
+
+
+def test_short_names_of_the_statistics_take_one_line_on_a_phone(visited_page: Page) -> None:
+    """With the key of the chart, "VRAM 0" was "VRAM" and "0" at 320 pixels."""
+    snapshot = next(read_frames(path_of("h100x8-mig")))
+    with visiting(visited_page, Site(snapshot), "/history?range=10m", width=320):
+        heights = visited_page.evaluate(
+            """[...document.querySelectorAll(".past-table th[scope=row]")]
+              .filter((one) => /^VRAM \\d$/.test(one.textContent.trim()))
+              .map((one) => one.getBoundingClientRect().height)"""
+        )
+
+    assert len(heights) == 8
+    assert max(heights) < 30

@@ -528,3 +528,17 @@ def test_growth_stays_after_its_last_reading() -> None:
     growth = Growth(Growing("ram", 7, "high", 3 * GIB, 20.0), GIB, ((100.0, GIB), (120.0, 4 * GIB)))
 
     assert [growth.grown_at(unix) / GIB for unix in (90.0, 100.0, 110.0, 120.0, 120.6)] == [0.0, 0.0, 1.5, 3.0, 3.0]
+
+
+def test_bytes_of_a_rounding_have_no_words() -> None:
+    """Beside 95 GiB stood "unattributed 342 B"."""
+    card = vram("gpu0", "HBM", size=95 * GIB, used=50 * GIB, reserved=0)
+    snapshot = replace(discrete_gpu(), shares=(), devices=(), pressure=(), processes=())
+
+    def named(size: int) -> bool:
+        pool = replace(card, unattributed_bytes=size)
+        (tower,) = drawn(replace(snapshot, pools=(pool,))).towers
+        return any(text.plain.startswith("unattributed") for text in tower.now.drawing.texts)
+
+    assert not named(342)
+    assert named(20 << 20)

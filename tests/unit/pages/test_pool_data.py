@@ -179,6 +179,7 @@ def test_event_of_an_incident_opens_its_page() -> None:
     assert links["level"] == "incidents/abc-1"
     assert links["incident"] == "incidents/abc-1"
     assert links["mark"] == ""
+    assert "train.py (PID 7) took 12.3 GiB." in [entry.text for entry in view.entries]
     flags = {flag.kind: flag for flag in view.charts[0].picture.flags}
     assert flags["mark"].href.startswith("history?")
     assert "incidents/abc-1" in {flag.href for flag in view.charts[0].picture.flags}

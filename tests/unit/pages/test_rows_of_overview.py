@@ -60,6 +60,12 @@ def test_incident_that_lasts_has_the_events_until_now() -> None:
         ("alert", "alert resolved: System RAM critical (now OK)", "alert resolved: System RAM critical"),
         ("oom_kill", "OOM killer: killed train (1).py (51210), 39.9 GiB", "OOM kill: train (1).py, 39.9 GiB"),
         ("oom_kill", "OOM killer: killed 3 more processes", "OOM killer: killed 3 more processes"),
+        (
+            "incident",
+            "train.py (PID 51210) took 12.3 GiB in 1 min 29 s; 553.0 MiB were left. (20261130T151653Z)",
+            "train.py took 12.3 GiB in 1 min 29 s",
+        ),
+        ("incident", "GPU 0 is lost. (20261130T151653Z)", "GPU 0 is lost"),
         ("mark", "Before VAE Load (process 4242)", "Before VAE Load (process 4242)"),
     ],
 )

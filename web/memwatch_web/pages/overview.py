@@ -40,6 +40,7 @@ MAX_NAMED_RECEIVERS = 2
 # Kinds of events that an incident of the same target explains, and the level after a change.
 OF_INCIDENTS = frozenset({"oom_kill", "level", "alert"})
 CHANGED = re.compile(r"→ (?P<after>\w+) \(")
+PID = re.compile(r" \(PID \d+\)")
 USED = re.compile(r"(\d+\.\d%) used\b")
 INCIDENT_ID = re.compile(r" \(\d{8}T\d{6}Z(?:-\d+)?\)$")
 KILLED_BY_KERNEL = re.compile(r"OOM killer: killed (?P<name>.+) \(\d+\), (?P<size>[\d.,]+ [KMGT]?i?B)")
@@ -224,7 +225,7 @@ def without_id(text: str) -> str:
 
 
 def shorten_event(event: Event) -> str:
-    """Return an event of a level, an alert or a kill in the width of a table; others as they are."""
+    """Return an event of a level, an alert, an incident or a kill in the width of a table; others as they are."""
     text = event.text
     if event.kind == "level":
         changed, _, rest = text.partition(" (")
@@ -232,6 +233,8 @@ def shorten_event(event: Event) -> str:
         return f"{changed} ({used[1]})" if used else changed
     if event.kind == "alert":
         return text.partition(" (")[0].partition(", now also: ")[0]
+    if event.kind == "incident":
+        return PID.sub("", text.rpartition(" (")[0]).partition("; ")[0].removesuffix(".")
     killed = KILLED_BY_KERNEL.fullmatch(text) if event.kind == "oom_kill" else None
     return f"OOM kill: {killed['name']}, {killed['size']}" if killed else without_id(text)
 

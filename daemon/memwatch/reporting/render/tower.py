@@ -43,6 +43,8 @@ MAX_NAMED_POOLS, MAX_CELLS = 3, 16
 CELL_ENDS: Mapping[int, tuple[float, ...]] = {1: (1.0,), 2: (0.1, 1.0), 3: (0.1, 0.2, 1.0)}
 # Levels with a colour of their own.
 ABOVE_OK = frozenset({"medium", "high", "critical"})
+# Bytes of fewer pixels have no words: those of a rounding, such as 342 B of 95 GiB.
+MIN_NAMED = 1e-3
 # Words in a pool without figures, before the reason.
 NO_FIGURES = "no figures"
 # Nor have pools in a narrower cell, in parts of the font's size.
@@ -157,7 +159,7 @@ def place_nodes(
                 texts += _write_growth(grown, font)
         written = write_inside(larger, node, font, some=some)
         texts += written
-        if not written:
+        if not written and box.height >= MIN_NAMED:
             span = (box.y, box.y + box.height) if node.inside else None
             notes.append(Note(box.y + box.height / 2, node.name, words.size(node.size_bytes), span))
     return Tower(Drawing((), (*boxes, *above), (outline(frame),), tuple(texts)), tuple(notes))
