@@ -18,6 +18,7 @@ from memwatch.reporting.render.containment import Growing, build_nodes
 from memwatch.reporting.render.drawing import Box, Drawing, Rectangle, Text, shorten, spread, width_of
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.past import Layer, Past, draw_past
+from memwatch_monitor.render.status_line import build_status_line
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.history_data import HistoryInput
 from memwatch_web.pages.landscape_page import Scene, draw_page
@@ -392,3 +393,17 @@ def test_long_name_of_a_machine_has_a_smaller_font() -> None:
 
     assert {head.host for head in heads} == {"agx-orin · NVIDIA Jetson AGX Orin Developer Kit"}
     assert heads[0].host_font / FORMS["1200x630"].font > heads[1].host_font / FORMS["600x315"].font
+
+
+def test_long_headline_is_smaller_and_whole() -> None:
+    """It was "8 of 12 pools and li…" at 600 pixels, and left no room for the figures at 1,200."""
+    frames = read_frames(path_of("h100x8-mig"))
+    snapshot = next(one for one in frames if "pools and limits" in build_status_line(one).headline)
+
+    heads = {size: card_of(snapshot, past_of(snapshot), f"size={size}").heading for size in FORMS}
+
+    assert {head.headline for head in heads.values()} == {build_status_line(snapshot).headline}
+    assert "of 637.2 GiB" in heads["1200x630"].figures
+    for size, head in heads.items():
+        width = width_of(head.headline, head.headline_font, strong=True)
+        assert width <= FORMS[size].width - 5 * FORMS[size].font

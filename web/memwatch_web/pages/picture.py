@@ -215,14 +215,14 @@ FORMS: Mapping[str, Form] = {
 }
 
 
-# Sizes of titles and of the headline, in that of the smallest font.
-TITLE, HEADLINE = 1.45, 3.6
+# Sizes of titles, and of the headline by its length, in that of the smallest font.
+TITLE, HEADLINES = 1.45, (3.6, 2.4, 2.0)
 
 
 class Heading(Struct, frozen=True):
     """Words around the landscape, cut to fit. `level`: of the worst pool, or unknown.
 
-    `host_font`: size of the host and the machine, which is smaller for a long name.
+    `host_font`, `headline_font`: sizes of the host with the machine, and of the headline; longer ones are smaller.
     """
 
     level: str
@@ -230,6 +230,7 @@ class Heading(Struct, frozen=True):
     host: str
     host_font: float
     headline: str
+    headline_font: float
     grower: str
     figures: str
     relation: str
@@ -352,7 +353,7 @@ def build_card(
 
 def build_heading(snapshot: Snapshot, status: StatusLine, form: Form, is_simulated: bool) -> Heading:
     """Return the words around the landscape, each cut to the room that those beside it leave."""
-    small, title, room = form.font * TITLE, form.font * HEADLINE, form.width - 5 * form.font
+    small, room = form.font * TITLE, form.width - 5 * form.font
     level = "OK" if status.level == "low" else status.level.upper()
     label = f"{level} {status.label or 'Memory'}"
     machine = snapshot.machine.name
@@ -360,6 +361,13 @@ def build_heading(snapshot: Snapshot, status: StatusLine, form: Form, is_simulat
     used, headline = next(iter(status.uses), None), status.headline
     if headline == "OK" and used is not None and isinstance(used.ratio, float):
         headline = f"{words.ratio(used.ratio)} used"
+    figures = tuple(_describe_use(used, status.label))
+    least = min((width_of(one, small) + 3 * form.font for one in figures), default=0.0)
+    fitting = [
+        form.font * one for one in HEADLINES if width_of(headline, form.font * one, strong=True) <= room
+    ] or [form.font * HEADLINES[-1]]
+    with_figures = (one for one in fitting if width_of(headline, one, strong=True) + least <= room)
+    title = next(with_figures, fitting[0])
     headline = shorten(headline, room, title, strong=True)
     beside = room - width_of(headline, title, strong=True) - 3 * form.font
     when = datetime.fromtimestamp(snapshot.unix, timezone.utc)
@@ -376,8 +384,9 @@ def build_heading(snapshot: Snapshot, status: StatusLine, form: Form, is_simulat
         host=shorten(host, left, host_font),
         host_font=host_font,
         headline=headline,
+        headline_font=title,
         grower=shorten(_describe_grower(status), beside, form.font * 2, strong=True),
-        figures=next((one for one in _describe_use(used, status.label) if width_of(one, small) <= beside), ""),
+        figures=next((one for one in figures if width_of(one, small) <= beside), ""),
         relation=_choose_relation(snapshot, room - width_of(f"{moment}  ", foot), foot),
         moment=moment,
     )
