@@ -169,9 +169,12 @@ def test_parts_of_unknown_holders_are_not_guessed() -> None:
 
 
 def test_growth_is_on_top_of_its_holders_in_the_colour_of_the_level() -> None:
-    """To scale, as on the overview: what a pool has risen by since its use last fell."""
-    uses = (0.9, 0.4, 0.405, 0.4, 0.5, 0.6)
-    trend = [TrendPoint(940.0 + 10 * at, "medium", {"ram": used}) for at, used in enumerate(uses)]
+    """To scale, as on the overview: what a pool has risen by since its use last fell or paused."""
+    fallen, paused = (0.9, 0.4, 0.45, 0.445, 0.5, 0.6), (0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.45, 0.5, 0.6)
+    trend, later = (
+        [TrendPoint(1000.0 - 10 * (len(uses) - at), "medium", {"ram": used}) for at, used in enumerate(uses)]
+        for uses in (fallen, paused)
+    )
     shown = machine(tick=tick(RAM, worst="ram"), trend=trend, growth=HolderGrowth("train.py", 1 << 28))
     calm = machine(tick=tick(RAM, worst="ram"), trend=trend)
 
@@ -183,6 +186,7 @@ def test_growth_is_on_top_of_its_holders_in_the_colour_of_the_level() -> None:
     larger = replace(RAM, gpu=10 * GIB, processes=50 * GIB)
     rising = replace(shown, tick=tick(larger, worst="ram"))
     assert heights(rising) == {"gpu": 10, "processes": 20, "level-medium": 30, "unattributed": 10}
+    assert heights(replace(rising, trend=later)) == heights(rising)
     assert heights(shown) == {"gpu": 40, "level-medium": 20, "unattributed": 10}
     assert any(name == "machine-cap level-medium" for name, _ in build_tile(rising).picture.shapes)
     card = machine(tick=tick(CARD), trend=[TrendPoint(990.0, "high", {"gpu0": 0.6})], growth=shown.growth)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from math import inf
 from types import MappingProxyType
 
@@ -37,8 +38,8 @@ CURVE_WIDTH, TOWERS_X = 104, 116
 # Height of the level above a tower, and of System RAM below many GPUs with the space between both.
 CAP, BAND, BAND_GAP = 3, 5, 4
 MAX_TOWER_WIDTH, MANY_TOWERS = 40, 8
-# Of the size of a pool: its use may fall by as much while it rises.
-MAX_DIP = 0.01
+# Of the size of a pool: its use may fall by as much while it rises, and rises by as much in so many points.
+MAX_DIP, MIN_RISE, PAUSE_POINTS = 0.01, 0.002, 3
 # Largest difference between the curve and the figures.
 TOLERANCE = 1.0
 # From this age on, minutes are enough.
@@ -404,15 +405,17 @@ def draw_washes(points: Sequence[TrendPoint], last: float, end: float) -> tuple[
 
 
 def measure_rise(points: Sequence[TrendPoint], pool: PoolTick) -> int:
-    """Return the bytes by which a pool has risen until now, since its use last fell."""
+    """Return the bytes by which a pool has risen until now, since its use last fell or paused."""
     if pool.used is None:
         return 0
     lowest = now = pool.used / pool.size
-    for point in reversed(points):
-        used = point.used.get(pool.id)
+    known = [point.used.get(pool.id) for point in reversed(points)]
+    for used, earlier in zip_longest(known, known[PAUSE_POINTS:]):
         if used is None or used > lowest + MAX_DIP:
             break
         lowest = min(lowest, used)
+        if earlier is not None and used - MIN_RISE < earlier <= used + MAX_DIP:
+            break
     return round((now - lowest) * pool.size)
 
 
