@@ -38,8 +38,8 @@ LEFT_OUT = (
     ("incidents_kept", "were dropped"),
     ("last_words", "ended, and were dropped before they were explained,"),
 )
-RESTARTED = "the recording ended before the incident was over"
-STOPPED = "memwatchd was stopped before the incident was over"
+# Ends of a record before an incident has been over for a minute.
+RESTARTED, STOPPED = "the recording ended", "memwatchd was stopped"
 
 
 class IncidentObserver(Feature):

@@ -8,10 +8,15 @@ from typing import Any
 from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 
+from memwatch.core.model import Process
+from memwatch.core.processes.growth import GrowthTracker, LeakRules
+from memwatch_web.pages.renderer import Pages
 from support.axe import faults
 from support.browsing import SharedBrowser
 from support.live_page import showing, wait_for_ticks
 from support.many_processes import many_processes
+from support.paths import STATIC
+from support.sample_parts import GIB, MIB, UNIX
 from support.sample_site import Site
 from support.sample_snapshots import calm_workstation, critical_gb10, many_owners
 
@@ -162,3 +167,27 @@ def test_list_fits_a_phone(browser: SharedBrowser, tmp_path: Path) -> None:
         )
         assert max(wide) <= 0
         assert faults(page) == []
+
+
+def test_growth_of_hundreds_of_mib_stays_in_its_column(browser: SharedBrowser) -> None:
+    """Its star was beside the next figure: "+388.0 MiB*" is wider than "+58.0 GiB*"."""
+    growth = GrowthTracker()
+    one = Process(5, UNIX - 1e6, "ipykernel_launcher", GIB, GIB, "rss")
+    for at in range(0, 301, 10):
+        growth.add(
+            float(at), [replace(one, footprint_bytes=GIB + (at * MIB if at < 300 else 388 * MIB))], LeakRules()
+        )
+    page = Pages(growth=growth).page("processes", replace(calm_workstation(), processes=(one,))).decode()
+    styles = "".join((STATIC / name).read_text() for name in ("app.css", "processes.css"))
+
+    shown = browser.new_page(viewport={"width": 1440, "height": 900})
+    shown.set_content(page.replace("</head>", f"<style>{styles}</style></head>"))
+    wide = shown.evaluate(
+        "[...document.querySelectorAll('.growing :is(td, th)')]"
+        ".filter((cell) => cell.scrollWidth > cell.clientWidth).map((cell) => cell.textContent.trim())"
+    )
+    found = shown.locator(".growing tbody").inner_text()
+    shown.close()
+
+    assert "+388.0 MiB*" in found
+    assert wide == []

@@ -234,12 +234,12 @@ def test_incident_has_the_last_fifty_marks_before_it_beside_other_events(count: 
     assert [one.seq for one in gatherer.open["ram"].events] == [1, *range(count - kept + 2, count + 2)]
 
 
-def test_lasting_incident_is_written_after_10_s_then_20_s_then_40_s() -> None:
+def test_lasting_incident_is_written_after_10_s_then_20_s_then_every_40_s() -> None:
     """A time that has just passed counts, so that the record on disk is never older than that."""
     gatherer = Gatherer()
-    times = [0.0, 9.75, 10.0, 29.75, 30.0, 30.25, 69.75, 70.0, 149.75, 150.0]
+    times = [0.0, 9.75, 10.0, 29.75, 30.0, 30.25, 69.75, 70.0, 109.75, 110.0, 150.0]
 
-    assert [at for at in times if tick(gatherer, at, "ram")] == [0.0, 10.0, 30.0, 70.0, 150.0]
+    assert [at for at in times if tick(gatherer, at, "ram")] == [0.0, 10.0, 30.0, 70.0, 110.0, 150.0]
 
 
 @pytest.mark.parametrize(("seconds", "is_over"), [(59.75, False), (60.0, True)])
@@ -286,6 +286,21 @@ def test_growth_until_the_daemon_stops_counts_for_system_ram(target: str, cause:
     (found,) = gatherer.close_all(Observation(1.0, machine(1.0, [target])), "stopped")
 
     assert (found.cause.who if found.cause else None) == cause
+
+
+def test_record_that_a_stop_ends_early_says_if_the_level_was_still_critical() -> None:
+    """Its page said "before the incident was over" beside a level that had fallen."""
+    for levels, words in (
+        ([["ram"], ["ram"]], "memwatchd was stopped before the incident was over"),
+        ([["ram"], []], "memwatchd was stopped 1.0 s after the incident was over"),
+    ):
+        gatherer = Gatherer()
+        for at, critical in enumerate(levels):
+            gatherer.add(Observation(float(at), machine(float(at), critical)))
+
+        (found,) = gatherer.close_all(None, "memwatchd was stopped")
+
+        assert words in found.evidence
 
 
 KILLED = tuple(Process(pid, UNIX - 100, f"p{pid}", GIB, GIB, "rss") for pid in range(100, 160))

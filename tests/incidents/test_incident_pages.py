@@ -12,6 +12,7 @@ from memwatch.reporting.incidents.records import Entry, Incident, Sample, Suspec
 from memwatch.reporting.incidents.words import find_cut, write_summary, write_title
 from memwatch.reporting.render.drawing import Drawing, Flag, Rectangle, width_of
 from memwatch.reporting.render.past import find_place
+from memwatch.reporting.render.words import clock
 from memwatch_web.pages import incident_page
 from memwatch_web.pages.incident_files import build_card, wrap
 from memwatch_web.pages.incident_page import build_page, build_row
@@ -72,6 +73,14 @@ def test_page_has_the_words_the_facts_and_the_timeline() -> None:
     ):
         assert words in text
     assert found.id not in text
+
+
+def test_page_of_an_incident_that_lasts_says_how_old_its_figures_are() -> None:
+    found = replace(incident(), ended=None)
+
+    text = Reader(Pages().incident(found)).text
+
+    assert f"not over: figures so far, as of {clock(found.samples[-1].unix)[:8]}" in text
 
 
 def test_failed_allocation_is_no_kill() -> None:

@@ -99,7 +99,8 @@ def test_unlisted_kills_count() -> None:
 @pytest.mark.parametrize(
     ("kind", "came_back", "sentence"),
     [
-        ("kill", GIB, "1.0 GiB came back."),
+        ("kill", 40 * GIB, "40.0 GiB came back."),
+        ("kill", int(39.5 * GIB), "39.5 GiB of the killed 39.9 GiB came back."),
         ("kill", 0, "Nothing came back."),
         ("kill", None, None),
         ("program", GIB, None),
@@ -109,7 +110,10 @@ def test_unlisted_kills_count() -> None:
 def test_memory_that_came_back_is_stated_where_it_is_known(
     kind: IncidentKind, came_back: int | None, sentence: str | None
 ) -> None:
-    """Unknown is not "nothing", and a program that survived, or a machine that restarted, gave nothing back."""
+    """Unknown is not "nothing", and a program that survived, or a machine that restarted, gave nothing back.
+
+    A part is named with the size of the process, which the page shows as well.
+    """
     summary = words.write_summary(replace(FULL, kind=kind, came_back_bytes=came_back))
 
     assert ("came back" in summary) is (sentence is not None)
@@ -139,6 +143,14 @@ def test_pool_with_memory_left_was_not_full() -> None:
     assert words.write_title(gap) == "System RAM was full; the machine did not respond; cause not known"
     assert list(facts(gap))[2] == "warning before the gap"
     assert words.write_title(roomy) == "The machine did not respond; cause not known"
+
+
+def test_nothing_came_back_only_where_something_could() -> None:
+    """A machine that did not respond with 1,600 of 2,016 GiB left lost no memory."""
+    gap = replace(FULL, kind="wedge", cause=None, killer=None, victim=None, victims=(), kills=0, came_back_bytes=0)
+
+    assert words.write_summary(gap).endswith("Nothing came back.")
+    assert "came back" not in words.write_summary(replace(gap, lowest_available_bytes=90 * GIB))
 
 
 def test_level_without_growth_says_how_long_it_lasted() -> None:

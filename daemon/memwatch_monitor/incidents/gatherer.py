@@ -22,6 +22,7 @@ from memwatch.core.linux.cgroup_kills import CgroupKill
 from memwatch.core.linux.cgroups import parse_owners
 from memwatch.core.model import OWN_CGROUP, RAM, Absent, Device, Process
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.units import duration
 from memwatch.reporting.incidents import killer
 from memwatch.reporting.incidents.killer import Death
 from memwatch.reporting.incidents.readings import (
@@ -84,6 +85,8 @@ class FrameRing:
 
 # An incident is over after this time without a trigger, and at the latest after half an hour.
 QUIET_SECONDS, MAX_SECONDS = 60.0, 1800.0
+# The record of one that lasts is at most this old, so that its page has the figures of now.
+MAX_REWRITE_SECONDS = 40.0
 # The log of a kill comes up to some seconds after the end of the process.
 GRACE_SECONDS = 4.0
 # An end takes up to this long from the first page given back until the process is listed no more.
@@ -253,12 +256,14 @@ class Gatherer:
         taken, self._quiet_kills = self._quiet_kills, []
         return taken
 
-    def close_all(self, seen: Observation | None, note: str) -> list[Incident]:
-        """End all incidents, because the daemon stops."""
+    def close_all(self, seen: Observation | None, reason: str) -> list[Incident]:
+        """End all incidents. `reason`: the beginning of a sentence, such as "memwatchd was stopped"."""
         ended = []
         for one in self.open.values():
-            one.notes.append(note)
             now = one.frames[-1].boottime if one.frames else one.boottime
+            calm = now - one.bad_at
+            when = f"{duration(calm)} after the incident was over" if calm > 0 else "before the incident was over"
+            one.notes.append(f"{reason} {when}")
             if seen is not None:
                 self._add_long(one, seen)
             ended.append(build_incident(one, now))
@@ -520,7 +525,8 @@ class Gatherer:
             is_due = seen.boottime - one.written_at >= one.rewrite_seconds
             if is_over or key in changed or is_due:
                 one.written_at = seen.boottime
-                one.rewrite_seconds *= 2 if is_due else 1
+                if is_due:
+                    one.rewrite_seconds = min(2 * one.rewrite_seconds, MAX_REWRITE_SECONDS)
                 self._add_long(one, seen)
                 built.append(build_incident(one, seen.boottime if is_over else None, self._returns(seen)))
         return built

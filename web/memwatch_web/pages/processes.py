@@ -276,7 +276,7 @@ def _text(words: Words | None) -> str | None:
 
 
 class WindowedGrowth(Struct, frozen=True):
-    """A process that grew, with its growth in each window."""
+    """A process that grew in GROWTH_SECONDS, with its growth in the other windows."""
 
     grown: ProcessGrowth
     windows: Mapping[str, ProcessGrowth | None]
@@ -305,11 +305,17 @@ def find_memory_holders(snapshot: Snapshot, growth: GrowthTracker) -> MemoryHold
     unix = snapshot.unix
     grown = [one for one in growth.lately(GROWTH_SECONDS, unix) if one.grown_bytes > 0]
     return MemoryHolders(
-        tuple(WindowedGrowth(one, growth.windows_of(one.process, unix)) for one in grown[:MAX_GROWN_PROCESSES]),
+        tuple(_window_growth(one, growth, unix) for one in grown[:MAX_GROWN_PROCESSES]),
         len(grown[MAX_GROWN_PROCESSES:]),
         tuple(growth.suspects()),
         tuple(_list_unattributed(snapshot)),
     )
+
+
+def _window_growth(one: ProcessGrowth, growth: GrowthTracker, unix: float) -> WindowedGrowth:
+    windows = growth.windows_of(one.process, unix)
+    del windows[f"{GROWTH_SECONDS:.0f}"]
+    return WindowedGrowth(one, windows)
 
 
 def _list_unattributed(snapshot: Snapshot) -> Iterator[UnattributedRow]:

@@ -86,10 +86,13 @@ def from_kernel(kill: OomKill, unix: float, holding: Holding | None, limit_bytes
     unit, container = (holding.unit, holding.container) if holding else owner_in(kill.cgroup)
     sizes = [one for one in (kill.anonymous_bytes, holding.size if holding else None) if isinstance(one, int)]
     held = max(sizes, default=None)
+    known = units.size(held) if held is not None else ""
+    is_less = isinstance(kill.anonymous_bytes, int) and units.size(kill.anonymous_bytes) != known
+    counted = f"; the kernel counts anonymous memory only, {known} were listed" if is_less else ""
     victim = Victim(kill.name, kill.pid, unit, container, held, unix, kind)
     return Death(
         victim,
-        Killer(kind, f"kernel log: {kill.text}{limit}"),
+        Killer(kind, f"kernel log: {kill.text}{limit}{counted}"),
         kill.cgroup,
         "kernel",
         tasks=kill.tasks,

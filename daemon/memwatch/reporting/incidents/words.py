@@ -218,7 +218,12 @@ def _write_return(one: Incident) -> str:
         return "it is not over"
     if back is None or one.kind in ("unclean_end", "program"):
         return ""
-    return f"{size(back)} came back" if back else "nothing came back"
+    if not back:
+        return "nothing came back" if one.victims or is_full(one) else ""
+    held = one.victim.held_bytes if one.victim is not None and count_kills(one) == 1 else None
+    # Available memory also moves by what others take meanwhile, and a process leaves pages that others share.
+    is_part = held is not None and back < held and size(back) != size(held)
+    return f"{size(back)} of the killed {size(held)} came back" if held and is_part else f"{size(back)} came back"
 
 
 def _write_others(one: Incident) -> Iterator[str]:
