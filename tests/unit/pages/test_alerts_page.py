@@ -58,3 +58,13 @@ def test_names_of_rules_break_after_dots_and_underscores() -> None:
 
 def test_default_rules_are_a_list_in_words() -> None:
     assert "the default is pressure.critical, collector.failed and guardian.acted." in text_of([])
+
+
+def test_list_has_as_many_places_as_there_are_targets() -> None:
+    """Places for three alerts of one pool were an empty card."""
+    base = critical_gb10()
+    one, many = base.pressure[:1], (base.pressure * 9)[:9]
+
+    assert "alert-list-1" in Pages().page("alerts", replace(base, pressure=one)).decode()
+    assert "alert-list-3" in Pages().page("alerts", replace(base, pressure=many)).decode()
+    assert "alert-list-1" in Pages().page("alerts", replace(base, pressure=())).decode()

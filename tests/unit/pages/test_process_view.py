@@ -153,3 +153,15 @@ def test_figures_that_are_absent_have_their_reason() -> None:
     text = Reader(pages.process(with_process(process(7)), ended)).text
     assert "PSS (proportional set) — ended" in text
     assert "Stopping it frees — ended" in text
+
+
+def test_stopping_a_process_frees_its_upper_bound_at_most() -> None:
+    """The page said "up to 60.0 – 62.0 GiB"."""
+    one = replace(process(), footprint_bytes=Absent.NOT_AVAILABLE, footprint_range=(60 * GIB, 62 * GIB))
+    found = view(with_process(one), GrowthTracker())
+    assert found is not None
+
+    text = Reader(Pages().process(with_process(one), found)).text
+
+    assert "Holds 60.0 – 62.0 GiB" in text
+    assert "Stopping it frees up to 62.0 GiB" in text
