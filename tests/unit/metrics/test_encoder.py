@@ -15,7 +15,7 @@ from memwatch.core.model import Absent
 from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.feature import Family, Feature, Features, Histogram
 from memwatch_web.metrics.encoder import Families, FamilyEncoder, SteadyFamilies, figure_text
-from memwatch_web.metrics.families import Exporter, negotiate_format
+from memwatch_web.metrics.families import Exporter, SeriesCount, negotiate_format
 from memwatch_web.metrics.samples import Row, RowFamily, counter, gauge, histogram, info
 from support.exported_metrics import exported_families
 from support.sample_snapshots import SAMPLES
@@ -181,17 +181,28 @@ def test_known_series_are_not_rendered_again() -> None:
     assert calls == [0, 1, 1]
 
 
+class WatchedGroup(list[RowFamily]):
+    """Group that counts how often its families are listed."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[RowFamily]:
+        self.looks += 1
+        return super().__iter__()
+
+
 def test_group_that_is_the_last_one_is_not_looked_into() -> None:
-    class Group(list[RowFamily]):
-        looks = 0
-
-        def __iter__(self) -> Iterator[RowFamily]:
-            type(self).looks += 1
-            return super().__iter__()
-
-    steady = Group([gauge("size_bytes", "Size.", [((), 1)])])
+    steady = WatchedGroup([gauge("size_bytes", "Size.", [((), 1)])])
     encoder = FamilyEncoder(negotiate_format("")[0])
     first = encoder([[], steady])
 
     assert encoder([[gauge("things", "Things.", [((), 1)])], steady]).endswith(first)
-    assert Group.looks == 1
+    assert steady.looks == 1
+
+
+def test_series_of_a_group_that_is_the_last_one_are_not_counted_again() -> None:
+    steady, count = WatchedGroup([gauge("size_bytes", "Size.", [((), 1)])]), SeriesCount()
+    more = [gauge("things", "Things.", [(("a",), 1), (("b",), 1)])]
+
+    assert [count(([], steady)), count((more, steady)), count((more, steady, more))] == [1, 3, 5]
+    assert steady.looks == 1

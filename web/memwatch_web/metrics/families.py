@@ -6,7 +6,7 @@ import os
 import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import chain
+from itertools import chain, repeat
 from operator import attrgetter
 from pathlib import Path
 
@@ -313,6 +313,7 @@ class Exporter(Collector):
         self._owners = OwnerSelection()
         self._steady = SteadyFamilies()
         self._of_features: dict[Feature, tuple[Sequence[Family], Group]] = {}
+        self._count = SeriesCount()
 
     def render(self, snapshot: Snapshot, encode: Callable[[Collector], bytes]) -> bytes:
         self.snapshot = snapshot
@@ -325,7 +326,8 @@ class Exporter(Collector):
         def render(snapshot: Snapshot) -> bytes:
             process = self._process()
             own = own_process_families(snapshot.self_usage, process)
-            return again((*limit_series(self.groups(snapshot, process)), own))
+            groups = self.groups(snapshot, process)
+            return again((*limit_series(groups, self._count(groups)), own))
 
         return render
 
@@ -397,12 +399,31 @@ class Exporter(Collector):
         yield info("build", text, [tuple(labels.values())], tuple(labels))
 
 
-def limit_series(groups: Sequence[Group]) -> Sequence[Group]:
+class SeriesCount:
+    """Number of samples of all groups. A group that is the last one of its place is not counted again."""
+
+    def __init__(self) -> None:
+        self._last: Sequence[tuple[Group, int]] = ()
+
+    def __call__(self, groups: Sequence[Group]) -> int:
+        last = chain(self._last, repeat(((), 0)))
+        self._last = [
+            known if known[0] is group else (group, count_series(group))
+            for group, known in zip(groups, last)  # noqa: B905  the last ones have no end
+        ]
+        return sum([count for _, count in self._last])
+
+
+def count_series(group: Group) -> int:
+    return sum(map(len, map(ROWS, group)))
+
+
+def limit_series(groups: Sequence[Group], count: int | None = None) -> Sequence[Group]:
     """Return groups with at most MAX_SERIES samples together, and the number of samples left out.
 
-    A family that does not fit is left out as a whole: a part of it would give wrong sums.
+    A family that does not fit is left out as a whole: a part of it would give wrong sums. `count`: of all samples.
     """
-    if sum([sum(map(len, map(ROWS, group))) for group in groups]) <= MAX_SERIES:
+    if (sum(map(count_series, groups)) if count is None else count) <= MAX_SERIES:
         return (*groups, NONE_DROPPED)
     left, dropped = MAX_SERIES, 0
     fitting: list[RowFamily] = []
