@@ -381,3 +381,17 @@ def test_short_names_of_the_statistics_take_one_line_on_a_phone(visited_page: Pa
 
     assert len(heights) == 8
     assert max(heights) < 30
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_time_of_a_composition_is_beside_its_use_on_a_phone(visited_page: Page, width: int) -> None:
+    """The word "now" had a line for itself."""
+    with visiting(visited_page, Site(critical_gb10()), "/history?range=10m", width=width):
+        tops = visited_page.evaluate(
+            """[...document.querySelector(".moment").children].map((one) => one.getBoundingClientRect().bottom)"""
+        )
+
+    when, used, *parts = tops
+    assert when == pytest.approx(used, abs=1)
+    assert parts == sorted({*parts})
+    assert parts[0] > used
