@@ -193,6 +193,26 @@ def test_growth_is_on_top_of_its_holders_in_the_colour_of_the_level() -> None:
     assert heights(card) == {"gpu": 60, "level-high": 20}
 
 
+def test_job_on_several_gpus_grows_in_each_of_them() -> None:
+    """It was in the tower of the worst GPU only. System RAM, which rises beside it, is of another kind."""
+    snapshot, history = calm_workstation(), History()
+    cards = [replace(CARD, id=f"gpu{number}", label=f"VRAM {number}") for number in range(2)]
+    now = tick(RAM, *cards, worst="gpu0")
+    for second in range(700):
+        rising = 0.4 + max(0, second - 600) * 0.004
+        sample = {f"pressure.{one.id}.ratio": rising for one in (RAM, *cards)}
+        history.add(1000.0 + second, {**sample, "pressure.gpu0.level": 2.0})
+    own = replace(machine(tick=replace(now, unix=snapshot.unix)), is_self=True)
+    growth = HolderGrowth("rank", 1 << 28)
+
+    towers = build_tile(own, read_own_past(history, snapshot, now, growth)).picture.towers
+
+    colours = {tower.name: {part.holder for part in tower.parts} for tower in towers}
+    assert colours["VRAM 0"] == colours["VRAM 1"] == {"gpu", "level-high"}
+    assert "level-medium" not in colours["System RAM"]
+    assert {*read_own_past(history, snapshot, now, None).trend[0].used} == {"gpu0"}
+
+
 def test_impossible_parts_stay_within_the_tower() -> None:
     """A sender may claim anything: more than used, more than there is."""
     tower = towers(replace(RAM, used=300 * GIB, gpu=200 * GIB, processes=200 * GIB))["System RAM"]

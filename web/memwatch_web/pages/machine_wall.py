@@ -292,26 +292,34 @@ def has_several(tick: Tick) -> bool:
 
 
 def read_own_past(history: History | None, snapshot: Snapshot, tick: Tick, growth: HolderGrowth | None) -> OwnPast:
-    """Return the last ten minutes of this machine's worst pool from its history."""
+    """Return ten minutes of this machine's worst pool from its history, and of those that may grow as it does."""
     pool = find_pool(tick)
     if history is None or pool is None or not len(history):
         return OwnPast((), growth)
     # The same buckets for all requests within a step.
     end = (history.end // STEP_SECONDS) * STEP_SECONDS
     start, shift = end - TREND_SECONDS, snapshot.unix - history.end
+    ids = [pool.id, *(one.id for one in list_alike(tick, pool) if growth and one is not pool)]
     try:
-        used = history.query(f"pressure.{pool.id}.ratio", start, end, POINTS)
+        used = [history.query(f"pressure.{one}.ratio", start, end, POINTS) for one in ids]
         levels = history.query(f"pressure.{pool.id}.level", start, end, POINTS)
     except KeyError:
         return OwnPast((), growth)
     points = [
         TrendPoint(
-            ratio.boottime + shift + STEP_SECONDS / 2, LEVEL_WORDS[int(level.maximum)], {pool.id: ratio.average}
+            level.boottime + shift + STEP_SECONDS / 2,
+            LEVEL_WORDS[int(level.maximum)],
+            {one: ratio.average for one, ratio in zip(ids, ratios, strict=True) if ratio.average is not None},
         )
-        for ratio, level in zip(used, levels, strict=True)
-        if ratio.average is not None and level.maximum is not None
+        for level, *ratios in zip(levels, *used, strict=True)
+        if ratios[0].average is not None and level.maximum is not None
     ]
     return OwnPast(points, growth)
+
+
+def list_alike(tick: Tick, worst: PoolTick) -> list[PoolTick]:
+    """Return the pools of the worst one's kind that are above OK: what grows may be a job on several GPUs."""
+    return [one for one in tick.pools if one.kind == worst.kind and one.level not in ("low", "unknown")]
 
 
 def _draw(
@@ -325,7 +333,8 @@ def _draw(
     end = (points[-1].unix + STEP_SECONDS if points else tick.unix) + silence
     places = [] if pool is None else list(_place(points, tick, pool, end, is_current))
     line, area = draw_curve(places)
-    grown = {pool.id: measure_rise(points, pool)} if pool and is_growing else {}
+    rising = list_alike(tick, pool) if pool and is_growing else []
+    grown = {one.id: measure_rise(points, one) for one in rising}
     towers = draw_towers(tick.pools, is_current, grown)
     return Picture(
         line,
