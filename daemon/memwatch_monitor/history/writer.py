@@ -124,8 +124,13 @@ class Files:
         self._writes += 1
         with self._changed:
             self._unsynced.add(name)
-            self._changed.notify_all()
         return True
+
+    def sync(self) -> None:
+        """Have the records so far synced: once after all of a turn, because each is a wake-up of the thread."""
+        with self._changed:
+            if self._unsynced:
+                self._changed.notify_all()
 
     def stop(self, seconds: float) -> None:
         with self._changed:
@@ -341,6 +346,7 @@ class HistoryWriter:
         if not self.files.append("flight", STARTED, self._stamp(), pack_number(self._events.last_seq)):
             # The next run will not know of this one, and will continue from the same number.
             self._events.continue_after(number_from_clock(self._clock.wall()))
+        self.files.sync()
         self._writer.start()
 
     def add(
@@ -432,6 +438,8 @@ class HistoryWriter:
                 self._urgent.clear()
                 self._flush_now, self._events_due, self._rows_due, self._writing = False, False, False, True
             self._write_urgent(urgent, changes, rows_due)
+            if urgent:
+                self.files.sync()
             if flush or (time.monotonic() >= flush_at and not rows_due):
                 flushed_at = time.monotonic() - self.flush(stopping, at_once=flush)
             elif rows_due:
@@ -439,6 +447,8 @@ class HistoryWriter:
                 flushed_at = time.monotonic()
             if stopping:
                 self.files.append("flight", STOPPED, self._stamp(), pack_number(self._events.last_seq))
+            self.files.sync()
+            if stopping:
                 return
 
     @property

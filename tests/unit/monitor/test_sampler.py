@@ -294,6 +294,23 @@ def rests(collector: Hurried) -> bool:
     return collector.calls == calls
 
 
+def test_fast_mode_wakes_only_collectors_that_it_hastens() -> None:
+    sampler = Sampler(
+        enlist(Hurried(), FakeCollector("patient", period_seconds=600.0, may_block=True)), FakeClock()
+    )
+    for runner in sampler.runners:
+        runner.run()
+
+    def woken_by(is_fast: bool) -> list[str]:
+        for event in sampler._changed.values():
+            event.clear()
+        sampler.set_fast(is_fast)
+        return [runner.entry.name for runner, event in sampler._changed.items() if event.is_set()]
+
+    assert woken_by(True) == ["hurried"]
+    assert woken_by(False) == []
+
+
 @pytest.mark.process
 def test_slow_collector_is_not_hurried_beyond_its_budget() -> None:
     """A collector that takes 50 ms runs every 15 s at most, under any pressure: 0.3 % of a core."""

@@ -80,8 +80,7 @@ def test_ticks_read_a_prompt_collector_and_its_thread_sleeps() -> None:
     collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
     with sampling(collector, clock) as sampler:
         ages = ticks(sampler, clock, 5)
-        sampler.set_fast(True)  # wakes every thread
-        sampler.set_fast(False)
+        sampler._wake(sampler.runners)
         ages += ticks(sampler, clock, 5)
 
     assert ages == [0.0] * 10

@@ -97,6 +97,10 @@ class CollectorRunner:
     def period_seconds(self) -> float:
         return self._collector.period_seconds if self._collector else 0.0
 
+    @property
+    def is_sooner_if_fast(self) -> bool:
+        return self._fast_due < self.due
+
     def seconds_until_due(self) -> float:
         due = self._fast_due if self.is_fast else self.due
         return due - self._clock.monotonic()

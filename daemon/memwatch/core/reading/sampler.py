@@ -202,7 +202,8 @@ class Sampler:
         self._is_fast = is_fast
         for runner in self.runners:
             runner.is_fast = is_fast
-        self._wake(self._slow)
+        # The others wait for the same time at any pace. After fast mode, each waits once more for the old one.
+        self._wake([runner for runner in self._slow if is_fast and runner.is_sooner_if_fast])
 
     def hurry(self) -> None:
         """Run the collectors of the kernel's events at the next tick, and those with a thread now."""
