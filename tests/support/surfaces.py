@@ -36,7 +36,7 @@ from memwatch.library.host import Host, Ram
 from memwatch.library.machine import get_device_memory_bytes, is_unified_memory_gpu, memory_info
 from memwatch.library.machine_record import Machine, MemoryInfo, decode_backends, decode_machine, from_snapshot
 from memwatch.library.wait import wait_for
-from memwatch.reporting.render.json import backends_json
+from memwatch.reporting.render.json import WIRE
 from memwatch_monitor.neighbours.tick import build_tick, decode_tick, encode_tick
 from memwatchd.otlp import Span, build_payload
 from support.one_answer import CPU, MACHINE, Cell, Cells, Range, Shown, is_same, truth, whole_of
@@ -767,7 +767,7 @@ def backends(view: View) -> Cells:
     """Return the devices of the backends, for a machine with the libraries of all of them."""
     evidence = ProbeResults("linux", "root", "CPU", libcuda="libcuda.so.1")
     found = build_backends(evidence, view.snapshot, 0.0)
-    return backend_cells(decode_backends(json.loads(to_bytes(backends_json(found)))))
+    return backend_cells(decode_backends(json.loads(to_bytes(WIRE.encode(found)))))
 
 
 def backend_cells(backends: Backends) -> Cells:

@@ -64,15 +64,15 @@ def fit(answer: Callable[[Snapshot], FitAnswer]) -> Json:
 
 def doctor(reading: DirectReading | None = None) -> Json:
     from memwatch.reporting.doctor.examiner import Examiner
-    from memwatch.reporting.render.json import examination_json
+    from memwatch.reporting.render.json import WIRE
 
     reading = reading or load_reading()
-    return examination_json(Examiner(reading.roots).examine(read_machine(reading)))
+    return WIRE.encode(Examiner(reading.roots).examine(read_machine(reading)))
 
 
 def backends() -> Json:
     from memwatch.core.backends.finder import Finder
-    from memwatch.reporting.render.json import backends_json
+    from memwatch.reporting.render.json import WIRE
 
     reading = load_reading()
-    return backends_json(Finder(reading.roots).find(read_machine(reading)))
+    return WIRE.encode(Finder(reading.roots).find(read_machine(reading)))

@@ -186,9 +186,7 @@ async def last_words(services: ApiServices) -> Response:
             raise ProblemError(404, NOTHING_BEFORE)
         raise ProblemError(404, NO_LAST_WORDS if recorder.writer else NOTHING_KEPT)
     figures = sum(len(sample.figures) for sample in words.samples)
-    body = await services.query(
-        "last-words", figures * FIGURE_SECONDS, lambda: services.json_bytes(as_json.unclean_shutdown_json(words))
-    )
+    body = await services.query("last-words", figures * FIGURE_SECONDS, lambda: services.json_bytes(words))
     return Response(body, media_type=JSON_TYPE)
 
 

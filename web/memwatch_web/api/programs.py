@@ -17,7 +17,6 @@ from memwatch.core.leases import MAX_NAME_LENGTH, MAX_SECONDS, MIN_BYTES, MIN_SE
 from memwatch.core.model import MAX_BYTES, Absent, AllocatorReport, Device
 from memwatch.core.printable import printable
 from memwatch.core.processes.allocator_reports import MAX_REPORTS, ReportRejectedError, find_gpu
-from memwatch.reporting.render.json import lease_json, leases_json
 from memwatch_monitor.lease_book import LeaseBook, LeaseRefusedError, LeaseRequest
 from memwatch_web.api.dependencies import ApiServices
 from memwatch_web.api.services import Services
@@ -169,12 +168,12 @@ async def lease(services: ApiServices, request: Request, body: LeaseBody) -> Res
         granted = services.monitor.features.get(LeaseBook).grant(wanted, services.current())
     except LeaseRefusedError as error:
         raise ProblemError(409 if error.conflict else 422, f"{error}.") from None
-    return services.json(lease_json(granted))
+    return services.json(granted)
 
 
 async def leases(services: ApiServices) -> Response:
     """Return the leases in force, oldest first."""
-    return services.json(leases_json(services.monitor.features.get(LeaseBook).current()))
+    return services.json(services.monitor.features.get(LeaseBook).current())
 
 
 async def end(services: ApiServices, request: Request, lease_id: str) -> Response:

@@ -56,17 +56,13 @@ async def backends(services: ApiServices) -> Response:
     """Return the available compute backends (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), and why others are not
     available. Probed at most once a minute."""
     refuse_simulated(services.monitor)
-    return services.json(
-        as_json.backends_json(await _await_answer(services.inquiries.backends, services.current()))
-    )
+    return services.json(await _await_answer(services.inquiries.backends, services.current()))
 
 
 async def doctor(services: ApiServices) -> Response:
     """Diagnose missing data: what is not visible, why, and how to change that."""
     refuse_simulated(services.monitor)
-    return services.json(
-        as_json.examination_json(await _await_answer(services.inquiries.doctor, services.current()))
-    )
+    return services.json(await _await_answer(services.inquiries.doctor, services.current()))
 
 
 def refuse_simulated(monitor: Monitor) -> None:
@@ -111,7 +107,7 @@ async def release(
 
 async def events(services: ApiServices, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
     """Return events, newest first."""
-    return services.json(as_json.events_json(services.monitor.events.latest(limit)))
+    return services.json(services.monitor.events.latest(limit))
 
 
 class JsonStream:
@@ -128,10 +124,7 @@ class JsonStream:
         self._levels: dict[str, LevelWord] = {}
 
     def chunk(self, snapshot: Snapshot) -> bytes:
-        parts = [
-            sse("event", answer_bytes(as_json.event_json(event), self._monitor.simulated))
-            for event in self._events()
-        ]
+        parts = [sse("event", answer_bytes(event, self._monitor.simulated)) for event in self._events()]
         parts.append(self._pressure(snapshot))
         head = f"id: {self.run}-{self._seen}\n".encode()
         return b"".join(parts) + head + self._cache.plain(snapshot)
@@ -146,7 +139,7 @@ class JsonStream:
         if levels == self._levels or "pressure" not in self._wanted:
             return b""
         self._levels = levels
-        return sse("pressure", answer_bytes(as_json.pressure_json(snapshot), snapshot.simulated))
+        return sse("pressure", answer_bytes(snapshot.pressure, snapshot.simulated))
 
     def _resumed_from(self, last_id: str | None) -> int:
         run, _, seq = (last_id or "").partition("-")

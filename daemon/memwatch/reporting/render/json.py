@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from msgspec import Struct
@@ -30,9 +29,11 @@ JSON_TYPE = "application/json"
 
 
 def answer_bytes(value: Any, simulated: bool) -> bytes:  # noqa: ANN401
-    """Encode a response body. Simulated data is marked in each top-level object."""
+    """Encode a response body, a record or a list of records as well. Simulated data is marked in each object."""
     if isinstance(value, Struct):
         value = WIRE.encode(value)
+    elif isinstance(value, (list, tuple)):
+        value = [WIRE.encode(one) if isinstance(one, Struct) else one for one in value]
     if simulated and isinstance(value, dict):
         return to_bytes({"simulated": True, **value})
     if simulated and isinstance(value, list):
@@ -197,34 +198,6 @@ def collectors_json(snapshot: Snapshot) -> list[Json]:
     return WIRE.encode_all(snapshot.collectors)
 
 
-def leases_json(leases: Iterable[Lease]) -> list[Json]:
-    return WIRE.encode_all(leases)
-
-
-def lease_json(lease: Lease) -> Json:
-    return WIRE.encode(lease)
-
-
-def event_json(event: Event) -> Json:
-    return WIRE.encode(event)
-
-
-def events_json(events: Sequence[Event]) -> list[Json]:
-    return WIRE.encode_all(events)
-
-
 def tick_json(tick: Tick, unix: float) -> Json:
     """Return a notable tick without the values that the history has as series."""
     return WIRE.encode(replace(tick, unix=unix))
-
-
-def unclean_shutdown_json(words: UncleanShutdown) -> Json:
-    return WIRE.encode(words)
-
-
-def backends_json(found: Backends) -> Json:
-    return WIRE.encode(found)
-
-
-def examination_json(found: Examination) -> Json:
-    return WIRE.encode(found)
