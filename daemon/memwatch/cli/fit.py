@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import click
@@ -45,7 +45,8 @@ from memwatch.planning.answer import (
 from memwatch.planning.arguments import InvalidInputError, UnknownModelError
 from memwatch.planning.diffusion import ImageUse
 from memwatch.planning.engines import ALL, ENGINES, select_engines
-from memwatch.planning.fit import CPU, FitVerdict, exceeds_totals
+from memwatch.planning.engines.placement import Launch
+from memwatch.planning.fit import CPU, FitVerdict, Split, exceeds_totals
 from memwatch.planning.model_names import read_subject
 from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size, parse_need
 from memwatch.planning.parameters import build, walk_parameters
@@ -59,6 +60,10 @@ from memwatch.planning.request import (
     write_request,
 )
 from memwatch.reporting.render import words as wording
+
+if TYPE_CHECKING:
+    from memwatch.library.advice import Advice
+    from memwatch.planning.unit_files import UnitFile
 
 # `runtime` is measured by --measure.
 OPTIONS = [one for one in walk_parameters(Use) if one.name != "runtime"]
@@ -345,14 +350,15 @@ def _moved(found: Json) -> int:
 
 def launch_lines(found: Json) -> Iterator[str]:
     """Yield each launch line, ready to copy, with the reasons of its options. One engine's refusal is an answer."""
-    for launch in found.get("launch", ()):
+    launches = convert(found.get("launch", ()), tuple[Launch, ...])
+    for launch in launches:
         yield ""
-        yield f"# {ENGINES[launch['engine']].title}"
-        yield from launch["command"].split("\n")
+        yield f"# {ENGINES[launch.engine].title}"
+        yield from launch.command.split("\n")
         yield ""
-        yield from columns([(f"  {one['flag']}", one["reason"]) for one in launch["flags"]])
-        yield from (f"  {note}" for note in launch["notes"])
-    refused = {} if found.get("launch") else found.get("launch_refused", {})
+        yield from columns([(f"  {one.flag}", one.reason) for one in launch.flags])
+        yield from (f"  {note}" for note in launch.notes)
+    refused = {} if launches else found.get("launch_refused", {})
     if refused:
         yield ""
     if len(refused) > 1 and not found["best"] and not found["split"]:
@@ -366,8 +372,8 @@ def _conclusion(found: Json, verdicts: Sequence[FitVerdict]) -> str:
         best = next(one for one in verdicts if one.device == found["best"])
         how = " after reclaim of page cache" if best.needs_reclaim is True else ""
         return f"Fits{how}: use {found['best']}."
-    if split := found.get("split"):
-        return f"Fits on {len(split['devices'])} GPUs, {', '.join(split['devices'])}: {split['reason']}."
+    if split := convert(found.get("split"), Split | None):
+        return f"Fits on {len(split.devices)} GPUs, {', '.join(split.devices)}: {split.reason}."
     now = "" if found.get("on") or exceeds_totals(verdicts) else " right now"
     answer = f"Does not fit{now}."
     if unknown := found.get("unknown"):  # older daemons do not send it
@@ -411,7 +417,7 @@ def advise(for_units: bool, url: Address | None, as_json: bool) -> int:
             machine = with_visible_gpus(machine)
         advice = advice_for(machine)
     answer = {"environment": select_environment(advice), "advice": [asdict(one) for one in advice]}
-    return context.show(answer, lambda: _lines(answer["advice"]), response.is_simulated)  # type: ignore[arg-type]
+    return context.show(answer, lambda: _lines(advice), response.is_simulated)
 
 
 def _print_unit_files(context: ClientContext, response: SnapshotAnswer) -> int:
@@ -420,24 +426,24 @@ def _print_unit_files(context: ClientContext, response: SnapshotAnswer) -> int:
     with check_shape(context.address):
         snapshot = response.snapshot
     files, others = build_unit_files(snapshot), find_other_holders(snapshot)
-    answer: dict[str, Any] = {"files": [asdict(one) for one in files], "units_without_drop_ins": others}
-    return context.show(answer, lambda: _file_lines(answer), response.is_simulated)
+    answer = {"files": [asdict(one) for one in files], "units_without_drop_ins": others}
+    return context.show(answer, lambda: _file_lines(files, others), response.is_simulated)
 
 
-def _file_lines(answer: dict[str, Any]) -> Iterator[str]:
-    if not answer["files"]:
+def _file_lines(files: Sequence[UnitFile], others: Sequence[str]) -> Iterator[str]:
+    if not files:
         yield "# No system service holds 2 GiB of GPU memory or more: there is nothing to set."
-    for one in answer["files"]:
-        yield f"# --- {one['path']}"
-        yield from one["text"].splitlines()
+    for one in files:
+        yield f"# --- {one.path}"
+        yield from one.text.splitlines()
         yield ""
-    for unit in answer["units_without_drop_ins"]:
+    for unit in others:
         yield f"# {unit} holds GPU memory, and is no system service: set limits where it is started."
 
 
-def _lines(advice: Sequence[dict[str, object]]) -> Iterator[str]:
+def _lines(advice: Sequence[Advice]) -> Iterator[str]:
     for one in advice:
-        certainty = "" if one["certainty"] == "recommended" else f" ({one['certainty']})"
-        yield f"{CERTAINTY_MARKS[str(one['certainty'])]} {one['name']}={one['value']}{certainty}"
-        yield f"    {one['reason']}"
-        yield from (f"    {source}" for source in one["sources"])  # type: ignore[attr-defined]
+        certainty = "" if one.certainty == "recommended" else f" ({one.certainty})"
+        yield f"{CERTAINTY_MARKS[one.certainty]} {one.name}={one.value}{certainty}"
+        yield f"    {one.reason}"
+        yield from (f"    {source}" for source in one.sources)
