@@ -11,7 +11,7 @@ import pytest
 
 from scripts.process_lane import Lane, Report
 from support.disturbed import parse
-from support.small_suite import WITHOUT_PLUGINS, SmallSuite
+from support.small_suite import WITHOUT_PLUGINS, SmallSuite, fork_pytest
 
 pytestmark = pytest.mark.process
 
@@ -53,7 +53,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallSuite:
 
 
 def run(suite: SmallSuite, *arguments: str) -> Report:
-    return Lane(suite.root, wait_for_quiet=lambda: None).run(["-q", "-n", "0", *arguments])
+    return Lane(suite.root, wait_for_quiet=lambda: None, start=fork_pytest).run(["-q", "-n", "0", *arguments])
 
 
 def written(suite: SmallSuite) -> Any:
@@ -65,7 +65,7 @@ def test_disturbed_test_passes_alone_and_is_printed(suite: SmallSuite, capfd: py
     suite.commit()
     suite.git("tag", "base")
 
-    report = run(suite)
+    report = Lane(suite.root, wait_for_quiet=lambda: None).run(["-q", "-n", "0"])
     printed = capfd.readouterr().out
     assert report.exit_code == 0
     (look,) = written(suite)["looks"]

@@ -13,9 +13,11 @@ import argparse
 import datetime
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -32,6 +34,19 @@ FOLDER = Path("out/ci")
 MAX_SECONDS_ALONE = 900.0
 # Of the output of a run alone that ended without naming a failed test.
 MAX_OUTPUT_LINES = 20
+
+
+class Process(Protocol):
+    """Run of pytest: `subprocess.Popen`, or one that a test starts."""
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+
+def start_pytest(command: Sequence[str], root: Path, output: int | None) -> Process:
+    """Start a run in the checkout `root`. Its output goes to a file, or to that of this program."""
+    return subprocess.Popen(command, cwd=root, env=environment_of_tests(root), stdout=output, stderr=output)
 
 
 class Report(Struct):
@@ -52,9 +67,14 @@ class Lane:
     """One run of the lane in the checkout `root`."""
 
     def __init__(
-        self, root: Path, folder: Path = FOLDER, wait_for_quiet: Callable[[], None] = wait_for_quiet_host
+        self,
+        root: Path,
+        folder: Path = FOLDER,
+        wait_for_quiet: Callable[[], None] = wait_for_quiet_host,
+        start: Callable[[Sequence[str], Path, int | None], Process] = start_pytest,
     ) -> None:
         self._root = root
+        self._start = start
         self._folder = root / folder
         self._wait_for_quiet = wait_for_quiet
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -72,8 +92,7 @@ class Lane:
     def _first_try(self, arguments: Sequence[str]) -> Run:
         records, cpu = self._folder / "first-try.jsonl", f"--cpu-seconds={self._folder / 'cpu.json'}"
         command = self._command(records, cpu, *arguments)
-        done = subprocess.run(command, cwd=self._root, env=environment_of_tests(self._root), check=False)
-        return run_of(done.returncode, read_records(records))
+        return run_of(self._start(command, self._root, None).wait(), read_records(records))
 
     def _command(self, records: Path, *arguments: str) -> list[str]:
         records.unlink(missing_ok=True)
@@ -109,11 +128,24 @@ class Lane:
         records = self._folder / "alone.jsonl"
         command = self._command(records, "-q", "-n", "0", "-p", "no:cacheprovider", *suspect.tests)
         began = time.monotonic()
-        code, output = _run_bounded(command, self._root)
+        code, output = self._run_bounded(command)
         run = run_of(code, read_records(records))
         passed = second_look.is_passed_alone(suspect, run)
         shown = run.failures[0].lines if run.failures else output.splitlines()[-MAX_OUTPUT_LINES:]
         return Attempt(passed, time.monotonic() - began, describe_load(), [] if passed else shown)
+
+    def _run_bounded(self, command: Sequence[str]) -> tuple[int, str]:
+        """Return exit code and output. A run that takes too long ends with 124, as in timeout(1)."""
+        with tempfile.TemporaryFile() as output:
+            process = self._start(command, self._root, output.fileno())
+            try:
+                code = process.wait(MAX_SECONDS_ALONE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                return 124, f"timed out after {MAX_SECONDS_ALONE:g} s"
+            output.seek(0)
+            return code, output.read().decode(errors="replace")
 
     def _entries(self, report: Report) -> list[str]:
         """Return entries for tests/disturbed.toml, of the tests that passed alone."""
@@ -133,25 +165,6 @@ def _refused(suspect: Suspect, reason: str) -> Look:
 def _ending(report: Report) -> list[str]:
     changes = [f"changes since {report.base}"] if report.looks else []
     return ["", *changes, *([report.reason] if report.reason else []), report.summary]
-
-
-def _run_bounded(command: Sequence[str], root: Path) -> tuple[int, str]:
-    """Return exit code and output. A run that takes too long ends with 124, as in timeout(1)."""
-    try:
-        done = subprocess.run(
-            command,
-            cwd=root,
-            env=environment_of_tests(root),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=MAX_SECONDS_ALONE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return 124, f"timed out after {MAX_SECONDS_ALONE:g} s"
-    return done.returncode, done.stdout
 
 
 def main() -> None:

@@ -4,7 +4,8 @@ A daemon that answers an API request has imported 600 modules, 0.5 s of CPU time
 runs the same entry point with its own arguments, environment, session and files. Tests of the start, tests marked
 `measure` or `long`, runs that measure coverage, and programs other than pytest start the installed program.
 
-This module is also the program of the server: one for each test process, started at its first use.
+This module is also the program of the server: one for each test process, started at its first use. Another server
+has imported pytest, for tests of its plugins and of the lanes.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 # Entry points, and what they import later.
 PROGRAMS = {"memwatchd": "memwatchd.cli", "memwatch": "memwatch.cli.cli"}
+PYTEST = ("pytest", "xdist.plugin", "support.failures", "support.deadline", "support.cpu_use")
 # First words of a command whose last word is a program in Python.
 CODE = (sys.executable, "-W", "error", "-c")
 PRELOADED = (
@@ -135,14 +137,14 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """The server of this test process."""
+    """A server of this test process. `preloaded`: modules of its programs; by default those of the product."""
 
-    def __init__(self) -> None:
+    def __init__(self, preloaded: Sequence[str] = ()) -> None:
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "support.fork_server", str(theirs.fileno())],
+                [sys.executable, "-m", "support.fork_server", str(theirs.fileno()), *preloaded],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -154,16 +156,25 @@ class ForkServer:
         self._control.close()
         self._process.wait()
 
-    def start(self, command: Sequence[str], environ: Mapping[str, str], stdout: int, stderr: int) -> ForkedProcess:
-        """Start a program of `PROGRAMS` in a new session."""
-        return self._send(command, environ, [stdout, stderr])
+    def start(
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        folder: Path | None = None,
+    ) -> ForkedProcess:
+        """Start a program of `PROGRAMS`, or pytest, in a new session."""
+        return self._send(command, environ, [stdout, stderr], folder)
 
     def start_in_terminal(self, command: Sequence[str], environ: Mapping[str, str], terminal: int) -> ForkedProcess:
         """Start a program of `PROGRAMS` in a new session with this controlling terminal."""
         return self._send(command, environ, [terminal] * 3)
 
-    def _send(self, command: Sequence[str], environ: Mapping[str, str], files: Sequence[int]) -> ForkedProcess:
-        request = json.dumps([os.getcwd(), dict(environ), list(command)], ensure_ascii=True).encode()
+    def _send(
+        self, command: Sequence[str], environ: Mapping[str, str], files: Sequence[int], folder: Path | None = None
+    ) -> ForkedProcess:
+        request = json.dumps([str(folder or Path.cwd()), dict(environ), list(command)], ensure_ascii=True).encode()
         status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._lock:
             socket.send_fds(self._control, [request], [theirs.fileno(), *files])
@@ -269,7 +280,7 @@ def _become(folder: str, environ: dict[str, str], command: list[str]) -> int:
     if tuple(command[:-1]) == CODE:
         return _run_code(command[-1])
     sys.argv[:] = command
-    code: int = sys.modules[PROGRAMS[name]].main()
+    code: int = sys.modules[PROGRAMS.get(name, name)].main()
     return code
 
 
@@ -333,9 +344,11 @@ def _keep_snapshots_of(demo: str) -> None:
 
 
 def _main() -> NoReturn:
-    for name in _preloaded():
+    others = sys.argv[2:]
+    for name in others or _preloaded():
         importlib.import_module(name)
-    _fill_caches()
+    if not others:
+        _fill_caches()
     gc.collect()
     gc.freeze()
     request = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
+from support.fork_server import PYTEST, ForkedProcess, ForkServer
+from support.open_things import kept_open
 from support.paths import TESTS
 
 # Plugins of pytest that are not needed here take seconds to load.
@@ -13,6 +19,19 @@ CONFTEST = 'pytest_plugins = ("support.failures", "support.deadline", "support.c
 NEEDED_PROGRAMS = ("git",)
 
 SETTINGS = f"[pytest]\npythonpath = {TESTS}\naddopts = -p xdist -p no:cacheprovider\n"
+
+
+@cache
+def _server() -> ForkServer:
+    with kept_open():
+        return ForkServer(PYTEST)
+
+
+def fork_pytest(command: Sequence[str], root: Path, output: int | None) -> ForkedProcess:
+    """Start `python -m pytest …` by a fork of a process that has imported it: 0.15 s of CPU time, not 0.5 s."""
+    assert command[:3] == [sys.executable, "-m", "pytest"]
+    stdout, stderr = (1, 2) if output is None else (output, output)
+    return _server().start(["pytest", *command[3:]], os.environ, stdout, stderr, root)
 
 
 class SmallSuite:
