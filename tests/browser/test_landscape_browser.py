@@ -16,7 +16,7 @@ from support.axe import faults_in_both_themes
 from support.browsing import SharedBrowser, opened
 from support.daemon_process import running_daemon
 from support.demo_frames import moments_of
-from support.live_page import showing, visiting, wait_for_ticks
+from support.live_page import box, evaluate_at, resize, showing, visiting, wait_for_ticks
 from support.sample_mig import eight_by_seven
 from support.sample_site import Site
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu, hostile_names, unknown_figures
@@ -91,6 +91,13 @@ OUTSIDE = """() => [...document.querySelectorAll(".tower-row > svg:not(.past, .a
   }).map((one) => one.words);
 })"""
 
+# Places of the title and the ranges without what the next tick brings back.
+WITHOUT_THEN = """() => {
+  document.querySelector(".landscape-then")?.remove();
+  return [".landscape-head h2", ".landscape-spans"]
+    .map((one) => document.querySelector(one).getBoundingClientRect().toJSON());
+}"""
+
 
 def check_lengths(found: list[dict[str, Any]]) -> None:
     """Check that boxes of one group have one number of pixels per GiB, to a pixel."""
@@ -108,28 +115,29 @@ def check_lengths(found: list[dict[str, Any]]) -> None:
             assert all(abs(one["drawn"] - one["length"]) <= 2 for one in several)  # with its outline
 
 
-def check_picture(page: Page, width: int) -> None:
-    check_lengths(page.evaluate(LENGTHS))
-    assert page.evaluate(WRONG_WORDS) == []
-    assert page.evaluate(OUTSIDE) == []
-    assert page.evaluate("document.querySelector('#landscape').scrollWidth") <= width
+def check_pictures(page: Page) -> None:
+    """Check the picture of a page that is open at all widths."""
+    for width in WIDTHS:
+        resize(page, width)
+        check_lengths(page.evaluate(LENGTHS))
+        assert page.evaluate(WRONG_WORDS) == [], width
+        assert page.evaluate(OUTSIDE) == [], width
+        assert page.evaluate("document.querySelector('#landscape').scrollWidth") <= width
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", [*SHOWN, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
-def test_lengths_are_bytes_and_words_stand_apart(visited_page: Page, name: str, width: int) -> None:
+def test_lengths_are_bytes_and_words_stand_apart(visited_page: Page, name: str) -> None:
     snapshot = SHOWN[name] if name in SHOWN else SAMPLES[name]()
-    with visiting(visited_page, Site(snapshot), width=width, height=900):
-        check_picture(visited_page, width)
+    with visiting(visited_page, Site(snapshot)):
+        check_pictures(visited_page)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("demo", DEMOS)
-def test_demos_are_drawn_to_scale(visited_page: Page, demo: str, width: int) -> None:
+def test_demos_are_drawn_to_scale(visited_page: Page, demo: str) -> None:
     """At the fullest moment, which has the longest figures."""
-    with visiting(visited_page, Site(moments_of(demo).fullest), width=width, height=900):
-        check_picture(visited_page, width)
+    with visiting(visited_page, Site(moments_of(demo).fullest)):
+        check_pictures(visited_page)
 
 
 @pytest.mark.parametrize("name", ["critical_gb10", "eight_by_seven"])
@@ -185,54 +193,45 @@ def test_touch_on_the_past_returns_by_a_button(browser: SharedBrowser, width: in
         expect(back).to_have_count(0)
 
 
-@pytest.mark.parametrize("width", [320, 390, 1280, 1440])
-def test_use_three_minutes_ago_is_in_words_at_any_width(visited_page: Page, width: int) -> None:
-    with visiting(visited_page, Site(critical_gb10()), width=width, height=900):
-        expect(visited_page.locator(".landscape-then")).to_be_visible()
-        expect(visited_page.locator(".landscape-then")).to_contain_text("3 min ago")
+def test_use_three_minutes_ago_is_in_words_at_any_width(visited_page: Page) -> None:
+    with visiting(visited_page, Site(critical_gb10()), height=900):
+        for width in (320, 390, 1280, 1440):
+            resize(visited_page, width)
+            expect(visited_page.locator(".landscape-then")).to_be_visible()
+            expect(visited_page.locator(".landscape-then")).to_contain_text("3 min ago")
 
 
-@pytest.mark.parametrize("width", [1440, 1280, 390])
-def test_use_of_many_gpus_three_minutes_ago_is_in_one_line_of_the_first_screen(
-    visited_page: Page, width: int
-) -> None:
+def test_use_of_many_gpus_three_minutes_ago_is_in_one_line_of_the_first_screen(visited_page: Page) -> None:
     """Beside the title, with the use of all together where there is room."""
-    demo = moments_of("h100x8-mig").fullest
-    with visiting(visited_page, Site(demo), width=width, height=900):
-        then = visited_page.locator(".landscape-then")
+    with visiting(visited_page, Site(moments_of("h100x8-mig").fullest), height=900):
+        then, head = visited_page.locator(".landscape-then"), visited_page.locator(".landscape-head")
         expect(then).to_contain_text(re.compile(r"^3 min ago VRAM \d \d+\.\d%"))
-        place, head = then.bounding_box(), visited_page.locator(".landscape-head").bounding_box()
-        together = visited_page.locator(".then-all").is_visible()
+        for width in (1440, 1280, 390):
+            resize(visited_page, width)
+            place, around = box(then), box(head)
 
-    assert place is not None
-    assert head is not None
-    assert place["y"] + place["height"] <= 900
-    assert place["height"] <= 24
-    assert together is (width >= 1280)
-    assert width < 1280 or head["height"] <= 30
+            assert place["y"] + place["height"] <= 900, width
+            assert place["height"] <= 24, width
+            assert visited_page.locator(".then-all").is_visible() is (width >= 1280)
+            assert width < 1280 or around["height"] <= 30, width
 
 
-@pytest.mark.parametrize("width", [320, 390])
-def test_title_keeps_its_line_on_a_phone_in_the_first_minutes(visited_page: Page, width: int) -> None:
+def test_title_keeps_its_line_on_a_phone_in_the_first_minutes(visited_page: Page) -> None:
     """Without the use of three minutes ago, the ranges would fit beside it and take its width."""
-    with visiting(visited_page, Site(critical_gb10()), width=width, height=844):
-        visited_page.evaluate("document.querySelector('.landscape-then').remove()")
-        title = visited_page.locator(".landscape-head h2").bounding_box()
-        ranges = visited_page.locator(".landscape-spans").bounding_box()
+    with visiting(visited_page, Site(critical_gb10())):
+        found = evaluate_at(visited_page, (320, 390), WITHOUT_THEN)
 
-    assert title is not None
-    assert ranges is not None
-    assert title["width"] > width / 3
-    assert ranges["y"] >= title["y"] + title["height"] - 1
+    for width, (title, ranges) in found.items():
+        assert title["width"] > width / 3
+        assert ranges["y"] >= title["y"] + title["height"] - 1, width
 
 
 def test_head_of_several_pools_is_one_line(visited_page: Page) -> None:
     """At 1280 px, with the longest title of the demos."""
     with visiting(visited_page, Site(moments_of("strix-halo").first), width=1280, height=900):
-        head = visited_page.locator(".landscape-head").bounding_box()
+        head = box(visited_page.locator(".landscape-head"))
         height = visited_page.evaluate("document.documentElement.scrollHeight")
 
-    assert head is not None
     assert head["height"] <= 30
     assert height <= 900
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
 
 from memwatch.core.events import Event
 from memwatch.core.snapshot import Level, Snapshot
@@ -21,7 +23,7 @@ from support.axe import faults
 from support.browsing import SharedBrowser, opened, wait_for_frames
 from support.daemon_process import running_daemon
 from support.demo_frames import moments_of
-from support.live_page import resize, showing, visiting, wait_for_ticks
+from support.live_page import box, evaluate_at, resize, showing, visiting, wait_for_ticks
 from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB
 from support.sample_past import END, past_of
@@ -36,12 +38,6 @@ TEXT_EDGE = """selector => {
   range.selectNodeContents(document.querySelector(selector));
   return range.getBoundingClientRect().right;
 }"""
-
-
-def box(locator: Locator) -> dict[str, float]:
-    found = locator.bounding_box()
-    assert found is not None
-    return {"x": found["x"], "y": found["y"], "width": found["width"], "height": found["height"]}
 
 
 def test_limit_has_its_own_scale(visited_page: Page) -> None:
@@ -265,7 +261,6 @@ CUT = """selector => [...document.querySelectorAll(selector)]
   .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)"""
 
 
-@pytest.mark.parametrize("width", [390, 1280, 1440])
 @pytest.mark.parametrize(
     "demo",
     [
@@ -274,31 +269,33 @@ CUT = """selector => [...document.querySelectorAll(selector)]
         *(pytest.param(one, marks=pytest.mark.long) for one in DEMOS if one[:3] not in ("dgx", "str")),
     ],
 )
-def test_table_of_holders_cuts_no_name_and_no_figure(visited_page: Page, demo: str, width: int) -> None:
+def test_table_of_holders_cuts_no_name_and_no_figure(visited_page: Page, demo: str) -> None:
     """A PID without room beside its name is left out, and a range of bytes takes two lines on a phone."""
-    frame = list(read_frames(path_of(demo)))[280]
-    with visiting(visited_page, Site(frame), width=width, height=900):
+    frame = next(islice(read_frames(path_of(demo)), 280, None))
+    with visiting(visited_page, Site(frame), height=900):
         cells = ".who-name a, .who-table td.number, .who-table summary"
+        cut = evaluate_at(visited_page, (390, 1280, 1440), CUT, cells)
 
-        assert visited_page.evaluate(CUT, cells) == []
+    assert cut == {390: [], 1280: [], 1440: []}
 
 
-@pytest.mark.parametrize("width", [390, 1440])
-def test_rows_of_instances_have_whole_names(visited_page: Page, width: int) -> None:
+def test_rows_of_instances_have_whole_names(visited_page: Page) -> None:
     """The end of "GPU 2 · MIG 12" tells it from "GPU 2 · MIG 11"."""
-    with visiting(visited_page, Site(eight_by_seven()), width=width, height=900):
-        assert visited_page.evaluate(CUT, ".firing-place") == []
+    with visiting(visited_page, Site(eight_by_seven()), height=900):
+        cut = evaluate_at(visited_page, (390, 1440), CUT, ".firing-place")
+
+    assert cut == {390: [], 1440: []}
 
 
-@pytest.mark.parametrize("width", [320, 390])
-def test_reasons_open_within_a_phone(visited_page: Page, width: int) -> None:
+@pytest.mark.parametrize("sample", [unknown_figures, critical_gb10], ids=lambda one: one.__name__)
+def test_reasons_open_within_a_phone(visited_page: Page, sample: Callable[[], Snapshot]) -> None:
     """The sign is at another place in each state."""
-    for sample in (unknown_figures, critical_gb10):
-        with visiting(visited_page, Site(sample()), width=width, height=844):
-            for sign in visited_page.locator("details.why > summary").all():
-                sign.click()
+    with visiting(visited_page, Site(sample()), width=390, height=844):
+        for sign in visited_page.locator("details.why > summary").all():
+            sign.click()
+        wide = evaluate_at(visited_page, (390, 320), "document.documentElement.scrollWidth")
 
-            assert visited_page.evaluate("document.documentElement.scrollWidth") == width
+    assert wide == {390: 390, 320: 320}
 
 
 def test_page_without_new_figures_keeps_its_height(visited_page: Page) -> None:
@@ -309,15 +306,18 @@ def test_page_without_new_figures_keeps_its_height(visited_page: Page) -> None:
         assert box(visited_page.locator("#landscape")) == before
 
 
-@pytest.mark.parametrize("width", [320, 330, 390])
+CUT_CELLS = """() => [...document.querySelector(".events-table tbody tr").cells]
+  .filter((cell) => cell.scrollWidth > cell.clientWidth).length"""
+
+
 @pytest.mark.parametrize("age", [600.0, 3600.0, 86_400.0, 7 * 86_400.0])
-def test_words_of_a_kill_are_whole_at_any_age(visited_page: Page, age: float, width: int) -> None:
+def test_words_of_a_kill_are_whole_at_any_age(visited_page: Page, age: float) -> None:
     """Its time is a time of day, and a date after half a day."""
     at = time.time() - age
     kill = Event(1, at, "oom_kill", "OOM killer: killed train.py (51210), 39.9 GiB", "ram")
-    with visiting(visited_page, Site(critical_gb10(), events=(kill,)), width=width, height=900):
-        row = visited_page.locator(".events-table tbody tr")
+    with visiting(visited_page, Site(critical_gb10(), events=(kill,)), width=390, height=900):
+        words = visited_page.locator(".events-table tbody tr .event-text").inner_text().strip()
+        cut = evaluate_at(visited_page, (390, 330, 320), CUT_CELLS)
 
-        assert row.locator(".event-text").inner_text().strip() == "OOM kill: train.py, 39.9 GiB"
-        cut = "(row) => [...row.cells].filter((cell) => cell.scrollWidth > cell.clientWidth).length"
-        assert row.evaluate(cut) == 0
+    assert words == "OOM kill: train.py, 39.9 GiB"
+    assert cut == {390: 0, 330: 0, 320: 0}

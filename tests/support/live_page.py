@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page
 
 from support.browsing import SharedBrowser, opened, wait_for_frames
 from support.open_things import kept_open
@@ -28,8 +28,10 @@ def showing(browser: SharedBrowser, site: Site, path: str = "/", **options: Any)
 def visiting(page: Page, site: Site, path: str = "/", width: int = 1280, height: int = 800) -> Iterator[None]:
     """Serve a site meanwhile, and show one of its pages in a page that is open already.
 
-    All have one address: a browser reads the static files of each address again, half of the cost of a visit.
+    All have one address: a browser reads the static files of each address again, half of the cost of a visit. Ticks
+    come as rarely as those of a machine: five a second, rendered and merged, cost as much as a visit every 3 s.
     """
+    site.interval_seconds = 1.0
     with _stage().showing(site) as address:
         page.set_viewport_size({"width": width, "height": height})
         page.goto(address + path)
@@ -41,6 +43,22 @@ def resize(page: Page, width: int, height: int = 900) -> None:
     """Show a page that is open in another size, until it is painted: a fifth of the cost of a visit."""
     page.set_viewport_size({"width": width, "height": height})
     wait_for_frames(page)
+
+
+def evaluate_at(page: Page, widths: Sequence[int], script: str, argument: Any = None) -> dict[int, Any]:
+    """Return what a script finds in a page that is open, at each width."""
+    found = {}
+    for width in widths:
+        resize(page, width)
+        found[width] = page.evaluate(script, argument)
+    return found
+
+
+def box(locator: Locator) -> dict[str, float]:
+    """Return the place of an element that has one."""
+    found = locator.bounding_box()
+    assert found is not None
+    return {"x": found["x"], "y": found["y"], "width": found["width"], "height": found["height"]}
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from msgspec.structs import replace
 
@@ -21,6 +21,7 @@ SECONDS, STEP = 3600, 2
 END = 200_000.0
 GAP = range(2000, 2300)
 SPIKE = range(2700, 2706)
+TIMES = [second for second in range(0, SECONDS + 1, STEP) if second not in GAP]
 # The figure that differs between two snapshots of the same state. Its past does not depend on it.
 OWN_CPU = "self.cpu_seconds"
 
@@ -32,27 +33,36 @@ def past_of(snapshot: Snapshot) -> HistoryInput:
     return HistoryInput(series, snapshot.unix - END, TIER_SPECS, events_of(snapshot))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _series_of(figures: tuple[tuple[str, float], ...]) -> AllSeries:
     history = History()
-    for second in range(0, SECONDS + 1, STEP):
-        if second not in GAP:
-            history.add(END - SECONDS + second, {name: _then(name, value, second) for name, value in figures})
+    names = [name for name, _ in figures]
+    columns = [_past_values(name, value) for name, value in figures]
+    for second, *row in zip(TIMES, *columns, strict=True):
+        history.add(END - SECONDS + second, dict(zip(names, row, strict=True)))
     return AllSeries(history, HolderHistory())
 
 
-def _then(name: str, value: float, second: int) -> float:
-    """Return a value at this second of the hour; at the end it is that of the snapshot."""
+def _past_values(name: str, value: float) -> list[float]:
+    """Return the values of a figure at `TIMES`; the last one is that of the snapshot."""
     if name == OWN_CPU:
-        return second * 0.0012 if second > GAP.stop else 900 + second * 0.0012
-    rise = 0.55 + 0.45 * second / SECONDS + 0.02 * math.sin(second / 47 + len(name)) * (1 - second / SECONDS)
-    if second in SPIKE:
-        rise = 1.0
+        return [second * 0.0012 if second > GAP.stop else 900 + second * 0.0012 for second in TIMES]
+    rises = _rises(len(name))
     if name.endswith(".level"):
-        return float(min(value, Level.LOW if rise < 0.75 else Level.MEDIUM if rise < 0.9 else Level.CRITICAL))
+        levels = (Level.LOW if rise < 0.75 else Level.MEDIUM if rise < 0.9 else Level.CRITICAL for rise in rises)
+        return [float(min(value, level)) for level in levels]
     if name.endswith((".available_bytes", ".headroom_after_reclaim_bytes", ".free_bytes")):
-        return value * (3 - 2 * rise)
-    return value * rise if name.endswith(("_bytes", ".ratio")) else value
+        return [value * (3 - 2 * rise) for rise in rises]
+    return [value * rise for rise in rises] if name.endswith(("_bytes", ".ratio")) else [value] * len(rises)
+
+
+@cache
+def _rises(phase: int) -> list[float]:
+    return [1.0 if second in SPIKE else _rise(phase, second) for second in TIMES]
+
+
+def _rise(phase: int, second: int) -> float:
+    return 0.55 + 0.45 * second / SECONDS + 0.02 * math.sin(second / 47 + phase) * (1 - second / SECONDS)
 
 
 def events_of(snapshot: Snapshot) -> list[Event]:

@@ -105,7 +105,7 @@ class Site:
             has_neighbours=lambda: machines is not None,
         )
         self._pages.machines = machines or (lambda _: ())
-        self._interval_seconds = interval_seconds
+        self.interval_seconds = interval_seconds
         self._speed = speed
         self._began = time.monotonic()
         self._still = still
@@ -117,10 +117,10 @@ class Site:
         moment = time.monotonic()
         return replace(
             self.snapshot,
-            seq=self.snapshot.seq + int(moment / self._interval_seconds),
+            seq=self.snapshot.seq + int(moment / self.interval_seconds),
             unix=time.time() + (self._speed - 1) * (moment - self._began),
             monotonic=moment,
-            interval_seconds=self._interval_seconds,
+            interval_seconds=self.interval_seconds,
             self_usage=replace(self.snapshot.self_usage, cpu_seconds=moment * 0.0012),
         )
 
@@ -209,7 +209,7 @@ class Site:
                 yield (
                     b"event: " + page.encode() + b"\n" + b"".join(b"data: " + one + b"\n" for one in lines) + b"\n"
                 )
-            await asyncio.sleep(self._interval_seconds)
+            await asyncio.sleep(self.interval_seconds)
 
 
 @contextmanager

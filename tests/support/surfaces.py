@@ -16,10 +16,9 @@ from typing import Any
 from unittest.mock import patch
 
 from msgspec import Struct
-from opentelemetry.sdk.metrics.export import NumberDataPoint
 from prometheus_client.parser import text_string_to_metric_families
 
-from memwatch.cli import _mcp_tools, home_assistant, status
+from memwatch.cli import home_assistant, status
 from memwatch.cli.terminal.moment import share_label
 from memwatch.core.backends.devices import UNIFIED
 from memwatch.core.backends.finder import build_backends
@@ -165,6 +164,8 @@ def otlp(view: View) -> Cells:
 
 
 def otlp_points(view: View) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    from opentelemetry.sdk.metrics.export import NumberDataPoint
+
     families = text_string_to_metric_families(view.get("/metrics"))
     for metric in build_payload(families, Span(0, 1), {}, {}).resource_metrics[0].scope_metrics[0].metrics:
         for point in metric.data.data_points:
@@ -697,7 +698,9 @@ def waiting(view: View) -> Cells:
 
 
 def mcp(view: View) -> Cells:
-    """Return the answers of the tools `memory_status` and `memory_holders`."""
+    """Return the answers of the tools `memory_status` and `memory_holders`. Only this needs 0.5 s of imports."""
+    from memwatch.cli import _mcp_tools
+
     snapshot = SimpleNamespace(json=view.json("/api/v1/snapshot"), snapshot=view.snapshot)
     tools = _mcp_tools.Tools(SimpleNamespace(snapshot=lambda: snapshot, address="test"))  # type: ignore[arg-type]
     tools._ask = lambda path, pairs=None, **query: {"processes": []}  # type: ignore[method-assign]  # noqa: ARG005
