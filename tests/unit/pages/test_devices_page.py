@@ -192,7 +192,7 @@ def test_share_of_a_unified_machine_is_inside_its_pool() -> None:
 
 
 def test_used_memory_of_unknown_holders_has_the_colour_of_the_map() -> None:
-    """Where it is not known what is unattributed, as on a Mac, it was grey here and blue on the overview."""
+    """On a Mac, where unattributed memory is not known, it was grey here and blue on the overview."""
     snapshot = moments_of("macbook").fullest
     segments = {one.label: one.holder for one in build_maps(snapshot, {})[0].segments}
     (bar,) = build_entries(snapshot)[0].bars

@@ -38,7 +38,7 @@ CURVE_WIDTH, TOWERS_X = 104, 116
 # Height of the level above a tower, and of System RAM below many GPUs with the space between both.
 CAP, BAND, BAND_GAP = 3, 5, 4
 MAX_TOWER_WIDTH, MANY_TOWERS = 40, 8
-# Of the size of a pool: its use may fall by as much while it rises, and rises by as much in so many points.
+# Of the size of a pool: its use may fall by MAX_DIP while it rises. Less than MIN_RISE in PAUSE_POINTS is a pause.
 MAX_DIP, MIN_RISE, PAUSE_POINTS = 0.01, 0.002, 3
 # Largest difference between the curve and the figures.
 TOLERANCE = 1.0
