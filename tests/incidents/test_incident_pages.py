@@ -381,10 +381,11 @@ def test_entry_is_its_first_clause() -> None:
 
 
 def test_evidence_is_as_long_as_the_timeline() -> None:
-    """Three sentences at least, more while they are no higher than the entries."""
+    """Three sentences at least, more while they and the line "5 more" are no higher than the entries."""
     sentences = ["short"] * 9
 
-    assert incident_page.count_evidence(sentences, 5) == 5
+    assert incident_page.count_evidence(sentences, 5) == 4
+    assert incident_page.count_evidence(sentences, 9) == 9
     assert incident_page.count_evidence(sentences, 1) == 3
     assert incident_page.count_evidence(["x" * 200] * 9, 9) == 3
     assert incident_page.count_evidence(sentences[:2], 9) == 2

@@ -6,6 +6,8 @@ import pytest
 
 from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch_web.pages.renderer import Pages
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.player import read_frames
 from support.html_reader import Reader
 from support.sample_past import end_of_run
 from support.sample_snapshots import SAMPLES, critical_gb10, mig_server, unknown_figures
@@ -61,3 +63,19 @@ def test_run_without_samples_says_so() -> None:
     text = text_of(UncleanShutdown(1.0, True, (), None))
 
     assert "Machine crash or power loss no sample since the start" in text
+
+
+def test_a_machine_with_many_pools_shows_the_worst_and_folds_the_others() -> None:
+    """With twelve pools and limits, ten processes and eight devices the page was 1,600 pixels high."""
+    words = end_of_run(list(read_frames(path_of("h100x8-mig")))[280])
+    assert words.last is not None
+    page = Pages().last_words(words).decode()
+    reader = Reader(page.encode())
+    order = [one.label for one in sorted(words.last.pressure, key=lambda one: (one.level, one.ratio), reverse=True)]
+    table = reader.text[reader.text.index("Pool Level Used") :]
+
+    assert [table.index(f" {label} ") for label in order] == sorted(table.index(f" {label} ") for label in order)
+    assert "6 less full" in table
+    assert table.index(order[5]) < table.index("6 less full") < table.index(f" {order[6]} ")
+    assert "2 more" in table
+    assert f"{len(words.last.processes) - 6} smaller" in table

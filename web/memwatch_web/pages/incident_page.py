@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from msgspec import Struct
 
@@ -126,13 +127,11 @@ def first_clause(text: str) -> str:
 
 
 def count_evidence(evidence: Sequence[str], rows: int) -> int:
-    """Return how many sentences are as high as these rows, at least MIN_EVIDENCE."""
-    lines = 0
-    for number, sentence in enumerate(evidence):
-        lines += -(-len(sentence) // EVIDENCE_CHARACTERS)
-        if lines > rows and number >= MIN_EVIDENCE:
-            return number
-    return len(evidence)
+    """Return how many sentences are as high as these rows, at least MIN_EVIDENCE. Others take a line as well."""
+    ends = list(accumulate(-(-len(sentence) // EVIDENCE_CHARACTERS) for sentence in evidence))
+    if not ends or ends[-1] <= rows:
+        return len(evidence)
+    return min(len(evidence), max(MIN_EVIDENCE, sum(end < rows for end in ends)))
 
 
 def link_to_history(began: float, ended: float | None = None) -> str:
