@@ -6,7 +6,6 @@ Importing this module imports no FastAPI.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from importlib import import_module
 from inspect import signature
 from urllib.parse import parse_qsl
 
@@ -32,7 +31,9 @@ from memwatch_web.asgi.problems import ErrorAnswer, ProblemError, refuse_repeate
 from memwatch_web.asgi.routes import FIT_PAGE, LIVE, Route
 from memwatch_web.asgi.sse import FORMS, Gzip, Identity, SharedDeflate, keep_form, sse
 from memwatch_web.asgi.static_files import VARY, Compression, accepts_gzip
+from memwatch_web.pages import fit_page, history_page, incident_files, neighbour_picture, picture
 from memwatch_web.pages.history_data import available_ranges, find_range
+from memwatch_web.pages.history_page import parse_pid, stream_process
 from memwatch_web.pages.machine_wall import build_tile
 from memwatch_web.pages.processes import ListQueryError, ListView, parse_view
 from memwatch_web.pages.renderer import PROCESS, MachinePage, PageServices
@@ -44,18 +45,6 @@ MAX_REASON_LENGTH, MAX_TARGET_LENGTH, MAX_DIGITS = 500, 256, 12
 MAX_ROWS = 120
 # A view of one client is rendered this often, also while samples come ten times a second: 50 rows take 22 ms.
 VIEW_SECONDS = 0.9
-
-
-def later(module: str, name: str) -> Callable[[PageServices, Request], Awaitable[Response]]:
-    """Build a handler whose module is imported by its first request: the overview needs none of them."""
-
-    async def show(services: PageServices, request: Request) -> Response:
-        handler = getattr(import_module(f"memwatch_web.pages.{module}"), name)
-        found: Response = await handler(services, request)
-        return found
-
-    show.__name__ = name
-    return show
 
 
 def page(name: str) -> Callable[[PageServices, Request], Awaitable[Response]]:
@@ -109,8 +98,6 @@ async def live(services: PageServices, request: Request) -> Response:
     pages, query = services.pages, request.query_params
     page = query.get("page", "overview")
     if page == PROCESS and "pid" in query:
-        from memwatch_web.pages.history_page import parse_pid, stream_process
-
         return stream_process(services, request, parse_pid(query["pid"]))
     if page not in pages.streams:
         raise ProblemError(422, f"page is {page[:80]!r}: use one of {', '.join(pages.streams)}.")
@@ -264,12 +251,12 @@ async def silence(services: PageServices, request: Request) -> Response:
 # fmt: off
 PAGES = (
     Route("GET",    "/",                            overview,                     "text/html"),
-    Route("GET",    "/landscape",                   later("picture", "landscape"), "text/html"),
-    Route("GET",    "/history",                     later("history_page", "history"), "text/html"),
-    Route("GET",    "/history/picture",             later("history_page", "history_picture"), "image/svg+xml"),
-    Route("GET",    "/picture.svg",                 later("neighbour_picture", "picture"), "image/svg+xml"),
+    Route("GET",    "/landscape",                   picture.landscape,            "text/html"),
+    Route("GET",    "/history",                     history_page.history,         "text/html"),
+    Route("GET",    "/history/picture",             history_page.history_picture, "image/svg+xml"),
+    Route("GET",    "/picture.svg",                 neighbour_picture.picture,    "image/svg+xml"),
     Route("GET",    "/processes",                   processes,                    "text/html"),
-    Route("GET",    "/processes/{pid}",             later("history_page", "process"), "text/html"),
+    Route("GET",    "/processes/{pid}",             history_page.process,         "text/html"),
     Route("GET",    "/machines",                    page("machines"),             "text/html"),
     Route("GET",    "/machines/{name}",             machine,                      "text/html"),
     Route("GET",    "/devices",                     page("devices"),              "text/html"),
@@ -277,12 +264,12 @@ PAGES = (
     Route("POST",   "/alerts",                      silence,                      "text/html",
           "operator", "adds or ends a silence"),
     Route("GET",    "/about",                       page("about"),                "text/html"),
-    Route("GET",    FIT_PAGE,                       later("fit_page", "fit"), "text/html"),
-    Route("POST",   FIT_PAGE,                       later("fit_page", "fit_config"), "text/html"),
+    Route("GET",    FIT_PAGE,                       fit_page.fit,                 "text/html"),
+    Route("POST",   FIT_PAGE,                       fit_page.fit_config,          "text/html"),
     Route("GET",    "/incidents",                   incidents,                    "text/html"),
-    Route("GET",    "/incidents/{incident_id}",     later("incident_files", "page"), "text/html"),
-    Route("GET",    "/incidents/{incident_id}/report.md", later("incident_files", "report"), "text/plain"),
-    Route("GET",    "/incidents/{incident_id}/picture.svg", later("incident_files", "picture"), "image/svg+xml"),
+    Route("GET",    "/incidents/{incident_id}",     incident_files.page,          "text/html"),
+    Route("GET",    "/incidents/{incident_id}/report.md", incident_files.report,  "text/plain"),
+    Route("GET",    "/incidents/{incident_id}/picture.svg", incident_files.picture, "image/svg+xml"),
     Route("GET",    "/last-words",                  last_words,                   "text/html"),
     Route("GET",    "/runbooks",                    runbooks,                     "text/html"),
     Route("GET",    "/docs",                        docs,                         "text/html"),
@@ -304,7 +291,7 @@ def _serve(route: Route, services: PageServices) -> routing.Route:
     count = len(signature(route.handler).parameters)
 
     async def answer(request: Request) -> Response:
-        if route.path != "/history":  # it shows its own page with the reason
+        if route.handler is not history_page.history:  # it shows its own page with the reason
             refuse_repeated(request.query_params)
         return await route.handler(*(services, request)[:count])
 

@@ -408,14 +408,10 @@ class SeriesCount:
     def __call__(self, groups: Sequence[Group]) -> int:
         last = chain(self._last, repeat(((), 0)))
         self._last = [
-            known if known[0] is group else (group, count_series(group))
+            known if known[0] is group else (group, sum(map(len, map(ROWS, group))))
             for group, known in zip(groups, last)  # noqa: B905  the last ones have no end
         ]
         return sum([count for _, count in self._last])
-
-
-def count_series(group: Group) -> int:
-    return sum(map(len, map(ROWS, group)))
 
 
 def limit_series(groups: Sequence[Group], count: int | None = None) -> Sequence[Group]:
@@ -423,7 +419,7 @@ def limit_series(groups: Sequence[Group], count: int | None = None) -> Sequence[
 
     A family that does not fit is left out as a whole: a part of it would give wrong sums. `count`: of all samples.
     """
-    if (sum(map(count_series, groups)) if count is None else count) <= MAX_SERIES:
+    if (SeriesCount()(groups) if count is None else count) <= MAX_SERIES:
         return (*groups, NONE_DROPPED)
     left, dropped = MAX_SERIES, 0
     fitting: list[RowFamily] = []

@@ -50,6 +50,7 @@ from memwatch_web.asgi.sse import SharedDeflate
 from memwatch_web.pages.devices import build_entries
 from memwatch_web.pages.history_data import RANGES, HistoryInput, Range, available_ranges
 from memwatch_web.pages.history_view import ChartView, HistoryView, RejectedQuery
+from memwatch_web.pages.incident_page import build_page, build_row
 from memwatch_web.pages.landscape_page import PageLandscape, Scene, draw_page
 from memwatch_web.pages.landscape_past import (
     DrawnPast,
@@ -335,16 +336,12 @@ class Pages:
 
     def incidents(self, found: Sequence[Incident], simulated: bool = False, more: Sequence[str] = ()) -> bytes:
         """Render the list of incidents. `more`: sentences about those that it lacks."""
-        from memwatch_web.pages.incident_page import build_row
-
         rows = [build_row(one) for one in found]
         context = {"page": "incidents", "rows": rows, "simulated": simulated, "more": more}
         return self._render("incidents.html", context)
 
     def incident(self, one: Incident, simulated: bool = False, heads: Sequence[Incident] = ()) -> bytes:
         """Render one incident with its picture. `heads`: all that are kept, newest first."""
-        from memwatch_web.pages.incident_page import build_page
-
         context = {"page": "incidents", "up": "../", "view": build_page(one, heads), "simulated": simulated}
         return self._render("incident.html", context)
 
