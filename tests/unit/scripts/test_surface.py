@@ -33,3 +33,15 @@ def test_a_file_that_is_missing_or_changed_is_a_difference(tmp_path: Path) -> No
     lines = list(differences(old, new))
     assert [line for line in lines if line.startswith("+++")] == ["+++ now/a.txt", "+++ now/c.md"]
     assert {"-one", "+two", "+c"} <= set(lines)
+
+
+def test_the_commit_and_its_folder_are_no_difference(tmp_path: Path) -> None:
+    shown = (
+        "memwatchd 0.dev0+checkout.g0d0e0c0\n<dd>0d0e0c0de0da0b0a0e0fc0</dd>\n'/tmp/x0/tests/machines/a: none'\n",
+        "memwatchd 0.dev0+checkout.g0f0ebd0\n<dd>0f0ebd0c0aa0b0c0e0f0e0</dd>\n'/home/a/tests/machines/a: none'\n",
+    )
+    for name, text in zip(("old", "new"), shown, strict=True):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(text)
+
+    assert list(differences(tmp_path / "old", tmp_path / "new")) == []
