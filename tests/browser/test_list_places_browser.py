@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 from msgspec.structs import replace
-from playwright.sync_api import Page
+from playwright.sync_api import Page, Route
 
 from memwatch.core.model import Process
 from memwatch.core.snapshot import Level, Snapshot
@@ -81,9 +81,23 @@ def test_another_order_that_a_user_asks_for_is_shown_at_once(browser: SharedBrow
     site = Site(build_machine(a=9, b=5, c=2))
     with watching(browser, site, controls_clock=False) as page:
         page.get_by_role("button", name="Name").click()
-        page.get_by_role("button", name="Name").click()
+        page.locator("th[aria-sort=ascending]").get_by_role("button", name="Name").click()
 
         page.wait_for_function(f'() => JSON.stringify({SHOWN}) === \'["c","b","a"]\'')
+
+
+def test_view_chosen_while_the_stream_connects_is_shown(browser: SharedBrowser) -> None:
+    """On a slow link, a search follows a sort whose request is under way."""
+    held: list[Route] = []
+    with watching(browser, Site(build_machine(a=9, b=5, c=2)), controls_clock=False) as page:
+        page.route("**/live?*sort=name", lambda route: held.append(route))
+        with page.expect_request("**/live?*sort=name"):
+            page.get_by_role("button", name="Name").click()
+        page.get_by_role("searchbox").fill("b")
+        page.wait_for_url("**/processes?*q=b")
+        held[0].continue_()
+
+        page.wait_for_function(f"() => JSON.stringify({SHOWN}) === '[\"b\"]'")
 
 
 def test_new_process_takes_the_place_of_one_that_ended(browser: SharedBrowser) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from memwatch.core.events import Event
 from memwatch.core.snapshot import Level, Snapshot
@@ -255,6 +255,20 @@ def test_stream_has_the_form_that_fits_the_page(browser: SharedBrowser, tmp_path
         page.wait_for_function("(old) => document.getElementById('now-narrow-ram').outerHTML !== old", arg=old)
         with page.expect_request("**/live?page=overview&form=wide"):
             page.set_viewport_size({"width": 1440, "height": 900})
+
+
+def test_window_that_is_resized_while_the_stream_connects_gets_its_form(browser: SharedBrowser) -> None:
+    """As a phone that is turned: nothing else tells the server of the form."""
+    held: list[Route] = []
+    with showing(browser, Site(critical_gb10())) as page:
+        wait_for_ticks(page)
+        page.route("**/live?*form=narrow", lambda route: held.append(route))
+        with page.expect_request("**/live?*form=narrow"):
+            page.set_viewport_size({"width": 390, "height": 844})
+        with page.expect_request("**/live?*form=wide"):
+            page.set_viewport_size({"width": 1440, "height": 900})
+            wait_for_frames(page)
+            held[0].continue_()
 
 
 CUT = """selector => [...document.querySelectorAll(selector)]

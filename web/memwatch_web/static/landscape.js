@@ -17,7 +17,7 @@
   const parts = new Map(); // of now, while an earlier time is shown
   let request = null; // of the stream
   let connection = null;
-  let isMoved = false;
+  let isMoved = false; // since the last request was sent
 
   const { spanOf, timeAt } = Scrub;
   const firstPast = () => live.querySelector("svg.past");
@@ -125,8 +125,17 @@
   document.addEventListener("htmx:sse:before:connection", ({ detail }) => {
     connection = detail.connection;
     nameForm();
-    if (isMoved) setTimeout(() => connection.delayCanceller?.()); // the pause is for errors
-    isMoved = false;
+    if (!isMoved || !connection.attempt) return; // the first request was sent before this event
+    setTimeout(() => {
+      isMoved = false;
+      nameForm();
+      connection.delayCanceller?.(); // the pause is for errors
+    });
+  });
+
+  // A request under way cannot be changed: its answer ends at once.
+  document.addEventListener("htmx:sse:after:connection", () => {
+    if (isMoved) setTimeout(connectAgain);
   });
 
   function connectAgain() {

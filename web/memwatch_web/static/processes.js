@@ -12,7 +12,7 @@
 
   let request = null;
   let connection = null;
-  let isMoved = false;
+  let isMoved = false; // since the last request was sent
   let timer;
 
   // The query of the stream: the page, and what differs from its default view.
@@ -36,6 +36,11 @@
     history.replaceState(null, "", url);
     if (request) request.action = address();
     isMoved = true;
+    connectAgain();
+  }
+
+  // A request under way cannot be changed: its answer ends at once.
+  function connectAgain() {
     connection?.reader?.cancel(); // htmx connects again, after a pause that is for errors
     connection?.delayCanceller?.();
   }
@@ -48,8 +53,15 @@
 
   document.addEventListener("htmx:sse:before:connection", ({ detail }) => {
     connection = detail.connection;
-    if (isMoved) setTimeout(() => connection.delayCanceller?.());
-    isMoved = false;
+    if (!isMoved || !connection.attempt) return; // the first request was sent before this event
+    setTimeout(() => {
+      isMoved = false;
+      connection.delayCanceller?.();
+    });
+  });
+
+  document.addEventListener("htmx:sse:after:connection", () => {
+    if (isMoved) setTimeout(connectAgain);
   });
 
   document.addEventListener("submit", (event) => {
