@@ -542,3 +542,13 @@ def test_bytes_of_a_rounding_have_no_words() -> None:
 
     assert not named(342)
     assert named(20 << 20)
+
+
+def test_without_room_beside_a_tower_its_largest_parts_keep_their_words() -> None:
+    """Beside a low tower "llama.cpp 22.3 GiB" was left out, and "Xorg 412.0 MiB" was not."""
+    engine = Block(5.0, (("llama.cpp", "22.3 GiB"),), size_bytes=22 * GIB)
+    server = Block(15.0, (("Xorg", "412.0 MiB"),), size_bytes=412 << 20)
+
+    beside, _ = write_gutter([engine, server], Rectangle(0.0, 0.0, 100.0, 20.0), 190.0, 11.0, 0.0)
+
+    assert [text.plain for text in beside.texts] == ["llama.cpp "]

@@ -67,10 +67,12 @@ class Note(Struct, frozen=True):
     name: str
     figure: str
     span: tuple[float, float] | None = None
+    size_bytes: int = 0
 
     @property
     def block(self) -> Block:
-        return Block(self.y, ((self.name, self.figure),), (self.span,) if self.span else ())
+        spans = (self.span,) if self.span else ()
+        return Block(self.y, ((self.name, self.figure),), spans, size_bytes=self.size_bytes)
 
 
 class Tower(Struct, frozen=True):
@@ -161,7 +163,8 @@ def place_nodes(
         texts += written
         if not written and box.height >= MIN_NAMED:
             span = (box.y, box.y + box.height) if node.inside else None
-            notes.append(Note(box.y + box.height / 2, node.name, words.size(node.size_bytes), span))
+            size = node.size_bytes
+            notes.append(Note(box.y + box.height / 2, node.name, words.size(size), span, size))
     return Tower(Drawing((), (*boxes, *above), (outline(frame),), tuple(texts)), tuple(notes))
 
 
@@ -295,6 +298,7 @@ class Block(Struct, frozen=True):
     lines: tuple[tuple[str, str], ...]
     brackets: tuple[tuple[float, float], ...] = ()
     link: str = ""
+    size_bytes: int = 0
 
 
 class Link(Struct, frozen=True):
@@ -316,14 +320,15 @@ def write_gutter(
 ) -> tuple[Drawing, tuple[Link, ...]]:
     """Write blocks of words beside a tower, a line apart, each with a leader or brackets to its bytes.
 
-    They begin `above` the frame at most. Those that do not fit one below the other are left out, the longest first.
+    They begin `above` the frame at most. Those that do not fit one below the other are left out: the longest first,
+    of these the one with the fewest bytes.
     """
     step = LINE_HEIGHT * font
     start, width = frame.right + BESIDE * font, gutter - (BESIDE + 0.09) * font
     ordered = sorted((_fold(block, width, font) for block in blocks), key=lambda block: block.y)
     room = frame.height + above + 0.36 * font
     while ordered and sum(len(block.lines) for block in ordered) * step > room:
-        ordered.remove(max(ordered, key=lambda block: (len(block.lines), bool(block.lines[0][0]))))
+        ordered.remove(max(ordered, key=lambda one: (len(one.lines), bool(one.lines[0][0]), -one.size_bytes)))
     wanted: list[float] = []
     for block in ordered:
         first = block.y - (len(block.lines) - 1) * step / 2
