@@ -233,6 +233,12 @@ def test_collectors_are_listed_on_the_about_page() -> None:
     assert "1 not on this machine" in about
 
 
+def test_a_recording_has_no_durations_of_collectors() -> None:
+    """The column had a dash in each row."""
+    assert "Last update Duration" in read(calm_workstation(), "about").text
+    assert "Duration" not in read(replace(calm_workstation(), simulated=True), "about").text
+
+
 def test_exact_bytes_are_in_the_title() -> None:
     page = read(calm_workstation())
     used = calm_workstation().pools[0].used_bytes
