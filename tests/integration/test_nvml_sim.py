@@ -225,7 +225,7 @@ def test_slow_call_returns_the_state_at_its_end(tmp_path: Path) -> None:
         simulator.show(RTX_4090.with_gpu(0, memory=mib(24564, 1)))
 
         assert asked.answer() == MIB
-        assert 0.4 <= time.monotonic() - started < 5
+        assert time.monotonic() - started >= 0.4
 
 
 def test_segfault_ends_the_process_by_sigsegv(tmp_path: Path) -> None:
