@@ -91,6 +91,15 @@ def test_locks_are_written_from_pyproject() -> None:
     assert all(versions[one.name] in one.specifier for one in map(Requirement, build_requirements()))
 
 
+def test_wheel_is_built_with_the_jinja2_that_is_installed() -> None:
+    """Templates that another version compiled would be compiled again by the first page."""
+    built, installed = (
+        {one.version for one in read_lock(path) if one.name == "jinja2"} for path in (BUILD_LOCK, LOCK)
+    )
+
+    assert built == installed != set()
+
+
 def test_image_installs_only_what_is_locked() -> None:
     """Every installation from an index checks hashes; that of our own wheels uses no index."""
     text = (ROOT / "deploy/Dockerfile").read_text().replace("\\\n", " ")
