@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -68,16 +69,16 @@ def test_clean_stop_on_a_slow_disk_is_recorded(tmp_path: Path, monkeypatch: pyte
 def test_records_of_a_turn_are_synced_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each wake-up of the thread that syncs costs as much as a reading."""
     run = Machine(tmp_path / "state").start()
-    files, turns, wakes = run.keeper.files, [], []
-    write, notify, writes = run.keeper._write_urgent, files._changed.notify_all, files.status().writes
-    monkeypatch.setattr(run.keeper, "_write_urgent", lambda *given: (turns.append(given), write(*given)))
-    monkeypatch.setattr(files._changed, "notify_all", lambda: (wakes.append(True), notify()))
+    files, turns, wakes = run.keeper.files, Mock(wraps=run.keeper._write_urgent), Mock()
+    wakes.side_effect, writes = files._changed.notify_all, files.status().writes
+    monkeypatch.setattr(run.keeper, "_write_urgent", turns)
+    monkeypatch.setattr(files._changed, "notify_all", wakes)
     for _ in range(100):
         run.tick(GIB)
     run.keeper.stop(30.0)
 
-    assert len(wakes) <= len(turns) + 1  # that of `stop`
-    assert files.status().writes - writes > len(turns) + 1
+    assert wakes.call_count <= turns.call_count + 1  # that of `stop`
+    assert files.status().writes - writes > turns.call_count + 1
 
 
 def test_crash_at_low_pressure_loses_only_the_unflushed_batch(tmp_path: Path) -> None:
