@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from playwright.sync_api import Page
@@ -53,16 +53,33 @@ ALIKE = {"available": "free", "reserved": "kernel"}
 DIGIT = 0.001
 
 
-@pytest.fixture(params=MACHINES)
-def snapshot(request: pytest.FixtureRequest) -> Snapshot:
-    return MACHINES[request.param]()
+class Drawn(NamedTuple):
+    """The landscape of a machine in one theme."""
+
+    snapshot: Snapshot
+    towers: list[dict[str, Any]]
+    levels: list[str]
 
 
-def read_towers(page: Page, snapshot: Snapshot) -> list[dict[str, Any]]:
-    with visiting(page, Site(snapshot), width=1440, height=900):
-        towers: list[dict[str, Any]] = page.evaluate(TOWERS)
-    assert towers
-    return towers
+class Drawings:
+    """Landscapes by machine and theme, each from one visit: the tests only read what was found."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], Drawn] = {}
+
+    def of(self, page: Page, machine: str, theme: Literal["light", "dark"] = "light") -> Drawn:
+        if (machine, theme) not in self._known:
+            snapshot = MACHINES[machine]()
+            page.emulate_media(color_scheme=theme)
+            with visiting(page, Site(snapshot), width=1440, height=900):
+                self._known[machine, theme] = Drawn(snapshot, page.evaluate(TOWERS), page.evaluate(LEVELS))
+        assert self._known[machine, theme].towers
+        return self._known[machine, theme]
+
+
+@pytest.fixture(scope="module")
+def drawings() -> Drawings:
+    return Drawings()
 
 
 def strip_family(kind: str) -> str:
@@ -73,11 +90,13 @@ def rgb(fill: str) -> tuple[int, ...]:
     return tuple(map(int, fill.removeprefix("rgb(").removesuffix(")").split(",")))
 
 
+@pytest.mark.parametrize("machine", MACHINES)
 def test_parts_add_up_to_their_pool_and_to_the_part_that_they_are_in(
-    visited_page: Page, snapshot: Snapshot
+    visited_page: Page, drawings: Drawings, machine: str
 ) -> None:
-    sizes = {one.id: one.size_bytes for one in snapshot.pools}
-    for tower in read_towers(visited_page, snapshot):
+    drawn = drawings.of(visited_page, machine)
+    sizes = {one.id: one.size_bytes for one in drawn.snapshot.pools}
+    for tower in drawn.towers:
         boxes = tower["boxes"]
         columns = sorted({one["x"] for one in boxes})
         stack = [one for one in boxes if one["x"] == columns[0]]
@@ -99,11 +118,12 @@ def test_parts_add_up_to_their_pool_and_to_the_part_that_they_are_in(
                     assert held == pytest.approx(parent["gib"], abs=DIGIT * len(inner)), parent["name"]
 
 
+@pytest.mark.parametrize("machine", MACHINES)
 def test_stack_has_one_order_and_one_colour_in_past_forecast_and_now(
-    visited_page: Page, snapshot: Snapshot
+    visited_page: Page, drawings: Drawings, machine: str
 ) -> None:
     """From the ground up. The past has fewer parts: what it does not know by kind is in the last of them."""
-    for tower in read_towers(visited_page, snapshot):
+    for tower in drawings.of(visited_page, machine).towers:
         boxes = tower["boxes"]
         ground = min((one["x"] for one in boxes), default=0.0)
         stack = [strip_family(one["kind"]) for one in boxes if one["x"] == ground]
@@ -117,13 +137,12 @@ def test_stack_has_one_order_and_one_colour_in_past_forecast_and_now(
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("machine", MACHINES)
 def test_colours_of_levels_are_levels_and_families_have_their_own(
-    visited_page: Page, snapshot: Snapshot, theme: Any
+    visited_page: Page, drawings: Drawings, machine: str, theme: Literal["light", "dark"]
 ) -> None:
     """GPU memory is green, memory of processes blue, and no part has a colour of a level."""
-    visited_page.emulate_media(color_scheme=theme)
-    with visiting(visited_page, Site(snapshot), width=1440, height=900):
-        towers, levels = visited_page.evaluate(TOWERS), visited_page.evaluate(LEVELS)
+    _, towers, levels = drawings.of(visited_page, machine, theme)
 
     assert len(set(levels)) == len(levels)
     meanings: dict[str, set[str]] = {}
