@@ -42,7 +42,7 @@ def test_installed_package_starts_as_documented(machine: Machine) -> None:
 
 def test_modules_and_templates_are_compiled_at_installation(machine: Machine) -> None:
     """The service cannot write there, so missing files would be compiled at every start."""
-    templates = "find /usr/lib/memwatchd -path '*/memwatch_web/templates/__pycache__/*' -perm -o=r"
+    templates = "find /usr/lib/memwatchd -path '*/memwatch_web/templates/compiled/__pycache__/*' -perm -o=r"
     modules = "find /usr/lib/memwatchd -path '*/memwatch_web/pages/__pycache__/*' -perm -o=r"
 
     assert len(machine.run(templates).split()) >= 10
