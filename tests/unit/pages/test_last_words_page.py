@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from memwatch.reporting.history.last_run import UncleanShutdown
@@ -79,3 +81,13 @@ def test_a_machine_with_many_pools_shows_the_worst_and_folds_the_others() -> Non
     assert table.index(order[5]) < table.index("6 less full") < table.index(f" {order[6]} ")
     assert "2 more" in table
     assert f"{len(words.last.processes) - 6} smaller" in table
+
+
+def test_lines_of_many_pools_differ_in_colour_or_dashes() -> None:
+    """Twelve pools had six colours: System RAM looked like VRAM 5."""
+    words = end_of_run(list(read_frames(path_of("h100x8-mig")))[280])
+    html = Pages().last_words(words).decode()
+    strokes = re.findall(r'<path class="final-line ([^>]*) d="M0 4H26"', html)
+
+    assert len(strokes) == len(set(strokes)) >= 12
+    assert all(f'<polyline class="final-line {stroke} points=' in html for stroke in strokes)
