@@ -2,7 +2,8 @@
 
 The deadline is a part of `faulthandler_timeout`. That ends the whole worker, and the report lacks what the daemons
 of the test said. This one interrupts whatever Python waits for; what never returns to Python is left to that
-timeout. Waiting for a turn does not count.
+timeout. Waiting for a turn does not count, and a test that computes has longer: on a busy host, one of 46 s of
+CPU time took four minutes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import time
 import traceback
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -29,6 +29,8 @@ from support.started_daemons import STARTED
 
 # Of `faulthandler_timeout`. The teardown has half of it again, so that it ends before that timeout, too.
 SHARE = 0.4
+# The same for a test that computes: it has used this part of a CPU since it began.
+BUSY_SHARE, BUSY_CPU = 0.7, 0.1
 MAX_FRAMES = 8
 SPENT = pytest.StashKey[float]()
 STDERR = pytest.StashKey[int]()
@@ -70,15 +72,24 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 @contextmanager
 def _bounded(item: pytest.Item, when: str) -> Iterator[None]:
     """Let the signal of a clock end this phase, and again what then goes on for half of the deadline."""
-    deadline = SHARE * float(item.config.getini("faulthandler_timeout") or 0)
+    timeout = float(item.config.getini("faulthandler_timeout") or 0)
+    deadline = SHARE * timeout
     if not deadline or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGALRM, partial(_end, item, when, deadline))
-    began = time.monotonic()
+    began, spent, used = time.monotonic(), item.stash.get(SPENT, 0.0), time.process_time()
+
+    def end(_: int, frame: FrameType | None) -> None:
+        seconds = time.monotonic() - began
+        more = seconds_more(spent + seconds, (time.process_time() - used) / seconds, timeout)
+        if more:
+            signal.setitimer(signal.ITIMER_REAL, more, deadline / 2)
+        else:
+            _end(item, when, spent + seconds, frame)
+
+    before = signal.signal(signal.SIGALRM, end)
     try:
-        left = max(deadline - item.stash.get(SPENT, 0.0), deadline / 2)
-        signal.setitimer(signal.ITIMER_REAL, left, deadline / 2)
+        signal.setitimer(signal.ITIMER_REAL, max(deadline - spent, deadline / 2), deadline / 2)
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -86,16 +97,21 @@ def _bounded(item: pytest.Item, when: str) -> Iterator[None]:
         item.stash[SPENT] = item.stash.get(SPENT, 0.0) + time.monotonic() - began
 
 
-def _end(item: pytest.Item, when: str, deadline: float, _: int, frame: FrameType | None) -> NoReturn:
+def seconds_more(seconds: float, cpu: float, timeout: float) -> float:
+    """Return how long a test may go on that has taken `seconds` so far, with this part of a CPU in its process."""
+    return max(0.0, BUSY_SHARE * timeout - seconds) if cpu >= BUSY_CPU else 0.0
+
+
+def _end(item: pytest.Item, when: str, seconds: float, frame: FrameType | None) -> NoReturn:
     __tracebackhide__ = True
     stacks = "\n".join(describe_threads(frame))
     item.add_report_section(when, STACKS, stacks)
     daemons = "".join(f"\n{title}: {text}" for title, text in (daemon.section for daemon in STARTED))
-    said = f"\nHUNG {item.nodeid} in {when}: no end after {deadline:g} s; {describe_load()}\n{stacks}{daemons}\n"
+    said = f"\nHUNG {item.nodeid} in {when}: no end after {seconds:.0f} s; {describe_load()}\n{stacks}{daemons}\n"
     with suppress(OSError):
         os.write(item.config.stash[STDERR], said.encode())
     place = _place(frame, item.config.rootpath)
-    raise HungError(f"hung: the {when} had no end after {deadline:g} s{place}")
+    raise HungError(f"hung: the {when} had no end after {seconds:.0f} s{place}")
 
 
 def describe_threads(main: FrameType | None) -> list[str]:
