@@ -109,11 +109,6 @@ class EventEntry(Struct, frozen=True):
     incident: str = ""
     chart: str | None = None
 
-    @property
-    def text(self) -> str:
-        """Return the words of the event, without the id of the incident that it links to."""
-        return self.annotation.text.removesuffix(f" ({self.incident.removeprefix('incidents/')})")
-
 
 class HistoryView(Struct, frozen=True):
     """The part of the page that depends on the window. `data`: figures under the pointer, for the script."""

@@ -234,7 +234,7 @@ def shorten_event(event: Event) -> str:
     if event.kind == "alert":
         return text.partition(" (")[0].partition(", now also: ")[0]
     if event.kind == "incident":
-        return PID.sub("", text.rpartition(" (")[0]).partition("; ")[0].removesuffix(".")
+        return PID.sub("", without_id(text)).partition("; ")[0].removesuffix(".")
     killed = KILLED_BY_KERNEL.fullmatch(text) if event.kind == "oom_kill" else None
     return f"OOM kill: {killed['name']}, {killed['size']}" if killed else without_id(text)
 
