@@ -114,7 +114,7 @@ test-pure: $(VENV)/.test
 	$(TESTS) -m pure --cpu-seconds=out/ci/cpu-pure.json $(or $(TEST_ARGS),$(PURE)) || { $(NONE_IN_THIS_LANE); }
 
 test-process: $(VENV)/.test tools
-	PYTHONPATH=tests $(BIN)/python -m scripts.process_lane -n auto -m "process or host" \
+	PYTHONPATH=tests $(BIN)/python -m scripts.process_lane -n auto -m "(process or host) and not long" \
 		$(or $(TEST_ARGS),$(PROCESS)) || { $(NONE_IN_THIS_LANE); }
 
 test-measure: $(VENV)/.test tools

@@ -19,7 +19,7 @@ from xdist.workermanage import WorkerController
 from support.budget import RESULTS, read_measures
 from support.budget import summarize as summarize_measures
 from support.fork_server import installed_programs
-from support.lanes import ALONE, Lane, assign_lane, count_workers, lane_of, running, taking_turns
+from support.lanes import Lane, assign_lane, count_workers, lane_of, running, runs_alone, taking_turns
 from support.needed_programs import NOT_RUN, leave_out, path_of, summarize
 from support.once import shared_folder
 from support.paths import ROOT, is_tested_here
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from support.browsing import SharedBrowser
 
-pytest_plugins = ("support.failures", "support.deadline", "support.left_open", "support.cpu_use")
+pytest_plugins = ("support.failures", "support.cpu_use", "support.deadline", "support.left_open")
 
 # Links of a simulated sysfs form cycles, and there are no tests.
 collect_ignore = ["machines"]
@@ -86,13 +86,14 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return the workers of `-n auto`: tests of processes wait more than they compute."""
+    """Return the workers of `-n auto`: tests of processes wait more than they compute, unless they are long."""
     cores = os.cpu_count() or 1
-    return count_workers(config.args, cores if config.option.markexpr == Lane.PURE.value else 2 * cores)
+    computes = config.option.markexpr in (Lane.PURE.value, Lane.LONG.value)
+    return count_workers(config.args, cores if computes else 2 * cores)
 
 
 def _rank(item: pytest.Item) -> int:
-    if lane_of(item) in ALONE:
+    if runs_alone(item):
         return 2
     return 0 if item.nodeid.startswith(FIRST) else 1
 
@@ -170,11 +171,10 @@ def _kept_pure(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Run a test about this machine without others, which would be a part of what it sees."""
-    lane = lane_of(request.node)
-    if lane is Lane.PURE:
+    if lane_of(request.node) is Lane.PURE:
         yield
         return
-    with taking_turns(shared_folder(tmp_path_factory), alone=lane in ALONE):
+    with taking_turns(shared_folder(tmp_path_factory), alone=runs_alone(request.node)):
         yield
 
 

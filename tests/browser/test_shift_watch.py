@@ -48,7 +48,9 @@ def test_movement_is_seen_except_within_the_foot(browser: SharedBrowser, place: 
     assert (page.evaluate("window.moved") > 0) is is_seen
 
 
+# Alone, as 26 pages keep more than one core busy: beside other long tests their updates come too late.
 @pytest.mark.long
+@pytest.mark.host
 @pytest.mark.parametrize("demo", DEMOS_OF_A_CHANGE)
 def test_no_page_moves_in_ten_minutes_in_which_a_machine_fills_up(
     browser: SharedBrowser, tmp_path: Path, demo: str
@@ -58,6 +60,7 @@ def test_no_page_moves_in_ten_minutes_in_which_a_machine_fills_up(
 
 
 @pytest.mark.long
+@pytest.mark.host
 @pytest.mark.parametrize("demo", [demo for demo in DEMOS if demo not in DEMOS_OF_A_CHANGE])
 def test_no_page_of_another_demo_moves_in_ten_minutes(browser: SharedBrowser, tmp_path: Path, demo: str) -> None:
     check_movement(browser, tmp_path, demo)

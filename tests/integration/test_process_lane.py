@@ -203,6 +203,16 @@ def test_hangs(tmp_path):
 def test_after():
     pass
 """
+# As a build: its processes compute, and the test waits for them.
+BUILDS = """
+import subprocess
+import sys
+
+def test_builds():
+    busy = "import time\\nwhile time.process_time() < 5: pass"
+    build = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}])"
+    subprocess.run([sys.executable, "-c", build])
+"""
 # As C code that never returns: the interpreter gets no signal.
 STUCK = """
 import signal
@@ -249,6 +259,16 @@ def test_hung_test_is_named_with_its_stack_and_daemon_and_the_others_run(
     assert "test_hangs: time.sleep(3600)" in "\n".join(failure.stacks)
     assert "HUNG tests/test_hangs.py::test_hangs in call: no end after 4 s; load " in said
     assert {"test_before", "test_after", "test_sound"} <= set(re.findall(r"PASSED \S+::(\w+)", printed))
+
+
+def test_test_whose_programs_compute_has_longer(suite: SmallSuite) -> None:
+    suite.write("tests/test_builds.py", BUILDS)
+    suite.commit()
+    suite.git("tag", "base")
+
+    # The deadline is 4 s, and 7 for what computes.
+    report = run(suite, "-n", "0", "-o", "faulthandler_timeout=10")
+    assert (report.exit_code, report.looks) == (0, [])
 
 
 def test_worker_that_cannot_be_interrupted_is_ended_and_its_other_tests_run(

@@ -33,7 +33,7 @@ from support.paths import environment_of_tests
 from support.run_records import Run, read_records, run_of
 
 LOG = Path("out/stress.log")
-LANE = "process or host"
+LANE = "(process or host) and not long"
 NO_TESTS = "no test was selected"
 TIMES = 20
 CORES = 0.5

@@ -2,8 +2,8 @@
 
 The deadline is a part of `faulthandler_timeout`. That ends the whole worker, and the report lacks what the daemons
 of the test said. This one interrupts whatever Python waits for; what never returns to Python is left to that
-timeout. Waiting for a turn does not count, and a test that computes has longer: on a busy host, one of 46 s of
-CPU time took four minutes.
+timeout. Waiting for a turn does not count. A test that computes, or whose programs do, has longer: on a busy host,
+one of 46 s of CPU time took four minutes, and so did the build of a package.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from typing import NoReturn
 import pytest
 from _pytest.outcomes import Failed
 
+from support.cpu_use import tree_seconds
 from support.host_load import describe_load
+from support.lanes import Lane, lane_of
 from support.run_records import STACKS
 from support.started_daemons import STARTED
 
 # Of `faulthandler_timeout`. The teardown has half of it again, so that it ends before that timeout, too.
 SHARE = 0.4
-# The same for a test that computes: it has used this part of a CPU since it began.
+# The same for a test that computes: with its programs, it has used this part of a CPU since it began.
 BUSY_SHARE, BUSY_CPU = 0.7, 0.1
 MAX_FRAMES = 8
 SPENT = pytest.StashKey[float]()
@@ -77,11 +79,12 @@ def _bounded(item: pytest.Item, when: str) -> Iterator[None]:
     if not deadline or threading.current_thread() is not threading.main_thread():
         yield
         return
-    began, spent, used = time.monotonic(), item.stash.get(SPENT, 0.0), time.process_time()
+    cpu_seconds = time.process_time if lane_of(item) is Lane.PURE else tree_seconds
+    began, spent, used = time.monotonic(), item.stash.get(SPENT, 0.0), cpu_seconds()
 
     def end(_: int, frame: FrameType | None) -> None:
         seconds = time.monotonic() - began
-        more = seconds_more(spent + seconds, (time.process_time() - used) / seconds, timeout)
+        more = seconds_more(spent + seconds, (cpu_seconds() - used) / seconds, timeout)
         if more:
             signal.setitimer(signal.ITIMER_REAL, more, deadline / 2)
         else:
@@ -98,7 +101,7 @@ def _bounded(item: pytest.Item, when: str) -> Iterator[None]:
 
 
 def seconds_more(seconds: float, cpu: float, timeout: float) -> float:
-    """Return how long a test may go on that has taken `seconds` so far, with this part of a CPU in its process."""
+    """Return how long a test may go on that has taken `seconds` so far, with this part of a CPU."""
     return max(0.0, BUSY_SHARE * timeout - seconds) if cpu >= BUSY_CPU else 0.0
 
 

@@ -31,7 +31,7 @@ class Lane(Enum):
     LONG = "long"  # above 5 s of CPU time: `make test-long`
 
 
-# In this order: a long test that measures runs alone.
+# In this order: a long test that measures is a measurement. One that is about this machine runs alone, too.
 MARKED = (Lane.MEASURE, Lane.LONG, Lane.HOST, Lane.PROCESS)
 PURE_FOLDERS = frozenset({"unit", "incidents"})
 ALONE = frozenset({Lane.MEASURE, Lane.HOST})
@@ -59,6 +59,12 @@ def lane_of(item: pytest.Item) -> Lane:
 def _marks_of(item: pytest.Item) -> set[str]:
     """Return the names of its marks. Asking the item for each mark takes four times as long."""
     return {mark.name for mark in item.iter_markers()}
+
+
+@cache
+def runs_alone(item: pytest.Item) -> bool:
+    """Check that no other test may run meanwhile: it measures, or is about the machine that runs it."""
+    return not {lane.value for lane in ALONE}.isdisjoint(_marks_of(item))
 
 
 @cache

@@ -13,8 +13,9 @@ MAX_FILES = 3
 MAX_FUNCTIONS = 6
 # Passes alone that are enough, and failures that are too many.
 NEEDED = 2
-# A new or changed test has no past that speaks for it: it passes each of these runs alone.
+# A new or changed test has no past that speaks for it: it passes alone as often as this, or for five minutes.
 NEEDED_OF_CHANGED = 10
+ENOUGH_SECONDS = 300.0
 PASSED_ALONE, FAILED = "PASSED ALONE", "FAILED"
 WITHOUT_SECOND_LOOK = {"crash": "the worker crashed", "collection": "the file cannot be collected"}
 NO_TESTS = 5
@@ -100,13 +101,15 @@ def refusal(suspect: Suspect) -> str:
 def verdict_of(attempts: Sequence[Attempt], change: str = "") -> str:
     """Return the verdict; empty while more attempts are needed.
 
-    Two passes or two failures decide. A changed test fails by one failure, and has to pass ten times.
+    Two passes or two failures decide. A changed test fails by one failure, and has to pass ten times, or for five
+    minutes: ten runs of a long one had taken the rest of the time that a change has.
     """
     passes = sum(attempt.passed for attempt in attempts)
     failures = len(attempts) - passes
     if failures >= (1 if change else NEEDED):
         return FAILED
-    return PASSED_ALONE if passes >= (NEEDED_OF_CHANGED if change else NEEDED) else ""
+    is_enough = passes >= NEEDED_OF_CHANGED or sum(attempt.seconds for attempt in attempts) >= ENOUGH_SECONDS
+    return PASSED_ALONE if passes >= NEEDED and (is_enough or not change) else ""
 
 
 def look_of(suspect: Suspect, attempts: Sequence[Attempt]) -> Look:

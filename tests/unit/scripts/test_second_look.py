@@ -113,6 +113,15 @@ def test_new_test_has_to_pass_ten_times() -> None:
     assert look_of(suspect, attempts("ppf")).reason == "alone, 2 of 3 runs passed (its body changed)"
 
 
+def test_new_test_of_minutes_passes_by_those_of_five() -> None:
+    long = [Attempt(passed=True, seconds=160.0, load="load 1.2") for _ in range(2)]
+
+    assert verdict_of(long[:1], "its body changed") == ""
+    assert verdict_of(long, "its body changed") == PASSED_ALONE
+    assert verdict_of([Attempt(passed=True, seconds=400.0, load="load 1.2")], "its body changed") == ""
+    assert verdict_of([*long[:1], Attempt(passed=False, seconds=160.0, load="")], "its body changed") == FAILED
+
+
 def test_run_alone_passes_only_if_each_parameter_passed() -> None:
     (suspect,) = suspects_of(run("tests/0.py::test_x[1]", "tests/0.py::test_x[2]"))
     one, both = suspect.tests[:1], suspect.tests
