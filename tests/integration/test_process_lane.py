@@ -325,3 +325,37 @@ def test_cpu_seconds_of_a_file_include_its_processes(suite: SmallSuite, workers:
     assert found["seconds"][idle] < 0.2
     of_worker = found["of_worker"]["(start, collection and end)"]
     assert found["seconds"]["(start, collection and end)"] == pytest.approx(of_worker, abs=0.05)
+
+
+# As a browser: it is killed with processes that nothing waits for.
+VANISHES = """
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+WORK = "import time\\nwhile time.process_time() < 0.4: pass\\nprint(flush=True)\\ninput()"
+START = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WORK!r}])"
+
+@pytest.fixture(scope="session")
+def browser():
+    pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", START], start_new_session=True, **pipes) as one:
+        yield one
+        os.killpg(one.pid, signal.SIGKILL)
+
+def test_shown(browser):
+    browser.stdout.readline()
+"""
+
+
+def test_cpu_seconds_of_a_browser_that_ends_with_the_last_file_are_counted(suite: SmallSuite) -> None:
+    suite.write("tests/test_shown.py", VANISHES)
+    suite.commit()
+    suite.git("tag", "base")
+
+    assert run(suite).exit_code == 0
+    found = json.loads((suite.root / "out/ci/cpu.json").read_text())
+    assert found["seconds"]["tests/test_shown.py"] >= 0.35

@@ -100,10 +100,20 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
     result = yield
+    _end_of_file(item, nextitem)
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Count before fixtures end, too. Processes of a browser vanish with their seconds: nothing waits for them."""
+    _end_of_file(item, nextitem)
+
+
+def _end_of_file(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     file = item.nodeid.partition("::")[0]
     if nextitem is None or nextitem.nodeid.partition("::")[0] != file:
         _state.end(file)
-    return result
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
