@@ -22,6 +22,8 @@ from support.alert_machine import AlertMachine, quick_config
 from support.browsing import SharedBrowser, opened
 from support.daemon_process import running_daemon
 from support.live_page import wait_for_ticks
+from support.sample_site import Site, served
+from support.sample_snapshots import calm_workstation
 from support.waiting import MAX_WAIT_SECONDS
 from support.webhook_receiver import receiving
 
@@ -125,3 +127,20 @@ def test_tests_between_pages_can_run_event_loops(browser: SharedBrowser) -> None
 
     with browser.in_use():
         assert browser.new_page().evaluate("1 + 1") == 2
+
+
+STORED = "[document.cookie, localStorage.length, sessionStorage.length]"
+STORE = "document.cookie = 'a=1', localStorage.a = sessionStorage.a = 1"
+
+
+def test_page_of_a_test_leaves_nothing_stored_for_the_next_one(browser: SharedBrowser) -> None:
+    """Both have one context, because a new one has a new renderer."""
+    with served(Site(calm_workstation())) as address:
+        with opened(browser, address) as page:
+            page.evaluate(STORE)
+            before, context = page.evaluate(STORED), page.context
+        with opened(browser, address) as page:
+            after = page.evaluate(STORED)
+            assert page.context is context
+
+    assert (before, after) == (["a=1", 1, 1], ["", 0, 0])

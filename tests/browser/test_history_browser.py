@@ -91,7 +91,7 @@ def test_dragging_zooms_and_the_url_is_a_permalink(browser: SharedBrowser, daemo
         expect(page.locator("#past-reset")).to_be_visible()
         seen, address, bounds = table(page), page.url, page.evaluate(DATA)
 
-        with opened(browser, address) as other:
+        with opened(browser, address, is_first=True) as other:
             other.wait_for_selector(f"{BOX} svg.past")
             again, same = table(other), other.evaluate(DATA)
 
@@ -219,7 +219,7 @@ def test_composition_of_a_fixed_or_long_range_is_not_called_now(browser: SharedB
 
 def test_composition_of_another_year_has_its_date(browser: SharedBrowser) -> None:
     """Also of a range that is shorter than a day."""
-    with served(Site(critical_gb10())) as address, opened(browser, address) as page:
+    with served(Site(critical_gb10())) as address, opened(browser, address, is_first=True) as page:
         page.clock.set_fixed_time(datetime(2035, 1, 1, tzinfo=timezone.utc))
         page.goto(f"{address}/history?range=1h")
         page.locator("#past-earlier").click()
