@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+import hardware.__main__
 from simulators import nvml_parts, sample_nvml, sample_nvml_integrated
 from simulators.driver_sim import CONTEXT_BYTES
 from simulators.gpu_programs import simulated_cuda, simulated_hip
@@ -26,10 +29,22 @@ RTX, GB10 = sample_nvml.RTX_4090, sample_nvml_integrated.GB10
 
 
 def compare(environ: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the comparison as `make test-hardware` does. Its daemon inherits this environment."""
+    """Run the comparison in this process. Its daemon, holder and tools get this environment."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(stdout), redirect_stderr(stderr):
+        for name in os.environ.keys() - clean_environment().keys():
+            patch.delenv(name)
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        code = hardware.__main__.main(arguments)
+    return subprocess.CompletedProcess(arguments, code, stdout.getvalue(), stderr.getvalue())
+
+
+def start_compare(environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run the comparison as `make test-hardware` does."""
     path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")]))
     return subprocess.run(
-        [sys.executable, "-m", "hardware", *arguments],
+        [sys.executable, "-m", "hardware"],
         capture_output=True,
         text=True,
         timeout=2 * MAX_WAIT_SECONDS,
@@ -222,7 +237,7 @@ def test_gpu_without_memory_for_a_context_exits_with_2(tmp_path: Path) -> None:
 def test_machine_without_gpu_exits_with_2(tmp_path: Path) -> None:
     (tmp_path / "bus/pci/devices").mkdir(parents=True)
 
-    done = compare({"MEMWATCHD_SYSFS": str(tmp_path)})
+    done = start_compare({"MEMWATCHD_SYSFS": str(tmp_path)})
 
     assert done.returncode == 2
     assert done.stdout == ""
