@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -54,8 +53,8 @@ def test_clean_stop_on_a_slow_disk_is_recorded(tmp_path: Path, monkeypatch: pyte
     machine, disk_is_ready = Machine(tmp_path / "state"), threading.Event()
     first = machine.start()
     first.tick(GIB)
-    append = first.keeper.files.append
-    monkeypatch.setattr(first.keeper.files, "append", lambda *record: disk_is_ready.wait() and append(*record))
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda *block: disk_is_ready.wait() and write(*block))
 
     first.keeper.stop(0.2)
     disk_is_ready.set()
@@ -68,17 +67,44 @@ def test_clean_stop_on_a_slow_disk_is_recorded(tmp_path: Path, monkeypatch: pyte
 
 def test_records_of_a_turn_are_synced_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each wake-up of the thread that syncs costs as much as a reading."""
+    disk = WatchedDisk(monkeypatch)
     run = Machine(tmp_path / "state").start()
-    files, turns, wakes = run.keeper.files, Mock(wraps=run.keeper._write_urgent), Mock()
-    wakes.side_effect, writes = files._changed.notify_all, files.status().writes
-    monkeypatch.setattr(run.keeper, "_write_urgent", turns)
-    monkeypatch.setattr(files._changed, "notify_all", wakes)
     for _ in range(100):
         run.tick(GIB)
+    wait_until(lambda: len(disk.files()) >= 2 and not disk.unsynced)  # those of the start
+    before = len(disk.calls)
     run.keeper.stop(30.0)
 
-    assert wakes.call_count <= turns.call_count + 1  # that of `stop`
-    assert files.status().writes - writes > turns.call_count + 1
+    calls = disk.calls[before:]
+    writes = [file for call, file in calls if call == "write"]
+    assert len(writes) > 2
+    assert [call for call, _ in calls[: len(writes)]] == ["write"] * len(writes)
+    assert {file for _, file in calls[len(writes) :]} == set(writes)
+
+
+class WatchedDisk:
+    """Writes and syncs of files, in order. A write takes so long that a thread that syncs comes between two."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.unsynced: set[int] = set()
+        self._write, self._sync = os.pwrite, os.fdatasync
+        monkeypatch.setattr(os, "pwrite", self.write)
+        monkeypatch.setattr(os, "fdatasync", self.sync)
+
+    def files(self) -> set[int]:
+        return {file for _, file in self.calls}
+
+    def write(self, file: int, data: bytes, at: int) -> int:
+        self.calls.append(("write", file))
+        self.unsynced.add(file)
+        time.sleep(0.01)
+        return self._write(file, data, at)
+
+    def sync(self, file: int) -> None:
+        self.calls.append(("sync", file))
+        self._sync(file)
+        self.unsynced.discard(file)
 
 
 def test_crash_at_low_pressure_loses_only_the_unflushed_batch(tmp_path: Path) -> None:
