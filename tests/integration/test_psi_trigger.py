@@ -28,6 +28,9 @@ from support.psi_host import Host
 from support.thrashing import MIB, PRESSURE, drop_page_cache, stalled_seconds, thrashing
 from support.waiting import MAX_WAIT_SECONDS
 
+# Period of the kernel's averages (PSI_FREQ).
+ACCOUNT_SECONDS = 2.0
+
 
 @pytest.fixture
 def unarmed(tmp_path: Path) -> Iterator[Wakeups]:
@@ -176,19 +179,26 @@ def test_stall_of_some_milliseconds_does_not_fire(tmp_path: Path) -> None:
         if cgroup is None or stalled_seconds() <= STALLED_RATIO * WINDOW_OF_ANYBODY_SECONDS:
             return
     for _ in range(5):
-        time.sleep(4)  # until the kernel has accounted for earlier stalls
+        wait_for_account()  # of earlier stalls
         trigger, before = PsiTrigger(PRESSURE), stalled_seconds()
         stall_briefly(tmp_path / "pages", before)
         fired = waits_for_stalls(trigger, 6.0)
         trigger.close()
         if fired:
-            time.sleep(4)  # until the kernel has accounted for stalls of other tasks
+            wait_for_account()  # of stalls of other tasks
         if 0 < stalled_seconds() - before < STALLED_RATIO * min(LADDER):  # no other task stalled meanwhile
             break
     else:
         return
 
     assert not fired
+
+
+def wait_for_account() -> None:
+    """Wait until the kernel has added up stalls, as every 2 s: averages that are not 0 change then."""
+    before, until = PRESSURE.read_text(), time.monotonic() + 2 * ACCOUNT_SECONDS
+    while PRESSURE.read_text() == before and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def waits_for_stalls(trigger: PsiTrigger, seconds: float) -> bool:
