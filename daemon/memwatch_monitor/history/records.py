@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import sys
 import zlib
@@ -38,8 +39,10 @@ MAX_TIME = 1e12
 MAX_CELLS = MAX_UNPACKED_BYTES // 10
 # Added to each difference, so that the upper bytes of a small one are the same whatever its sign.
 _MIDDLE, _ALL_BITS = 0x80808080, (1 << 64) - 1
-# Symbols that repay a Huffman table for themselves.
-_TABLE_SYMBOLS = 100
+# A Huffman table takes about this many bytes, and as many more for each symbol.
+_TABLE_BYTES, _SYMBOL_BYTES = 16.0, 0.7
+# Bits of a byte that takes one of N values, about 85 % of those if all were as frequent.
+_BITS = (0.0, *(0.85 * math.log2(values) for values in range(1, 257)))
 
 
 class _Column(NamedTuple):
@@ -60,7 +63,7 @@ def pack_rows(row_block: RowBlock) -> bytes:
 
     A series that stands still is its first reading. For others there is the difference of each minimum to the one
     before and to its maximum, in steps of float32. Series that move equally far stand together. zlib compresses
-    bytes of one significance, with a Huffman table for each group.
+    bytes of one significance, with a Huffman table for each group if that takes fewer bytes.
     """
     rows, names = len(row_block.times), list(row_block.columns)
     columns = [_differences(one) for one in row_block.columns.values()]
@@ -75,18 +78,37 @@ def pack_rows(row_block: RowBlock) -> bytes:
     steps = [_to_middle(one.steps for one in group) for group in groups]
     ranges = [b"".join(one.ranges for one in group) for group in groups]
     places = [b"".join(one.places for one in group) for group in groups]
+    planes = [
+        raw[significance::width]
+        for raws, width in (([times], 8), ([firsts], 4), (steps, 4), (ranges, 4), (places, 2))
+        for significance in range(width)
+        for raw in raws
+    ]
+    return _compress([LENGTHS.pack(len(head), len(spreads)) + head, spreads, *planes])
+
+
+def _compress(planes: Iterable[bytes]) -> bytes:
+    """Compress planes of bytes, with a new Huffman table before each that differs enough from those before it."""
     packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_FILTERED)
-    packed, symbols = [packer.compress(LENGTHS.pack(len(head), len(spreads)) + head + spreads)], 0
-    for raws, width in (([times], 8), ([firsts], 4), (steps, 4), (ranges, 4), (places, 2)):
-        for significance in range(width):
-            for raw in raws:
-                plane = raw[significance::width]
-                packed.append(packer.compress(plane))
-                symbols += 0 if plane == plane[:1] * len(plane) else len(plane)
-                if symbols >= _TABLE_SYMBOLS:
-                    packed.append(packer.flush(zlib.Z_BLOCK))
-                    symbols = 0
+    packed: list[bytes] = []
+    count, values = 0, set[int]()
+    for plane in planes:
+        own = set(plane)
+        if len(own) > 1:
+            both, size = values | own, len(plane)
+            apart = _estimate_bytes(count, len(values)) + _estimate_bytes(size, len(own))
+            if count and apart < _estimate_bytes(count + size, len(both)):
+                packed.append(packer.flush(zlib.Z_BLOCK))
+                count, values = size, own
+            else:
+                count, values = count + size, both
+        packed.append(packer.compress(plane))
     return b"".join(packed) + packer.flush()
+
+
+def _estimate_bytes(count: int, values: int) -> float:
+    """Return about how many bytes a part takes that has so many different values: it is stored if that is less."""
+    return min(count + 5.0, count * _BITS[values] / 8 + _TABLE_BYTES + _SYMBOL_BYTES * values)
 
 
 def _moments(times: array[float]) -> tuple[array[int], bool]:
