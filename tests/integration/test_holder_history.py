@@ -66,18 +66,63 @@ def test_reused_process_id_after_a_reboot_is_another_curve(tmp_path: Path) -> No
     assert history(again.monitor).series.find("process.4242.footprint_bytes") == "process.4242-5000.footprint_bytes"
 
 
+def fill(run: Running, sizes: range) -> None:
+    """Have a reading of each size, and all that is due on disk."""
+    for size in sizes:
+        hold(run, size * GIB)
+    run.flush()
+
+
 def test_kill_loses_five_minutes_at_most(tmp_path: Path) -> None:
-    """30 readings of ten seconds are one record."""
-    machine = Machine(tmp_path / "state", flush_seconds=0.05)
+    """30 readings of ten seconds are written with rows of the machine, and by the next run in a record."""
+    machine = Machine(tmp_path / "state")
     first = machine.start()
-    for size in range(1, 36):
-        hold(first, size * GIB)
-    wait_until(lambda: first.keeper._next_holders[0] >= 30)
+    fill(first, range(1, 30))
+    assert first.keeper._holders_kept == 0
+    fill(first, range(30, 36))
+    written = first.keeper._holders_kept
+    assert (first.keeper._next_holders[0], written >= 30) == (0, True)
+    first.kill()
+
+    again = machine.start()
+    restored = values(again)
+    again.tick(GIB)
+    again.flush()
+
+    assert restored == [float(size * GIB) for size in range(1, written + 1)]
+    assert history(again.monitor).holders.titles()["process.4242-1"] == "hog"
+    wait_until(lambda: again.keeper._next_holders[0] >= written)
+
+
+def test_half_an_hour_of_holders_is_a_record_that_continues_those_in_other_rows(tmp_path: Path) -> None:
+    """Versions that do not know of rows of holders in other rows find all but the last half hour."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    for start in range(1, 200, 33):
+        fill(first, range(start, start + 33))
+    own = first.keeper._next_holders[0]
+    assert own >= 180
+    fill(first, range(232, 268))
+    kept = first.keeper._holders_kept
+    assert first.keeper._next_holders[0] == own < kept
     first.kill()
 
     again = machine.start()
 
-    assert values(again)[:30] == [float(size * GIB) for size in range(1, 31)]
+    assert values(again) == [float(size * GIB) for size in range(1, kept + 1)]
+
+
+def test_ring_that_is_soon_overwritten_does_not_keep_holders_alone(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    first.keeper._fine_blocks = first.keeper.files.ring_set.rings["fine"].blocks // 2
+    fill(first, range(1, 36))
+    first.kill()
+
+    again = machine.start()
+
+    assert first.keeper._next_holders[0] == first.keeper._holders_kept >= 30
+    assert len(values(again)) >= 30
 
 
 def test_rows_of_the_machine_are_restored_beside_those_of_holders(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def _compress(planes: Iterable[bytes]) -> bytes:
 
 
 def _estimate_bytes(count: int, values: int) -> float:
-    """Return about how many bytes a part takes that has so many different values: it is stored if that is less."""
+    """Return about how many bytes a part takes with that many different values. It is stored if that is less."""
     return min(count + 5.0, count * _BITS[values] / 8 + _TABLE_BYTES + _SYMBOL_BYTES * values)
 
 
@@ -144,8 +144,14 @@ def _low_words(numbers: array[int]) -> array[int]:
 
 def unpack_rows(data: bytes) -> RowBlock:
     """Decode the result of `pack_rows`, also rows of its first format. Raises DecodeError for anything else."""
+    return _unpack_rows(data)[0]
+
+
+def _unpack_rows(data: bytes) -> tuple[RowBlock, bytes]:
+    """Return also the data that follows the rows."""
+    unpacker = zlib.decompressobj()
     try:
-        plain = zlib.decompressobj().decompress(data, MAX_UNPACKED_BYTES)
+        plain = unpacker.decompress(data, MAX_UNPACKED_BYTES)
         head_bytes, _ = LENGTHS.unpack_from(plain)
         head = json.loads(plain[LENGTHS.size : LENGTHS.size + head_bytes])
         is_first_format = "rows" in head
@@ -161,7 +167,7 @@ def unpack_rows(data: bytes) -> RowBlock:
             raise ValueError("the times are out of range or not ascending")
     except (zlib.error, struct.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DecodeError(str(error)) from None
-    return RowBlock(times, dict(zip(names, columns, strict=True)))
+    return RowBlock(times, dict(zip(names, columns, strict=True))), unpacker.unused_data
 
 
 def _read_first_format(reader: _ArrayReader, rows: int, series: int) -> tuple[array[float], list[Aggregates]]:
@@ -246,30 +252,44 @@ class EventBatch(Struct, frozen=True):
     events: tuple[Event, ...]
 
 
-def pack_entry(row_block: RowBlock, worst: bytes = b"") -> bytes:
-    """Encode rows, and the worst tick in their time with the processes that held the memory."""
-    rows = pack_rows(row_block)
+class Entry(NamedTuple):
+    """A record of rows. `rest`: the encoded worst tick in their time, if any, or the titles of holders.
+
+    `holders`: new rows of the largest holders, as `pack_holders` encodes them, or nothing.
+    """
+
+    rows: RowBlock
+    rest: bytes
+    holders: bytes
+
+
+def pack_entry(row_block: RowBlock, worst: bytes = b"", holders: bytes = b"") -> bytes:
+    """Encode rows, and the worst tick in their time with the processes that held the memory.
+
+    Rows of holders follow the compressed rows. Versions that do not know of them ignore them there.
+    """
+    rows = pack_rows(row_block) + holders
     return _LENGTH.pack(len(rows)) + rows + worst
 
 
-def pack_full_blocks(row_block: RowBlock, worst: bytes) -> tuple[bytes, int]:
-    """Encode rows, oldest first, and the worst tick. Return how many rows: as many as take the fewest blocks each.
+def pack_full_blocks(row_block: RowBlock, worst: bytes, holders: bytes = b"") -> tuple[bytes, int]:
+    """Encode rows, oldest first, and the others. Return how many rows: as many as take the fewest blocks each.
 
     A last block that is almost empty costs as much as a full one.
     """
     rows = len(row_block.times)
-    entry, count = pack_entry(row_block, worst), rows
+    entry, count = pack_entry(row_block, worst, holders), rows
     blocks = blocks_for(len(entry))
     if blocks == 1 or rows == 1:
         return entry, rows
-    fixed = len(pack_entry(_first_rows(row_block, 1), worst))
+    fixed = len(pack_entry(_first_rows(row_block, 1), worst, holders))
     per_row = max(1.0, (len(entry) - fixed) / (rows - 1))
     room = (blocks - 1) * BLOCK - HEAD_BYTES
     for _ in range(FITTING_TRIES):
         count = min(count - 1, 1 + int((room - fixed) / per_row))
         if (blocks - 1) * rows >= blocks * count:
             break
-        fewer = pack_entry(_first_rows(row_block, count), worst)
+        fewer = pack_entry(_first_rows(row_block, count), worst, holders)
         if len(fewer) <= room:
             return fewer, count
         per_row = (len(fewer) - fixed) / (count - 1)
@@ -281,10 +301,11 @@ def _first_rows(row_block: RowBlock, count: int) -> RowBlock:
     return RowBlock(row_block.times[:count], columns)
 
 
-def unpack_entry(payload: bytes) -> tuple[RowBlock, bytes]:
-    """Decode rows, and return the encoded tick, if any. Raises DecodeError."""
-    rows, tick = _split_entry(payload)
-    return unpack_rows(rows), tick
+def unpack_entry(payload: bytes) -> Entry:
+    """Decode rows. Raises DecodeError."""
+    data, rest = _split_entry(payload)
+    rows, holders = _unpack_rows(data)
+    return Entry(rows, rest, holders)
 
 
 def _split_entry(payload: bytes) -> tuple[bytes, bytes]:
@@ -376,14 +397,22 @@ def unpack_titles(data: bytes) -> Mapping[str, str]:
         return {}
 
 
+def _shifted(rows: RowBlock, shift: float) -> RowBlock:
+    return RowBlock(array("d", [time + shift for time in rows.times]), rows.columns)
+
+
 class PayloadReader:
-    """Decodes payloads. `unreadable`: numbers of the records that cannot be decoded, by file."""
+    """Decodes payloads. `unreadable`: numbers of the records that cannot be decoded, by file.
+
+    `holders`: rows of holders that stood in records of other rows, with their titles.
+    """
 
     def __init__(self, ring_set: RingSet) -> None:
         self.unreadable: defaultdict[str, set[int]] = defaultdict(set)
+        self.holders: list[tuple[RowBlock, bytes]] = []
         self._ring_set = ring_set
 
-    def rows(self, name: str, record: Record) -> tuple[RowBlock, bytes] | None:
+    def rows(self, name: str, record: Record) -> Entry | None:
         try:
             return unpack_entry(self._ring_set.payload(name, record))
         except DecodeError:
@@ -402,9 +431,18 @@ class PayloadReader:
         for record, at in zip(records, times, strict=True):
             entry = self.rows(name, record) if at >= times[-1] - seconds else None
             if entry is not None:
-                (own_times, columns), rest = entry
                 shift = shifts[record.stamp.boot]
-                yield RowBlock(array("d", [time + shift for time in own_times]), columns), rest
+                if entry.holders:
+                    self._keep_holders(name, record, entry.holders, shift)
+                yield _shifted(entry.rows, shift), entry.rest
+
+    def _keep_holders(self, name: str, record: Record, data: bytes, shift: float) -> None:
+        try:
+            rows, titles, _ = unpack_entry(data)
+        except DecodeError:
+            self.unreadable[name].add(record.seq)
+        else:
+            self.holders.append((_shifted(rows, shift), titles))
 
     def events(self, record: Record) -> tuple[Event, ...]:
         try:

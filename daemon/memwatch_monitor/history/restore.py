@@ -118,16 +118,27 @@ def compute_shifts(stamps: Iterable[Stamp], now: Stamp) -> Mapping[bytes, float]
 def restore_holders(
     reader: PayloadReader, holders: HolderHistory, shifts: Mapping[bytes, float]
 ) -> tuple[int, ...]:
-    """Load the holders of earlier runs. Return for each tier the number of the row after the loaded ones."""
+    """Load the holders of earlier runs. Return for each tier the number of the row after those of own records.
+
+    The newest rows may stand only in records of other rows, which are read before.
+    """
     titles: dict[str, str] = {}
 
-    def read(name: str, seconds: float) -> Iterator[RowBlock]:
-        for rows, rest in reader.row_blocks(name, HOLDER_ROWS, seconds, shifts):
+    def read(blocks: Iterable[tuple[RowBlock, bytes]]) -> Iterator[RowBlock]:
+        for rows, rest in blocks:
             titles.update(unpack_titles(rest))
             yield rows
 
-    past = [read(name, tier.spec.seconds) for name, tier in zip(FILES, holders.history.tiers, strict=True)]
-    return holders.restore(past, titles)
+    loaded = holders.restore(
+        [
+            read(reader.row_blocks(name, HOLDER_ROWS, tier.spec.seconds, shifts))
+            for name, tier in zip(FILES, holders.history.tiers, strict=True)
+        ],
+        titles,
+    )
+    if reader.holders:
+        holders.restore([read(reader.holders), ()], titles)
+    return loaded
 
 
 # Ticks are a few milliseconds early or late: this fraction of a row's time counts as complete.
@@ -211,7 +222,7 @@ def _read_unclean_shutdown(reader: PayloadReader, ring_set: RingSet, boot: bytes
     for record in rows:
         entry = reader.rows("fine", record) if record.stamp.boottime >= end - 2 * LAST_SECONDS else None
         if entry is not None:
-            row_block, worst = entry
+            row_block, worst, _ = entry
             samples += build_samples(row_block, record.stamp.wall - record.stamp.boottime)
             tick = reader.decode_tick("fine", record, worst) if worst else None
             ticks += [] if tick is None else [tick]

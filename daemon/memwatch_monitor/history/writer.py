@@ -223,7 +223,10 @@ SAME_TICK_SECONDS = 3600.0
 # Minimum number of new rows per write, by tier, and of those of holders. At the next start missing coarse rows are
 # computed from finer ones, so they wait for at most half the time that those are kept.
 BATCH_ROWS = (1, 90, 12)
-HOLDER_BATCH_ROWS = (30, 12)
+HOLDER_BATCH_ROWS = (30, 36)
+# Few rows of holders leave most of a block empty: they are written with the next rows of the machine, and in a
+# record of their own when they fill this part of a block, or are that many.
+HOLDER_FILL, HOLDER_RECORD_ROWS = 0.75, 180
 # Kinds of events that are written at once.
 AT_ONCE = frozenset({"level", "alert", "oom_kill", "driver", "silence", "release", "test", "unclean", "incident"})
 # Minimum time between writes of other events. Annotations, which programs may set by the thousand, are written with
@@ -316,6 +319,9 @@ class HistoryWriter:
         self._events_written, self._events_at, self._event_blocks = 0, -EVENTS_SECONDS, 0
         self._next = [0] * len(TIERS)
         self._next_holders = [0] * len(FILES)
+        # The number of the first row of holders that is in no record, and blocks of rows since their last own one.
+        self._holders_kept = self._fine_blocks = 0
+        self._holders_due = False
         self._changed = threading.Condition()
         self._urgent: deque[tuple[Stamp, bytes]] = deque(maxlen=MAX_WAITING)
         self._chosen: deque[NotableTick] = deque(maxlen=100)
@@ -337,6 +343,8 @@ class HistoryWriter:
             blocks_for(record.length) for record in self.files.ring_set.records("events", EVENTS)
         )
         self._next, self._next_holders = list(restored.next_rows), list(restored.next_holder_rows)
+        self._holders_kept = holders.history.tiers[0].added
+        self._holders_due = self._holders_kept > self._next_holders[0]
         self.unclean_shutdown = restored.unclean_shutdown
         self.files.forget_contents()
         events.on_add = self._on_event
@@ -517,20 +525,53 @@ class HistoryWriter:
     def _write_rows(self, index: int, tick: bytes, at_once: bool) -> float:
         """Write new rows of a tier. Return the age of the oldest row that is left for the next time."""
         rows, coming = self._history().written_since(index, self._next[index])
-        entry, count = (pack_entry(rows, tick), len(rows.times)) if at_once else pack_full_blocks(rows, tick)
+        holders, kept = (b"", self._holders_kept) if index else self._pack_holders()
+        if at_once:
+            entry, count = pack_entry(rows, tick, holders), len(rows.times)
+        else:
+            entry, count = pack_full_blocks(rows, tick, holders)
         if not self.files.append(TIERS[index], ROWS, self._stamp(), entry):
             self._last_tick = None
             return 0.0
         self._next[index] = coming - len(rows.times) + count
+        self._holders_kept = kept
+        self._fine_blocks += 0 if index else blocks_for(len(entry))
         return self._clock.boottime() - rows.times[count] if count < len(rows.times) else 0.0
+
+    def _pack_holders(self) -> tuple[bytes, int]:
+        """Return rows of holders for a record of other rows, and the number after them.
+
+        There are none while they are few, and if a record of their own is due.
+        """
+        rows, coming = self._holders.written_since(0, self._holders_kept)
+        if len(rows.times) < HOLDER_BATCH_ROWS[0]:
+            return b"", self._holders_kept
+        titles = self._holders.titles()
+        unwritten, _ = self._holders.written_since(0, self._next_holders[0])
+        self._holders_due = (
+            len(unwritten.times) >= self._most_holder_rows()
+            or len(pack_holders(unwritten, titles)) >= HOLDER_FILL * BLOCK
+        )
+        return (b"", self._holders_kept) if self._holders_due else (pack_holders(rows, titles), coming)
+
+    def _most_holder_rows(self) -> int:
+        """Return how many rows of holders may be only in records of other rows: as long as these are read back."""
+        fine = self.files.ring_set.rings.get("fine")
+        if fine is None or self._fine_blocks >= fine.blocks // 2:
+            return 0
+        step = self._holders.history.tiers[0].spec.step_seconds
+        return min(HOLDER_RECORD_ROWS, round(self._history().tiers[0].spec.seconds / 2 // step))
 
     def _write_holders(self, all_of_it: bool) -> None:
         for index, name in enumerate(FILES):
             rows, coming = self._holders.written_since(index, self._next_holders[index])
-            if len(rows.times) >= (1 if all_of_it else HOLDER_BATCH_ROWS[index]):
+            is_due = len(rows.times) >= HOLDER_BATCH_ROWS[index] if index else self._holders_due
+            if rows.times and (all_of_it or is_due):
                 entry = pack_holders(rows, self._holders.titles())
                 if self.files.append(name, HOLDER_ROWS, self._stamp(), entry):
                     self._next_holders[index] = coming
+                    if index == 0:
+                        self._holders_kept, self._fine_blocks, self._holders_due = coming, 0, False
 
     def _write_events(self, again: bool = False) -> None:
         """Write the events that are not on disk yet. Events that cannot be written now stay pending.

@@ -211,12 +211,25 @@ def test_rows_that_are_written_fill_their_blocks(series: int, tick: bytes) -> No
 
     entry, count = pack_full_blocks(row_block, tick)
 
-    rows, kept_tick = unpack_entry(entry)
+    rows, kept_tick, _ = unpack_entry(entry)
     blocks, all_blocks = blocks_for(len(entry)), blocks_for(len(pack_entry(row_block, tick)))
     assert rows.times == row_block.times[:count]
     assert kept_tick == tick
     assert blocks / count <= all_blocks / 60
     assert count == 60 or len(entry) + HEAD_BYTES > (blocks - 0.1) * BLOCK
+
+
+def test_rows_of_holders_in_other_rows_are_ignored_by_versions_that_do_not_know_them() -> None:
+    """These read compressed data up to its end. The bytes count when blocks are filled."""
+    row_block, holders = walk(60, 40, 1e6), random.Random(1).randbytes(700)
+
+    entry, count = pack_full_blocks(row_block, b"tick", holders)
+
+    plain = zlib.decompressobj().decompress(entry[4 : 4 + int.from_bytes(entry[:4], "little")])
+    assert zlib.decompress(pack_rows(unpack_entry(entry).rows)) == plain
+    assert unpack_entry(entry)[1:] == (b"tick", holders)
+    assert blocks_for(len(entry)) == 1
+    assert 1 < count < 60
 
 
 def test_single_row_is_written_although_it_takes_several_blocks() -> None:
