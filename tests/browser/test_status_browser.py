@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Page
 
+from memwatch.core.model import Absent
 from memwatch.core.silences import Silence
-from memwatch.core.snapshot import Level, Snapshot
+from memwatch.core.snapshot import Level, Reason, Snapshot
 from memwatch_web.pages.template_environment import PATHS
 from support.live_page import resize, visiting
 from support.sample_mig import eight_by_seven
@@ -48,6 +49,25 @@ def at(level: Level, ratio: float) -> Snapshot:
 def silenced() -> Snapshot:
     made = Silence("sil_1", critical_gb10().unix + 86_400, 0.0, 86_400.0, made_by="root (uid 0)")
     return replace(LEVELS[-1], silences=(made,))
+
+
+def recovering() -> Snapshot:
+    """Return a machine after a kill, with the longest reason."""
+    reasons = (
+        Reason("oom_kill", "20 s ago: OOM killer: killed train.py (51210), 418.9 GiB"),
+        Reason(
+            "psi", "30 s ago: some tasks stalled on memory for 39% of the last 10 s, although memory is available"
+        ),
+    )
+    base = at(Level.CRITICAL, 0.112)
+    verdict = replace(
+        base.pressure[0],
+        base_level=Level.LOW,
+        reasons=reasons,
+        seconds_to_full=Absent.NOT_AVAILABLE,
+        clears_in_seconds=31.0,
+    )
+    return replace(base, pressure=(verdict,))
 
 
 WIDTHS = (320, 390, 900, 1100, 1280, 1440)
@@ -96,6 +116,14 @@ def test_nothing_of_the_state_is_cut(visited_page: Page, sample: Callable[[], Sn
 
     assert cut == {width: [] for width in WIDTHS}
     assert wide == {width: width for width in WIDTHS}
+
+
+@pytest.mark.parametrize("width", [320, 390, 600])
+def test_reasons_of_a_recovery_widen_no_phone(visited_page: Page, width: int) -> None:
+    """A reason is one line that is cut: it is whole behind "?"."""
+    with visiting(visited_page, Site(recovering()), width=width, height=900):
+        assert "Recovering" in visited_page.locator(".status-level").inner_text()
+        assert visited_page.evaluate("document.documentElement.scrollWidth") == width
 
 
 def test_state_has_one_height_at_every_level(visited_page: Page) -> None:

@@ -6,7 +6,7 @@ Data for any display. Pure functions.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -34,6 +34,17 @@ GROWTH_SECONDS, MIN_GROWTH_SECONDS = 30.0, 5.0
 MIN_BYTES_PER_SECOND = 1 << 20
 # From this use on even the shortest forecast is stated.
 SURELY_STATED_FROM = STATED_FROM[0][1]
+# Words of a headline for a level that follows from a signal, not from use.
+SIGNAL_WORDS: Mapping[str, str] = {
+    "psi": "Stalls",
+    "psi_full": "Stalls",
+    "livelock": "Futile reclaim",
+    "evicted": "Evicted GPU queues",
+    "swap": "Full swap",
+    "fragmentation": "Fragmentation",
+    "driver": "Driver errors",
+    "oom_kill": "OOM kill",
+}
 KILLED = re.compile(r"OOM killer: killed (?:(?P<name>.+) \(\d+\)|a process|\d+ process(?:es)?)")
 
 
@@ -134,7 +145,8 @@ def explain_no_forecast(snapshot: Snapshot, worst: Pressure, grows: bool) -> str
 def build_headline(snapshot: Snapshot, worst: Pressure | None) -> str:
     """Return the most urgent figure: "Full in ~17 s", "94.6% used", "3 of 8 GPUs critical", "Recovering".
 
-    At the critical level that is the time left, if there is one.
+    At the critical level that is the time left, if there is one. Where use does not explain the level, the headline
+    names the signal: "Stalls at 11.2% used".
     """
     if worst is None:
         return "No memory data"
@@ -145,7 +157,18 @@ def build_headline(snapshot: Snapshot, worst: Pressure | None) -> str:
     many = describe_alike(snapshot, worst)
     if many and not (worst.level is Level.CRITICAL and words.full(worst)):
         return many
-    return words.full(worst).capitalize() or f"{words.ratio(worst.ratio)} used"
+    used = f"{words.ratio(worst.ratio)} used"
+    return words.full(worst).capitalize() or " at ".join(filter(None, [_name_signal(worst), used]))
+
+
+def _name_signal(worst: Pressure) -> str:
+    """Return the words of the signal that a level follows from, those of now first. Empty if it is use."""
+    is_held_by_use = any(one.signal == "util" and words.HELD.search(one.text) for one in worst.reasons)
+    if worst.base_level >= worst.level or is_held_by_use:
+        return ""
+    known = [one for one in words.stated(worst) if one.signal in SIGNAL_WORDS]
+    known.sort(key=lambda one: (PAST.fullmatch(one.text) is not None, -(one.level or worst.level)))
+    return SIGNAL_WORDS[known[0].signal] if known else ""
 
 
 def describe_alike(snapshot: Snapshot, worst: Pressure) -> str:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
 from memwatch.core.events import Event
 from memwatch.core.kernel_log import OomKill
 from memwatch.core.model import Absent
+from memwatch.core.pressure import signals
 from memwatch.core.pressure.judge import HeldSignal, LevelState, add_age, describe_hold
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.pressure.signals import Signal
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot, Swap
 from memwatch.reporting.render.summary import build_sentence
-from memwatch_monitor.render.status_line import build_status_line, rank_growers
+from memwatch_monitor.render.status_line import SIGNAL_WORDS, build_status_line, rank_growers
 from support.sample_parts import GIB, vram
 from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server, unknown_figures
 
 KILL = OomKill(1, 51210, "train.py", 37 * GIB, "machine").text
 MIB = 1 << 20
+USED = "66.0% used"
 
 
 def held_reason(text: str, age: float, signal: str = "oom_kill") -> Reason:
@@ -87,7 +92,45 @@ def test_signal_that_is_still_true_is_not_recovering() -> None:
 
     status = build_status_line(with_verdict(Level.LOW, Level.HIGH, stall))
 
-    assert (status.headline, status.details) == ("66.0% used", (stall.text,))
+    assert (status.headline, status.details) == ("Stalls at 66.0% used", (stall.text,))
+
+
+@pytest.mark.parametrize(
+    ("base", "reasons", "headline"),
+    [
+        (Level.LOW, [Reason("floor", "only 200.0 MiB available")], USED),
+        (Level.LOW, [Reason("ttf", "full in about 20 min at the current rate")], USED),
+        (Level.HIGH, [Reason("psi", "some tasks stalled"), Reason("util", "66.0% used")], USED),
+        (
+            Level.LOW,
+            [Reason("psi", "some tasks stalled"), Reason("util", "66.0% used; calm for 8 s")],
+            "66.0% used",
+        ),
+        (
+            Level.LOW,
+            [held_reason("stalled", 3, "psi_full"), Reason("swap", "no")],
+            f"Full swap at {USED}",
+        ),
+        (
+            Level.LOW,
+            [Reason("psi", "some tasks stalled", Level.MEDIUM), Reason("livelock", "no", Level.HIGH)],
+            f"Futile reclaim at {USED}",
+        ),
+    ],
+    ids=["floor", "forecast", "use", "held use", "past stalls", "worst signal"],
+)
+def test_headline_names_the_signal_of_a_level_that_is_not_that_of_its_use(
+    base: Level, reasons: list[Reason], headline: str
+) -> None:
+    assert build_status_line(with_verdict(base, Level.HIGH, *reasons)).headline == headline
+
+
+def test_every_signal_has_words_for_a_headline_or_is_about_use() -> None:
+    """Use, forecasts and the least available memory are about the bytes themselves."""
+    folder = Path(signals.__file__).parent
+    found = {name for path in folder.glob("*.py") for name in re.findall(r'Signal\("(\w+)"', path.read_text())}
+
+    assert found - {"util", "ttf", "floor"} == set(SIGNAL_WORDS)
 
 
 def test_past_forecast_is_told_with_its_age() -> None:
