@@ -178,6 +178,36 @@ def test_growth_of_the_cause_has_the_colour_of_the_level() -> None:
     assert all(box.kind != "level-critical" for box in picture(play("undecided: two")).drawing.boxes)
 
 
+METAL = "Metal working set"
+
+
+def with_shares(one: Incident) -> Incident:
+    """Return an incident of a machine that knows the memory of its GPU, but not the holders of it."""
+    parts = {"page_cache": GIB}
+    samples = tuple(replace(each, parts=parts, shares={METAL: each.used_bytes // 2}) for each in one.samples)
+    return replace(one, samples=samples, gpu_holders=())
+
+
+@pytest.mark.parametrize("form", LAYOUTS)
+def test_memory_of_devices_without_holders_is_drawn_as_on_the_overview(form: str) -> None:
+    """The GPU's memory at the ground, other used memory, and the growth of the cause on top of it."""
+    one = with_shares(incident())
+    found = picture(one, form)
+    cut = find_cut(one)
+    assert cut is not None
+    past, _ = frames(found.drawing)
+    boxes = sorted((box for box in found.drawing.boxes if box.kind != "free"), key=lambda box: -box.y)
+
+    assert [box.kind for box in boxes] == ["devices", "anonymous", "level-critical", "page_cache"]
+    assert sum(box.size_bytes for box in boxes[:3]) == cut.sample.used_bytes
+    assert [name for name, _ in found.held[:3]] == [METAL, "other used", "growth of vllm"]
+    for box in boxes:
+        assert box.height == pytest.approx(box.size_bytes * past.height / (one.size_bytes or 1), abs=1.0)
+    drawn = [area.kind for area in found.drawing.areas if not area.kind.startswith("level-")]
+    assert list(dict.fromkeys(drawn))[:2] == ["devices", "anonymous"]
+    assert found.notes[0] == "The memory of processes may be in that of the GPU."
+
+
 def test_gpu_memory_is_at_the_ground() -> None:
     """In System RAM and in VRAM, with the colour of GPU memory."""
     unified, discrete = picture(play("18 GiB in 10 s")), picture(play("PyTorch cannot allocate"))

@@ -7,10 +7,19 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.model import Absent, Bytes, Process
+from memwatch.core.model import Absent, Bytes, Content, Pool, PoolKind, Process, Quality, Share, ShareKind
 from memwatch.reporting.history.notable_ticks import Holder, PoolUse, Tick
-from memwatch.reporting.incidents.readings import HolderKey, Places, read_ticks, size_in
+from memwatch.reporting.incidents.readings import (
+    Frame,
+    FrameReader,
+    HolderKey,
+    Places,
+    build_frame,
+    read_ticks,
+    size_in,
+)
 from support.fakes import GIB
+from support.sample_snapshots import calm_workstation
 
 RAM = Places(frozenset({"ram", "cuda0"}), is_ram=True)
 VRAM = Places(frozenset({"gpu0.vram"}), is_ram=False)
@@ -51,6 +60,38 @@ def test_size_in_system_ram_is_the_footprint_only_if_all_of_it_is_there(one: Pro
 )
 def test_size_on_a_gpu_is_its_memory_there(one: Process, size: int | None) -> None:
     assert size_in(one, VRAM) == size
+
+
+def frame_with(contents: tuple[Content, ...]) -> Frame:
+    base = calm_workstation()
+    pool = Pool(
+        "ram",
+        PoolKind.SYSTEM_RAM,
+        "Unified memory",
+        32 * GIB,
+        20 * GIB,
+        12 * GIB,
+        "vm_stat",
+        Quality.MEASURED,
+        free_bytes=9 * GIB,
+        contents=contents,
+    )
+    metal = Share(
+        "gpu0.metal", ShareKind.METAL_WORKING_SET, "Metal working set", pool.id, 14 * GIB, "ioreg", Quality.MEASURED
+    )
+    limit = replace(metal, id="limit", kind=ShareKind.CGROUP, label="a limit")
+    return build_frame(1.0, replace(base, pools=(pool,), shares=(metal, limit), processes=()))
+
+
+def test_memory_of_devices_is_read_where_a_pool_has_no_contents() -> None:
+    """As on a Mac. Page cache is what is available and not free, as in the map of the overview."""
+    plain, known = frame_with(()), frame_with((Content("anonymous", 20 * GIB), Content("free", 12 * GIB)))
+    reading, other = (FrameReader(one.pools[0].id).read(one) for one in (plain, known))
+
+    assert reading is not None
+    assert other is not None
+    assert (reading.shares, reading.parts["page_cache"]) == ({"Metal working set": 14 * GIB}, 3 * GIB)
+    assert (other.shares, "page_cache" in other.parts) == ({}, False)
 
 
 def tick_with(footprint: Bytes, rss: Bytes, held: Mapping[str, Bytes]) -> Tick:

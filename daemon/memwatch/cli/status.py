@@ -15,13 +15,22 @@ from memwatch.cli.terminal.moment import MARKS, STYLES, labels_of, share_label
 from memwatch.cli.terminal.stacks import draw_bar, look_of
 from memwatch.cli.terminal.style import Line, Span, cells, line_cells, pad
 from memwatch.core.listing import left_out_texts
-from memwatch.core.model import Absent, Device, Pool, PoolKind, Process, Share, ShareKind, find_system_ram
+from memwatch.core.model import (
+    HELD_BY_DEVICES,
+    Absent,
+    Device,
+    Pool,
+    PoolKind,
+    Process,
+    Share,
+    ShareKind,
+    find_system_ram,
+)
 from memwatch.core.owners import WITHIN, describe_home
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.memory_map import (
     AVAILABLE,
-    HELD_BY_DEVICES,
     Segment,
     build_parts,
     limit_parts,

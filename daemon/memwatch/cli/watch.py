@@ -31,13 +31,12 @@ from memwatch.cli.output import paint_lines, stdout_depth, stdout_width
 from memwatch.cli.tables import clock
 from memwatch.cli.terminal.moment import STYLES
 from memwatch.cli.terminal.style import Depth, Line, Span
-from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Share, sum_figures
+from memwatch.core.model import HELD_BY_DEVICES, Absent, Bytes, Pool, PoolKind, Share, sum_figures
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import GIB
 from memwatch.core.wire import rfc3339
 from memwatch.reporting.render import words as wording
-from memwatch.reporting.render.memory_map import HELD_BY_DEVICES
 
 # Lines of `memwatch watch`, as vmstat prints them: a header now and then, one figure per pool, the level last.
 

@@ -92,6 +92,17 @@ class ShareKind(str, Enum):
 
 # Buffers of a process's own pages (userptr) may count both here and in its resident set.
 PERHAPS_IN_RSS = frozenset({ShareKind.GTT, ShareKind.GPU_BUFFERS, ShareKind.NPU_BUFFERS})
+# Shares of devices that are contents of their pool. The others are limits.
+HELD_BY_DEVICES = frozenset(
+    {
+        ShareKind.CUDA_POOL,
+        ShareKind.GTT,
+        ShareKind.GPU_BUFFERS,
+        ShareKind.NPU_BUFFERS,
+        ShareKind.METAL_WORKING_SET,
+        ShareKind.NVML_USED,
+    }
+)
 
 
 class Architecture(str, Enum):

@@ -320,7 +320,16 @@ def _sample(reading: Reading, named: frozenset[tuple[int, str]], has_parts: bool
         if (key.pid, holding.name) in named
     }
     parts = {name: reading.parts[name] for name in SAMPLE_PARTS if name in reading.parts} if has_parts else {}
-    return Sample(reading.unix, reading.used, reading.available, holders, reading.level, parts, reading.stall_ratio)
+    return Sample(
+        reading.unix,
+        reading.used,
+        reading.available,
+        holders,
+        reading.level,
+        parts,
+        reading.stall_ratio,
+        reading.shares,
+    )
 
 
 # Incidents that an unclean end cut off, and that are found at the next start.

@@ -8,11 +8,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.engines.records import Engine
-from memwatch.core.model import Absent, Bytes, Device, Pool, Process, Share, ShareKind
+from memwatch.core.model import HELD_BY_DEVICES, Absent, Bytes, Device, Pool, Process, Share, ShareKind
 from memwatch.core.snapshot import LEVEL_WORDS, Pressure, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.engine_view import engines_in
-from memwatch.reporting.render.memory_map import GPU_MEMORY, HELD_BY_DEVICES
+from memwatch.reporting.render.memory_map import GPU_MEMORY
 
 MAX_HOLDERS = 10
 # Levels of a row, the worst last.

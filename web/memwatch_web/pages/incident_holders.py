@@ -17,7 +17,7 @@ from memwatch.reporting.render.past import Layer
 # Uses of System RAM in a sample, from the ground up, above the processes.
 PARTS = ("huge_pages", "shared_memory", "kernel", "unattributed")
 GROWTH = "level-critical"
-OTHERS, REST = "other processes", "other memory"
+OTHERS, REST, OTHER_USED = "other processes", "other memory", "other used"
 # A process below this part of the target has no layer.
 MIN_HOLDER_RATIO = 0.015
 
@@ -60,8 +60,48 @@ def measure_holders(sample: Sample, ranked: Sequence[str]) -> tuple[dict[str, in
     return held, {(OTHERS if sample.parts else REST): left, **dict(reversed(parts.items()))}
 
 
+def list_shares(one: Incident) -> list[str]:
+    """Return the labels of the devices' memory in the samples, from the ground up.
+
+    With them the picture is that of the overview: what processes hold may be the same bytes, and has no layer.
+    """
+    return list(dict.fromkeys(label for sample in one.samples for label in sample.shares))
+
+
+def measure_shares(one: Incident, sample: Sample, labels: Sequence[str]) -> tuple[dict[str, int], int, int]:
+    """Return the bytes of each device, of the other used memory, and of the part of it by which the cause grew."""
+    left = sample.used_bytes
+    held: dict[str, int] = {}
+    for label in labels:
+        held[label] = min(sample.shares.get(label, 0), left)
+        left -= held[label]
+    grown = 0
+    if one.cause is not None:
+        of_cause = [count for name, count in sample.holders.items() if is_cause(one, name)]
+        before = max(0, one.cause.held_bytes - one.cause.growth_bytes)
+        grown = min(left, max(0, sum(of_cause) - before))
+    return held, left - grown, grown
+
+
+def _split_shares(one: Incident, labels: Sequence[str]) -> list[Layer]:
+    measured = [measure_shares(one, sample, labels) for sample in one.samples]
+    layers = [Layer("devices", tuple(float(held[label]) for held, _, _ in measured)) for label in labels]
+    layers.append(Layer("anonymous", tuple(float(rest) for _, rest, _ in measured)))
+    layers.append(Layer(GROWTH, tuple(float(grown) for _, _, grown in measured)))
+    return layers
+
+
 def split_layers(one: Incident, whole: int) -> tuple[Layer, ...]:
     """Return the layers from the ground up. The growth of the cause is a separate layer. The last is not used."""
+    labels = list_shares(one)
+    layers = _split_shares(one, labels) if labels else _split_holders(one)
+    if any(sample.parts for sample in one.samples):
+        sizes = [min(sample.parts.get("page_cache", 0), whole - sample.used_bytes) for sample in one.samples]
+        return (*layers, Layer("page_cache", tuple(map(float, sizes))))
+    return (*layers, Layer("free", tuple(float(whole - sample.used_bytes) for sample in one.samples)))
+
+
+def _split_holders(one: Incident) -> list[Layer]:
     ranked = rank_holders(one)
     measured = [measure_holders(sample, ranked) for sample in one.samples]
     layers = []
@@ -77,12 +117,7 @@ def split_layers(one: Incident, whole: int) -> tuple[Layer, ...]:
     for name in beside:
         kind = {OTHERS: "anonymous", REST: "unattributed"}.get(name, name)
         layers.append(Layer(kind, tuple(float(parts.get(name, 0)) for _, parts in measured)))
-    if any(sample.parts for sample in one.samples):
-        sizes = [min(sample.parts.get("page_cache", 0), whole - sample.used_bytes) for sample in one.samples]
-        layers.append(Layer("page_cache", tuple(map(float, sizes))))
-    else:
-        layers.append(Layer("free", tuple(float(whole - sample.used_bytes) for sample in one.samples)))
-    return tuple(layers)
+    return layers
 
 
 def kind_of(one: Incident, name: str) -> str:
@@ -91,7 +126,8 @@ def kind_of(one: Incident, name: str) -> str:
 
 def build_nodes(one: Incident, sample: Sample, whole: int) -> tuple[Node, ...]:
     """Return what the target held at a sample, from the ground up: families with their holders, and the rest."""
-    held, beside = measure_holders(sample, rank_holders(one))
+    labels = list_shares(one)
+    held, beside = measure_holders(sample, rank_holders(one)) if not labels else ({}, {})
     named = [(name, count) for name, count in held.items() if count]
     nodes: list[Node] = []
     used = 0.0
@@ -104,6 +140,14 @@ def build_nodes(one: Incident, sample: Sample, whole: int) -> tuple[Node, ...]:
         used += count
         return node
 
+    if labels:
+        shares, rest, grown_bytes = measure_shares(one, sample, labels)
+        nodes += [add("devices", count, label, (f"⊂ {one.label}",)) for label, count in shares.items() if count]
+        if rest:
+            nodes.append(add("anonymous", rest, OTHER_USED))
+        if grown_bytes and one.cause is not None:
+            within = (f"in {words.duration(one.growth_seconds)}",) if one.growth_seconds else ()
+            nodes.append(add(GROWTH, grown_bytes, f"growth of {one.cause.who}", within))
     for kind, family in (("devices", "mostly GPU"), ("anonymous", "processes")):
         start = used
         inside = [
@@ -154,9 +198,12 @@ def _describe(one: Incident, name: str) -> tuple[str, ...]:
 def names_of(one: Incident, layers: Sequence[Layer]) -> list[str]:
     """Return a name for each layer, empty for the part of the cause that is named with its growth."""
     names: list[str] = []
-    for name in rank_holders(one):
-        plain = name.rpartition(" (")[0]
-        names += ["", plain] if is_cause(one, name) else [plain]
-    beside = list(dict.fromkeys(n for s in one.samples for n in measure_holders(s, [])[1]))
-    names += [words.CONTENT_WORDS.get(name, name) for name in beside]
+    if labels := list_shares(one):
+        names += [*labels, OTHER_USED, one.cause.who if one.cause is not None else ""]
+    else:
+        for name in rank_holders(one):
+            plain = name.rpartition(" (")[0]
+            names += ["", plain] if is_cause(one, name) else [plain]
+        beside = list(dict.fromkeys(n for s in one.samples for n in measure_holders(s, [])[1]))
+        names += [words.CONTENT_WORDS.get(name, name) for name in beside]
     return [*names, "page cache" if layers[-1].kind == "page_cache" else "available"]

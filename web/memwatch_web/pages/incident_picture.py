@@ -43,6 +43,7 @@ from memwatch.reporting.render.tower import mark_used, place_nodes, write_beside
 from memwatch_web.pages.incident_holders import (
     build_nodes,
     is_cause,
+    list_shares,
     measure_holders,
     names_of,
     rank_holders,
@@ -134,7 +135,7 @@ class Layout(Struct, frozen=True):
 
 # Of the page: beside each other on a wide screen, below each other on a narrow one, in the same font.
 LAYOUTS: Mapping[str, Layout] = {
-    "wide": Layout(1320.0, 300.0, 11.0, True),
+    "wide": Layout(1320.0, 280.0, 11.0, True),
     "narrow": Layout(280.0, 190.0, 11.0, False),
 }
 
@@ -217,7 +218,9 @@ def _list_held(nodes: Iterable[Node]) -> Iterator[tuple[str, int]]:
 
 
 def _list_notes(one: Incident) -> Iterator[str]:
-    if any(sample.parts for sample in one.samples):
+    if list_shares(one):
+        yield "The memory of processes may be in that of the GPU."
+    elif any(sample.parts for sample in one.samples):
         yield "Growth between two scans of the processes shows as other processes."
     else:
         yield "The record has the largest processes; all else is other memory."
@@ -244,7 +247,8 @@ def draw_held(
         within = f"in {label}"
         fits = width_of(within, font) <= inner - frame.x
         captions += [Text(frame.x, frame.y - 0.7 * font, plain=within, kind="muted")] if fits else []
-    captions.append(Text(inner, frame.y - 0.7 * font, plain="held by", kind="muted"))
+    plain = f"in {label}" if cut.sample.shares else "held by"
+    captions.append(Text(inner, frame.y - 0.7 * font, plain=plain, kind="muted"))
     return drawing + Drawing(texts=tuple(captions)), heading
 
 
@@ -320,6 +324,8 @@ def _draw_ghost(one: Incident, cut: Cut, past: Past, frame: Rectangle, scale: fl
     """Outline from the kill on what the cause held, if it is what was killed."""
     cause, victim = one.cause, one.victim
     if cut.kill is None or cause is None or victim is None or not victim.is_cause or victim.pid != cause.pid:
+        return Drawing()
+    if list_shares(one):
         return Drawing()
     ranked = rank_holders(one)
     held, _ = measure_holders(cut.sample, ranked)

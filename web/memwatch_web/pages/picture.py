@@ -17,7 +17,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from memwatch.core.model import Absent, PoolKind, Thresholds
+from memwatch.core.model import HELD_BY_DEVICES, Absent, PoolKind, Thresholds
 from memwatch.core.snapshot import LEVEL_WORDS, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.containment import Growing
@@ -33,7 +33,6 @@ from memwatch.reporting.render.drawing import (
 )
 from memwatch.reporting.render.memory_map import (
     GPU_MEMORY,
-    HELD_BY_DEVICES,
     MemoryMap,
     build_limit_maps,
     build_maps,

@@ -17,11 +17,22 @@ from msgspec.structs import replace
 from memwatch.cli.terminal.figures import Trend
 from memwatch.cli.terminal.moment import Json
 from memwatch.core.events import Event
-from memwatch.core.model import Absent, Bytes, Content, Device, Pool, PoolKind, Process, Share, Vitals, known_or
+from memwatch.core.model import (
+    HELD_BY_DEVICES,
+    Absent,
+    Bytes,
+    Content,
+    Device,
+    Pool,
+    PoolKind,
+    Process,
+    Share,
+    Vitals,
+    known_or,
+)
 from memwatch.core.snapshot import Level, MemoryPsi, Pressure, PsiLine, Snapshot
 from memwatch.reporting.history.notable_ticks import Holder
 from memwatch.reporting.render.json import WIRE
-from memwatch.reporting.render.memory_map import HELD_BY_DEVICES
 from memwatch.reporting.render.past import Past, find_sources, list_past_layers, split
 from memwatch.reporting.render.summary import by_footprint
 

@@ -7,7 +7,18 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from memwatch.core.model import RAM, Absent, Bytes, Pool, PoolKind, Process, Share, ShareKind, known_or
+from memwatch.core.model import (
+    HELD_BY_DEVICES,
+    RAM,
+    Absent,
+    Bytes,
+    Pool,
+    PoolKind,
+    Process,
+    Share,
+    ShareKind,
+    known_or,
+)
 from memwatch.core.snapshot import CgroupPressure, Kernel, MemoryPsi, Pressure, Snapshot, Swap
 from memwatch.reporting.history.notable_ticks import Tick
 
@@ -42,6 +53,7 @@ Holdings = Mapping[HolderKey, Holding]
 class Reading(Struct, frozen=True):
     """The target at one time. `parts`: bytes by use, such as `page_cache`, that explain a change.
 
+    `shares`: bytes of devices by label, where nothing else is known of the target's use.
     `level`: word of its level, None without one. `stall_ratio`: part of the last 10 s that some tasks stalled, None
     if that is not known.
     """
@@ -54,6 +66,7 @@ class Reading(Struct, frozen=True):
     parts: Mapping[str, int] = field(default_factory=dict)
     level: str | None = None
     stall_ratio: float | None = None
+    shares: Mapping[str, int] = field(default_factory=dict)
 
 
 class Frame(Struct, frozen=True):
@@ -101,7 +114,8 @@ class FrameReader:
         level = next((one.level.word for one in frame.pressure if one.target == self._target), None)
         stalled = None if isinstance(frame.psi, Absent) else frame.psi.some.ratio_10s
         parts = read_parts(frame)
-        return Reading(frame.boottime, frame.unix, *found, self._read_holders(frame), parts, level, stalled)
+        shares = read_shares(frame, self._target)
+        return Reading(frame.boottime, frame.unix, *found, self._read_holders(frame), parts, level, stalled, shares)
 
     def read_all(self, frames: Sequence[Frame]) -> list[Reading]:
         return [reading for frame in frames if (reading := self.read(frame)) is not None]
@@ -213,6 +227,9 @@ def read_parts(frame: Frame) -> Mapping[str, int]:
     for pool in frame.pools:
         if pool.kind is PoolKind.SYSTEM_RAM:
             parts |= {part.kind: part.size_bytes for part in pool.contents}
+            figures = pool.available_bytes, pool.free_bytes
+            if not pool.contents and isinstance(figures[0], int) and isinstance(figures[1], int):
+                parts["page_cache"] = max(0, figures[0] - figures[1])
             if isinstance(pool.unattributed_bytes, int):
                 parts["unattributed"] = pool.unattributed_bytes
     if not isinstance(frame.swap, Absent):
@@ -220,6 +237,15 @@ def read_parts(frame: Frame) -> Mapping[str, int]:
     if not isinstance(frame.kernel.mlocked_bytes, Absent):
         parts["mlocked"] = frame.kernel.mlocked_bytes
     return parts
+
+
+def read_shares(frame: Frame, target: str) -> Mapping[str, int]:
+    """Return the memory of devices in System RAM by label, if its use is not known by its contents."""
+    pool = next((one for one in frame.pools if one.id == target), None)
+    if pool is None or pool.kind is not PoolKind.SYSTEM_RAM or pool.contents:
+        return {}
+    inside = (one for one in frame.shares if one.within == target and one.kind in HELD_BY_DEVICES)
+    return {one.label: one.used_bytes for one in inside if isinstance(one.used_bytes, int)}
 
 
 def read_ticks(ticks: Sequence[Tick], target: str) -> list[Reading]:

@@ -95,7 +95,7 @@ class Entry(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """Memory of the target at one time. Records of earlier versions have no levels, parts and stalls."""
+    """Memory of the target at one time. Records of earlier versions have no levels, parts, stalls and shares."""
 
     unix: float
     used_bytes: int
@@ -110,6 +110,10 @@ class Sample(Struct, frozen=True):
     stall_ratio: Annotated[
         float | None, Doc("Part of the last 10 s that some tasks stalled on memory. Null if it is not known.")
     ] = None
+    shares: Annotated[
+        Mapping[str, int],
+        Doc("Memory of devices in System RAM by label, if its other use is not known by parts."),
+    ] = field(default_factory=dict)
 
 
 ToldResult = Literal["delivered", "failed", "waiting"]

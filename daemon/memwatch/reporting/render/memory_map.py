@@ -14,7 +14,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.leases import Lease
-from memwatch.core.model import Absent, Bytes, Content, Pool, PoolKind, Process, Share, ShareKind, Thresholds
+from memwatch.core.model import (
+    HELD_BY_DEVICES,
+    Absent,
+    Bytes,
+    Content,
+    Pool,
+    PoolKind,
+    Process,
+    Share,
+    ShareKind,
+    Thresholds,
+)
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.engine_view import Drawn, DrawnPart, draw_parts
@@ -49,17 +60,6 @@ HOLDERS = {
     "free": "free",
 }
 GPU_MEMORY = frozenset({PoolKind.VRAM, PoolKind.HBM, PoolKind.CARVEOUT})
-# Shares of devices that are contents of their pool. The others are limits.
-HELD_BY_DEVICES = frozenset(
-    {
-        ShareKind.CUDA_POOL,
-        ShareKind.GTT,
-        ShareKind.GPU_BUFFERS,
-        ShareKind.NPU_BUFFERS,
-        ShareKind.METAL_WORKING_SET,
-        ShareKind.NVML_USED,
-    }
-)
 # Smaller processes are not named in the map.
 MIN_NAMED_RATIO, MAX_NAMED = 0.015, 6
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.model import Absent, Pool, Share
+from memwatch.core.model import HELD_BY_DEVICES, Absent, Pool, Share
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.drawing import (
     LINE,
@@ -26,7 +26,7 @@ from memwatch.reporting.render.drawing import (
     outline,
     width_of,
 )
-from memwatch.reporting.render.memory_map import GPU_MEMORY, HELD_BY_DEVICES
+from memwatch.reporting.render.memory_map import GPU_MEMORY
 
 # Number of places from which room for a name is sought.
 MAX_STARTS = 30
