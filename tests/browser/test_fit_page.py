@@ -200,6 +200,19 @@ def test_answer_form_and_map_are_on_one_screen(browser: SharedBrowser, daemon: R
     assert [one for one in drawn if abs(one[1] - one[0] * scale) > 1.5] == []
 
 
+@pytest.mark.parametrize("demo", ["h100x8-mig", "gh200"])
+def test_form_is_not_much_longer_than_the_map(
+    browser: SharedBrowser, shared_daemons: SharedDaemons, demo: str
+) -> None:
+    """At 1440 pixels it was up to 112 longer."""
+    with opened(browser, f"{shared_daemons.demo(demo).url}/fit", viewport={"width": 1440, "height": 900}) as page:
+        bottoms = page.locator(".fit-columns > .card").evaluate_all(
+            "all => all.map(card => card.getBoundingClientRect().bottom)"
+        )
+
+    assert bottoms[1] - bottoms[0] <= 60
+
+
 def test_answer_for_eight_gpus_is_first_and_short_on_a_phone(
     browser: SharedBrowser, shared_daemons: SharedDaemons
 ) -> None:
