@@ -340,6 +340,20 @@ def test_killed_process_is_an_outline_for_a_minute() -> None:
     assert max(heights) - min(heights) == pytest.approx(tower.height * shown / size, abs=0.1)
 
 
+@pytest.mark.parametrize("gib", [200, 418])
+def test_words_of_a_killed_process_are_whole(gib: int) -> None:
+    """They were "killed, −418.9…"."""
+    calm = replace(calm_workstation(), devices=(), shares=(), pressure=())
+    pool = replace(calm.pools[0], size_bytes=500 * GIB, used_bytes=50 * GIB, available_bytes=450 * GIB, contents=())
+    ghost = Ghost(pool.id, "train.py", gib * GIB, 51210, calm.unix - 6)
+
+    (tower,) = drawn(replace(calm, pools=(pool,)), Scene(ghosts=(ghost,))).towers
+
+    for one in (tower.now, tower.narrow):
+        words = [text.strong.strip() for text in one.drawing.texts if text.kind == "ghost"]
+        assert " ".join(words) == f"train.py killed, −{gib}.0 GiB"
+
+
 def test_level_of_a_mig_instance_colours_what_it_uses() -> None:
     """Its GPU among others has the worst level of its instances."""
     mig = mig_server()

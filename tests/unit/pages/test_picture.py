@@ -395,6 +395,17 @@ def test_long_name_of_a_machine_has_a_smaller_font() -> None:
     assert heads[0].host_font / FORMS["1200x630"].font > heads[1].host_font / FORMS["600x315"].font
 
 
+def test_name_of_a_host_is_whole_without_room_for_that_of_the_machine() -> None:
+    """It was "ember · ASUSTeK COMPUTER INC. R…" at 600 pixels."""
+    snapshot = moments_of("rtx4090").fullest
+    long = replace(snapshot, machine=replace(snapshot.machine, name="ASUSTeK COMPUTER INC. ROG STRIX Z790-E " * 2))
+
+    heads = [card_of(long, past_of(long), f"size={size}").heading for size in FORMS]
+
+    assert not [head.host for head in heads if "…" in head.host]
+    assert heads[-1].host == snapshot.host
+
+
 def test_long_headline_is_smaller_and_whole() -> None:
     """It was "8 of 12 pools and li…" at 600 pixels, and left no room for the figures at 1,200."""
     frames = read_frames(path_of("h100x8-mig"))

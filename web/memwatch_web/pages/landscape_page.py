@@ -320,7 +320,9 @@ def _draw_ghosts(one: MemoryMap, frame: Rectangle, scene: Scene) -> Drawing:
     width = min(frame.width * 0.58, 150.0)
     left, ground = frame.right - width - 4.0, frame.ground - one.edge * frame.height
     corners = ((left, ground), (left, ground - height), (left + width, ground - height), (left + width, ground))
-    lines = [ghost.name, f"killed, {words.change(-ghost.size_bytes)}"]
+    end, size = "killed, ", words.change(-ghost.size_bytes)
+    fits = width_of(end + size, FONT, strong=True) <= width - 10.0
+    lines = [ghost.name, end + size] if fits else [ghost.name, end, size]
     rows = int((height - 4.0) / (LINE_HEIGHT * FONT))
     texts = tuple(
         Text(

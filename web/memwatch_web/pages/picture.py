@@ -376,6 +376,8 @@ def build_heading(snapshot: Snapshot, status: StatusLine, form: Form, is_simulat
     foot = form.font * form.footer
     label = shorten(label, room, small, strong=True)
     left = room - width_of(f"{label} ", small, strong=True) - 2 * small
+    if width_of(host, form.font) > left:
+        host = snapshot.host
     host_font = small if width_of(host, small) <= left else form.font
     return Heading(
         level=status.level,
