@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -14,9 +15,10 @@ from memwatch.core.units import MIB
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.drawing import list_steps
 from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.pages.charts import Gap
 from memwatch_web.pages.history_chart import PLOT, TOP, write_step
 from memwatch_web.pages.history_page import build_answer, parse_pool_query, try_query
-from memwatch_web.pages.history_view import HistoryView, build_view
+from memwatch_web.pages.history_view import HistoryView, SeriesSummary, build_view
 from memwatch_web.pages.template_environment import shared_environment
 from support.sample_past import GAP, SECONDS, SPIKE, past_of
 from support.sample_snapshots import critical_gb10
@@ -188,6 +190,33 @@ def test_event_of_an_incident_opens_its_page() -> None:
     flags = {flag.kind: flag for flag in view.charts[0].picture.flags}
     assert flags["mark"].href.startswith("history?")
     assert f"incidents/{identity}" in {flag.href for flag in view.charts[0].picture.flags}
+
+
+def test_legend_says_that_a_curve_is_of_earlier_where_another_goes_on() -> None:
+    """A process whose footprint became a range had "footprint —" beside both of its bounds."""
+    view = view_of("range=1h")
+    (now,) = view.charts[0].figures
+    gone, never = replace(now, last=None), replace(now, last=None, mean=None)
+    page = cast("Any", shared_environment().get_template("past_parts.html").module)
+
+    def values(*figures: SeriesSummary) -> list[str]:
+        chart = replace(view.charts[0], figures=figures)
+        legend = page.chart(chart, view).partition('class="past-legend"')[2].partition("</ul>")[0]
+        return re.findall("<b>(.*?)</b>", legend)
+
+    assert values(now, gone, never)[1:] == ["earlier", "—"]
+    assert values(gone) == ["—"]
+
+
+def test_earlier_gaps_are_folded() -> None:
+    """A busy machine had a line for each of dozens."""
+    view = replace(view_of("range=1h"), gaps=tuple(Gap(60.0 * n, 60.0 * n + 5, f"gap {n}") for n in range(9)))
+    page = cast("Any", shared_environment().get_template("past_parts.html").module)
+
+    shown, _, folded = page.list(view, SNAPSHOT).partition("3 earlier gaps")
+
+    assert re.findall(r"gap.(\d)<", shown) == list("345678")
+    assert re.findall(r"gap.(\d)<", folded) == list("012")
 
 
 @pytest.mark.parametrize(

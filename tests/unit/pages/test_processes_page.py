@@ -47,6 +47,31 @@ def test_names_of_containers_and_owners_are_escaped() -> None:
         assert "</th><i>vllm" in Reader(page).text
 
 
+def test_rest_of_some_bytes_is_no_unattributed_memory() -> None:
+    """Below 56 GiB of HBM stood "unattributed 1 B: usually driver memory for each CUDA context"."""
+    base = critical_gb10()
+    pages = {
+        rest: read(replace(base, pools=(replace(base.pools[0], unattributed_bytes=rest),)), "processes")
+        for rest in (1, MIB)
+    }
+
+    assert {rest: "rest-ram" in page.values("id") for rest, page in pages.items()} == {1: False, MIB: True}
+    assert "Fully attributed: System RAM" in pages[1].text
+
+
+def test_column_of_gpu_memory_is_left_out_where_no_process_has_a_figure() -> None:
+    """As on a Mac, where it was empty."""
+    base = critical_gb10()
+    without = replace(
+        base,
+        processes=tuple(replace(one, device_bytes={}) for one in base.processes),
+        devices=tuple(replace(one, process_list=Absent.NOT_READ) for one in base.devices),
+    )
+
+    assert ["sort-process-gpu" in read(one, "processes").values("id") for one in (base, without)] == [True, False]
+    assert ["of it GPU" in read(one).text for one in (base, without)] == [True, False]
+
+
 def test_unattributed_part_of_a_share_is_listed() -> None:
     """The part of GTT without a process is listed like that of the pools, or it is named as fully attributed."""
     snapshot = many_owners()

@@ -26,6 +26,8 @@ from memwatch_web.pages.server_charts import SizeChart, build_path, draw_sizes
 By = Literal["process", "container", "pod", "job", "unit", "user"]
 GROUPS: tuple[By, ...] = get_args(By)
 MAX_WORDS_LENGTH = 200
+# A smaller rest comes of rounding, and needs no explanation.
+MIN_REST_BYTES = 1 << 20
 GROWTH_SECONDS = 600.0
 MAX_OWNERS, MAX_MEMBERS, MAX_GROWN_PROCESSES = 200, 5, 10
 # Rows of a search. A row takes 0.4 ms of the server for each update.
@@ -131,7 +133,7 @@ class OwnerGroup(Struct, frozen=True):
 
 
 class Listing(Struct, frozen=True):
-    """The sorted rows. `groups`: the available groupings. `has_devices`: processes may hold GPU memory.
+    """The sorted rows. `groups`: the available groupings. `has_devices`: processes may have figures of GPU memory.
 
     `total`: processes or named owners of the machine. `count`: those that match. Of more of them than
     rows, the first in the order of the view are shown.
@@ -149,6 +151,15 @@ class Listing(Struct, frozen=True):
     def left_out(self) -> int:
         """Return how many that match have no row."""
         return self.count - len(self.rows)
+
+
+def has_holders(snapshot: Snapshot) -> bool:
+    """Check that processes may have figures of GPU memory. On a Mac none has: a column would be empty.
+
+    A column does not come and go with the processes that hold some.
+    """
+    are_read = any(device.process_list is not Absent.NOT_READ for device in snapshot.devices)
+    return are_read or any(process.device_bytes for process in snapshot.processes)
 
 
 def parse_view(by: str, sort: str, words: str) -> ListView:
@@ -170,7 +181,7 @@ def parse_view(by: str, sort: str, words: str) -> ListView:
 def build_listing(snapshot: Snapshot, growth: GrowthTracker, view: ListView) -> Listing:
     found: set[By] = {"process", view.by, *(one.kind for one in snapshot.owners)}
     groups = tuple(sorted(found, key=GROUPS.index))
-    devices = bool(snapshot.devices) or any(process.device_bytes for process in snapshot.processes)
+    devices = has_holders(snapshot)
     if view.by == "process":
         start = growth.boottime - GROWTH_SECONDS
         grown = {key_of(one.process): one for one in growth.lately(GROWTH_SECONDS, snapshot.unix)}
@@ -319,6 +330,12 @@ def _window_growth(one: ProcessGrowth, growth: GrowthTracker, unix: float) -> Wi
 
 
 def _list_unattributed(snapshot: Snapshot) -> Iterator[UnattributedRow]:
+    for one in _measure_unattributed(snapshot):
+        rest = one.unattributed_bytes
+        yield replace(one, unattributed_bytes=0) if isinstance(rest, int) and rest < MIN_REST_BYTES else one
+
+
+def _measure_unattributed(snapshot: Snapshot) -> Iterator[UnattributedRow]:
     for pool in snapshot.pools:
         yield UnattributedRow(
             pool.id, pool.label, pool.used_bytes, pool.unattributed_bytes, describe_causes(pool, snapshot)

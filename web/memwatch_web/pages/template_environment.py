@@ -29,6 +29,7 @@ from memwatch_web.pages.charts import DASHES
 from memwatch_web.pages.compiled_templates import create_plain_environment
 from memwatch_web.pages.landscape_page import PageLandscape, PageTower
 from memwatch_web.pages.overview import name_few, without_id
+from memwatch_web.pages.processes import has_holders
 
 # A time of the past whose figure is in words, and how near to it a reading is.
 THEN_SECONDS, NEAR_SECONDS = 180.0, 10.0
@@ -371,6 +372,7 @@ def create_environment() -> Environment:
         "verdict": wording.verdict,
         "waited": wording.waited,
         "count": wording.count,
+        "has_holders": has_holders,
         "rule_names": EVENTS,
         "group_nouns": wording.GROUP_WORDS,
         "why_absent": wording.ABSENT_SENTENCES,
