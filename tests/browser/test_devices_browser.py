@@ -46,6 +46,18 @@ def test_eight_gpus_are_on_one_screen_without_a_fault(browser: SharedBrowser) ->
     assert wrong == set()
 
 
+@pytest.mark.parametrize("width", [1920, 1440, 1210, 1000, 390, 320])
+def test_range_of_what_can_be_allocated_is_whole(browser: SharedBrowser, width: int) -> None:
+    """At 1440 pixels "754.1 MiB – 31.3 GiB" stood in the figure beside it."""
+    base = critical_gb10()
+    low, high = int(754.1 * 1024**2), int(131.3 * 1024**3)
+    device = replace(base.devices[0], headroom_bytes=low, headroom_after_reclaim_bytes=high, busy_ratio=1.0)
+    site = Site(replace(base, devices=(device,)))
+    with showing(browser, site, "/devices", viewport={"width": width, "height": 844}) as page:
+        assert "754.1\xa0MiB" in page.locator(".device-figures").inner_text().replace(" ", "\xa0")
+        assert page.evaluate(CUT) == []
+
+
 def test_devices_do_not_scroll_sideways_on_a_phone(visited_page: Page) -> None:
     with visiting(visited_page, Site(eight_by_seven()), "/devices", width=390):
         visited_page.locator("summary").first.click()

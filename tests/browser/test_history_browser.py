@@ -383,6 +383,19 @@ def test_short_names_of_the_statistics_take_one_line_on_a_phone(visited_page: Pa
     assert max(heights) < 30
 
 
+def test_cards_of_eight_gpus_end_near_their_neighbours(visited_page: Page) -> None:
+    """A legend with a line for each of nine pools left 90 pixels empty in the card beside it."""
+    snapshot = next(read_frames(path_of("h100x8-mig")))
+    with visiting(visited_page, Site(snapshot), "/history?range=10m", width=1440):
+        empty = visited_page.evaluate(
+            """[...document.querySelectorAll(".past-card")].map((card) => card.getBoundingClientRect().bottom
+              - Math.max(...[...card.children].map((one) => one.getBoundingClientRect().bottom)))"""
+        )
+
+    assert len(empty) == 10
+    assert max(empty) <= 60
+
+
 @pytest.mark.parametrize("width", [320, 390])
 def test_time_of_a_composition_is_beside_its_use_on_a_phone(visited_page: Page, width: int) -> None:
     """The word "now" had a line for itself."""

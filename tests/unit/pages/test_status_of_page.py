@@ -145,6 +145,21 @@ def test_level_that_is_held_is_recovering_with_the_use_and_when_it_clears() -> N
     assert f"Recovering System RAM {use} used " in plain.replace("\xa0", " ")
 
 
+def test_reasons_of_a_recovery_do_not_repeat_its_headline() -> None:
+    """It was "66.0% used, clears in 9 s" with "66.0% used" below it."""
+    base = critical_gb10()
+    used = base.pools[0].used_bytes
+    assert isinstance(used, int)
+    use = ratio(used / base.pools[0].size_bytes)
+    held = Reason("util", f"{use} used; calm for 8 s")
+    verdict = Pressure("ram", Level.CRITICAL, Level.MEDIUM, 0.66, (held,), clears_in_seconds=9.0)
+
+    page = read(replace(base, pressure=(verdict,)))
+
+    assert f"{use} used, clears in 9 s" in page.text.replace("\xa0", " ")
+    assert "reason" not in page.values("class")
+
+
 @pytest.mark.parametrize(
     "snapshot",
     [calm_workstation(), at(Level.MEDIUM, 0.66), at(Level.HIGH, 0.85, TRAIN), critical_gb10()],

@@ -232,7 +232,10 @@ def shorten_event(event: Event) -> str:
         used = USED.match(rest)
         return f"{changed} ({used[1]})" if used else changed
     if event.kind == "alert":
-        return text.partition(" (")[0].partition(", now also: ")[0]
+        said, more, _ = text.partition(", now also: ")
+        return said.replace("alert firing", "alert again") if more else text.partition(" (")[0]
+    if event.kind == "late":
+        return text.partition(": ")[0]
     if event.kind == "incident":
         return PID.sub("", without_id(text)).partition("; ")[0].removesuffix(".")
     killed = KILLED_BY_KERNEL.fullmatch(text) if event.kind == "oom_kill" else None
