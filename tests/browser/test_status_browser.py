@@ -126,6 +126,19 @@ def test_reasons_of_a_recovery_widen_no_phone(visited_page: Page, width: int) ->
         assert visited_page.evaluate("document.documentElement.scrollWidth") == width
 
 
+def test_growing_process_is_one_line_beside_the_reason_of_no_forecast(visited_page: Page) -> None:
+    """At 320 pixels "no process" was two."""
+    medium = LEVELS[1]
+    verdict = replace(medium.pressure[0], seconds_to_full=Absent.NOT_AVAILABLE)
+    with visiting(visited_page, Site(replace(medium, pressure=(verdict,))), width=320, height=900):
+        assert "no forecast" in visited_page.locator(".status-deadline").inner_text()
+        height = visited_page.evaluate(
+            'document.querySelector(".status-who .status-value").getBoundingClientRect().height'
+        )
+
+    assert height < 30
+
+
 def test_state_has_one_height_at_every_level(visited_page: Page) -> None:
     heights: dict[int, list[float]] = {390: [], 1280: [], 1440: []}
     for snapshot in LEVELS:

@@ -91,6 +91,12 @@ def test_failed_allocation_is_no_kill() -> None:
     assert [word for word in ("killed", "the kill") if word in text] == []
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_bytes_that_came_back_are_a_word(name: str) -> None:
+    """It was "0 B of System RAM came back"."""
+    assert [one for one in play(name).evidence if one.startswith("0 B")] == []
+
+
 def test_lost_gpu_returns_no_memory() -> None:
     text = Reader(Pages().incident(play("GPU falls off"))).text
 

@@ -205,7 +205,8 @@ def _describe_return(
         return f"{units.size(came_back)} of {names} came back"
     after = units.duration(max(0.05, readings[-1].unix - one.bad_unix))
     left = units.size(readings[-1].available)
-    return f"{units.size(came_back)} of {one.label} came back; {left} were available {after} after the end"
+    back = f"{units.size(came_back)} of {one.label}" if came_back else f"nothing of {one.label}"
+    return f"{back} came back; {left} were available {after} after the end"
 
 
 def _list_driver_lines(one: OpenIncident) -> list[str]:
