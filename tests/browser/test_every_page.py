@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 
 from memwatch_web.pages.template_environment import PATHS
 from support.axe import faults_in_both_themes
@@ -64,7 +64,7 @@ def test_page_has_no_fault(visited_page: Page, sample: str, name: str) -> None:
 @pytest.mark.parametrize("sample", ["critical_gb10", "mig_server"])
 def test_history_on_a_phone_does_not_shift(browser: SharedBrowser, sample: str) -> None:
     """The local times that a script writes are shorter than those in UTC: only the link moves to their line."""
-    viewport = {"width": max(PHONES), "height": DESKTOP["height"]}
+    viewport = ViewportSize(width=max(PHONES), height=DESKTOP["height"])
     with (
         served(Site(SAMPLES[sample](), interval_seconds=1.0)) as address,
         opened(browser, f"{address}/history", viewport=viewport) as page,

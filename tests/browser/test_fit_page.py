@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from msgspec.structs import replace
-from playwright.sync_api import expect
+from playwright.sync_api import ViewportSize, expect
 
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.inference import compute_weights
@@ -217,7 +217,7 @@ def test_answer_for_eight_gpus_is_first_and_short_on_a_phone(
     browser: SharedBrowser, shared_daemons: SharedDaemons
 ) -> None:
     """The map is on the first screen with four GPUs in a row, and the form is folded. The wide page has it open."""
-    address, phone = shared_daemons.demo("h100x8-mig").url, {"width": 390, "height": 844}
+    address, phone = shared_daemons.demo("h100x8-mig").url, ViewportSize(width=390, height=844)
     with opened(browser, f"{address}/fit?{LLAMA_70B}", viewport=phone) as page:
         high = page.evaluate("document.documentElement.scrollHeight")
         places = page.locator(".gpu-cell").evaluate_all("all => all.map(a => a.getBoundingClientRect().bottom)")
@@ -294,7 +294,7 @@ def test_launch_line_is_copied_as_it_is_shown(browser: SharedBrowser, daemon: Ru
     """The button is there only with JavaScript. A long line scrolls inside its box."""
     shape = urlencode(write_shape(dict(EXAMPLES)["Llama 3 8B"]))
     clipboard = ["clipboard-read", "clipboard-write"]
-    phone = {"width": 360, "height": 800}
+    phone = ViewportSize(width=360, height=800)
     with opened(browser, f"{daemon.url}/fit?{shape}", viewport=phone, permissions=clipboard) as page:
         page.click("#launch > summary")
         shown = page.inner_text(".launch pre >> nth=0")

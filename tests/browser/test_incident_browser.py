@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 
 from support.axe import faults_in_both_themes
 from support.browsing import SharedBrowser, opened, wait_for_frames
 from support.daemon_process import RunningDaemon, running_daemon
 from support.waiting import wait_until
 
-DESKTOP, PHONES = {"width": 1440, "height": 900}, (390, 320)
+DESKTOP, PHONES = ViewportSize(width=1440, height=900), (390, 320)
 # Chrome calls 0.1 good.
 MAX_SHIFT = 0.02
 SIZES, WEIGHTS = {"11px", "13px", "16px", "22px", "40px"}, {"400", "600", "700"}
@@ -74,7 +74,7 @@ def test_incident_fits_one_screen(browser: SharedBrowser, url: str, incident: An
 @pytest.mark.parametrize("width", [1440, 390, 320])
 def test_scripts_of_an_incident_move_nothing(browser: SharedBrowser, url: str, width: int) -> None:
     """Times in the zone of the reader and the words of the buttons are no wider than what they replace."""
-    with opened(browser, url, viewport={"width": width, "height": 900}) as page:
+    with opened(browser, url, viewport=ViewportSize(width=width, height=900)) as page:
         expect(page.get_by_role("link", name="Copy link")).to_be_visible()
         wait_for_frames(page)
         moved = page.evaluate("window.moved")

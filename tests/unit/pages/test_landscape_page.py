@@ -350,6 +350,7 @@ def test_words_of_a_killed_process_are_whole(gib: int) -> None:
     (tower,) = drawn(replace(calm, pools=(pool,)), Scene(ghosts=(ghost,))).towers
 
     for one in (tower.now, tower.narrow):
+        assert one is not None
         words = [text.strong.strip() for text in one.drawing.texts if text.kind == "ghost"]
         assert " ".join(words) == f"train.py killed, −{gib}.0 GiB"
 
