@@ -19,6 +19,7 @@ from simulators.nvml_state import Machine
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.library_process import run_json
+from support.shared_daemons import SharedDaemons
 
 CONFIGS = {model.name: model.config for model in MODELS}
 CARD, UNIFIED = sample_nvml.RTX_4090, sample_nvml.READY["gb10"]
@@ -61,10 +62,9 @@ def test_library_measures_too(tmp_path: Path) -> None:
         assert run_json(code.format(model), daemon.url, **environ) == CONTEXT_BYTES
 
 
-def test_machine_without_the_driver_counts_the_typical_value(tmp_path: Path) -> None:
+def test_machine_without_the_driver_counts_the_typical_value(tmp_path: Path, shared_daemons: SharedDaemons) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS["Llama 3.2 1B"]))
-    with running_daemon(tmp_path, "--demo", "strix-halo") as daemon:
-        found, errors = ask(daemon, {}, str(tmp_path), "--measure")
+    found, errors = ask(shared_daemons.demo("strix-halo"), {}, str(tmp_path), "--measure")
 
     assert found["parts"]["runtime"] == 512 << 20
     assert "was not measured: no NVIDIA driver is installed (libcuda.so.1 cannot be loaded); counting" in errors

@@ -24,6 +24,7 @@ from memwatch_web.asgi.sse import shorten
 from support.budget import within
 from support.daemon_process import RunningDaemon, get, running_daemon
 from support.other_user import CAN_SWITCH, connect_as
+from support.shared_daemons import SharedDaemons
 from support.waiting import MAX_WAIT_SECONDS
 
 # A client behind a proxy, whose user is not known. Root, which may run the tests, is never refused.
@@ -261,17 +262,16 @@ def test_a_minute_of_the_overview_while_memory_fills_up_is_small(tmp_path: Path,
     assert 0 < received - first <= most / 3
 
 
-def test_stream_has_the_form_that_the_page_shows(tmp_path: Path) -> None:
+def test_stream_has_the_form_that_the_page_shows(shared_daemons: SharedDaemons) -> None:
     """The other form is an empty element, which stays as it is. Without a form both are sent."""
-    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        found = {}
-        for form in ("", "&form=wide", "&form=narrow"):
-            with live_stream(daemon, "identity", form) as stream:
-                text = b""
-                while b"\n\n" not in text:
-                    text += stream.read1(1 << 20)
-                found[form] = text
-        refused = daemon.get("/live?page=overview&form=tall")
+    daemon, found = shared_daemons.demo("dgx-spark"), {}
+    for form in ("", "&form=wide", "&form=narrow"):
+        with live_stream(daemon, "identity", form) as stream:
+            text = b""
+            while b"\n\n" not in text:
+                text += stream.read1(1 << 20)
+            found[form] = text
+    refused = daemon.get("/live?page=overview&form=tall")
 
     forms = {form: set(re.findall(rb'<svg class="now-(\w+)"', text)) for form, text in found.items()}
     assert forms == {"": {b"wide", b"narrow"}, "&form=wide": {b"wide"}, "&form=narrow": {b"narrow"}}

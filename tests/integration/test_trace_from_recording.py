@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 
 from support.client_process import memwatch
-from support.daemon_process import running_daemon
 from support.paths import ROOT
+from support.shared_daemons import SharedDaemons
 from support.trace_file import load_trace
 
 
-def test_redacted_recording_becomes_a_trace_by_one_command(tmp_path: Path) -> None:
+def test_redacted_recording_becomes_a_trace_by_one_command(tmp_path: Path, shared_daemons: SharedDaemons) -> None:
     """The path of an owner: record with redaction, convert, score."""
     recording, output = tmp_path / "box.jsonl.gz", tmp_path / "box.jsonl"
-    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        memwatch("record", str(recording), "--redact", "--for", "4s", "--url", daemon.url)
+    daemon = shared_daemons.demo("dgx-spark")
+    memwatch("record", str(recording), "--redact", "--for", "4s", "--url", daemon.url)
     script = [sys.executable, "-m", "scripts.trace_from_recording", str(recording)]
 
     done = subprocess.run(
