@@ -107,6 +107,10 @@ def test_new_process_takes_the_place_of_one_that_ended(browser: SharedBrowser) -
         below = page.locator(".basis").bounding_box()
 
         assert show(page, site, build_machine(a=9, c=2)) == ["a", "ended b", "c"]
+        lines = page.locator(".gone .figure").evaluate_all(
+            "all => all.map(a => getComputedStyle(a).textDecorationLine)"
+        )
+        assert set(lines) == {"line-through"}
         assert show(page, site, build_machine(a=9, c=2, d=1)) == ["a", "d", "c"]
         assert show(page, site, build_machine(c=2, d=1)) == ["ended a", "d", "c"]
         pass_seconds(page, SORT_SECONDS + 1)
