@@ -6,7 +6,6 @@ Each program prints what it found, and a traceback of any of its threads would b
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -210,7 +209,7 @@ time.sleep(0.05)
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_interpreter_ends_at_once_and_silently(end: str, url: str | None) -> None:
+def test_interpreter_ends_silently(end: str, url: str | None) -> None:
     """Beside threads of a profiler, a guard, a pressure watch and the sender of marks."""
     code = """
 profiler = memwatch.MemoryProfiler(0.01)
@@ -219,12 +218,10 @@ guard = memwatch.guard("1TiB")
 watch = memwatch.on_pressure(print)
 use()
 """
-    began = time.monotonic()
     with installed_programs(True):
-        done = run_program(USE + code + ENDS[end], url)
+        done = run_program(USE + code + ENDS[end], url)  # one that does not end is an error
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert time.monotonic() - began < 20
 
 
 def test_nothing_raises_into_a_step_without_memory_files(tmp_path: Path) -> None:
