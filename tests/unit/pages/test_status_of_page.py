@@ -158,6 +158,7 @@ def test_reasons_of_a_recovery_do_not_repeat_its_headline() -> None:
 
     assert f"{use} used, clears in 9 s" in page.text.replace("\xa0", " ")
     assert "reason" not in page.values("class")
+    assert "status-do-clears" not in page.values("id")
 
 
 @pytest.mark.parametrize(
