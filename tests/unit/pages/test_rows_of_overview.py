@@ -67,6 +67,11 @@ def test_incident_that_lasts_has_the_events_until_now() -> None:
             "train.py (PID 51210) took 12.3 GiB in 1 min 29 s; 553.0 MiB were left. (20261130T151653Z)",
             "train.py took 12.3 GiB in 1 min 29 s",
         ),
+        (
+            "incident",
+            "Undecided who filled System RAM: no process grew by enough; no sample was taken. (20261130T151653Z)",
+            "Undecided who filled System RAM",
+        ),
         ("incident", "GPU 0 is lost. (20261130T151653Z)", "GPU 0 is lost"),
         ("mark", "Before VAE Load (process 4242)", "Before VAE Load (process 4242)"),
     ],

@@ -237,7 +237,8 @@ def shorten_event(event: Event) -> str:
     if event.kind == "late":
         return text.partition(": ")[0]
     if event.kind == "incident":
-        return PID.sub("", without_id(text)).partition("; ")[0].removesuffix(".")
+        said = PID.sub("", without_id(text)).partition("; ")[0].removesuffix(".")
+        return said.partition(": no process grew")[0]
     killed = KILLED_BY_KERNEL.fullmatch(text) if event.kind == "oom_kill" else None
     return f"OOM kill: {killed['name']}, {killed['size']}" if killed else without_id(text)
 
