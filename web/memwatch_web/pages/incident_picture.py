@@ -135,7 +135,7 @@ class Layout(Struct, frozen=True):
 
 # Of the page: beside each other on a wide screen, below each other on a narrow one, in the same font.
 LAYOUTS: Mapping[str, Layout] = {
-    "wide": Layout(1320.0, 280.0, 11.0, True),
+    "wide": Layout(1320.0, 276.0, 11.0, True),
     "narrow": Layout(280.0, 190.0, 11.0, False),
 }
 
