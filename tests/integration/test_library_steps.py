@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -18,8 +19,10 @@ import pytest
 
 import memwatch
 from memwatch.core.model import Absent
+from memwatch.library.daemon_client import Daemon
 from memwatch.library.frameworks import shrink
 from memwatch.library.guard import Guard
+from memwatch.library.reporter import Reporter
 from memwatch.planning.arguments import InvalidInputError
 from support.budget import within
 from support.calibration import HOT_SECONDS, slowness
@@ -101,6 +104,46 @@ def test_failing_pool_never_raises(caplog: pytest.LogCaptureFixture) -> None:
     assert lines == {"[step] Free: — not available | Allocated: — not available | Reserved: — not available"}
     assert isinstance(stats.allocator.peak_bytes, Absent)
     assert len([one for one in caplog.messages if "illegal memory access" in one]) <= 4
+
+
+class WatchedDaemon(Daemon):
+    """Client that tells when the end of a program has begun to wait: it asks whether the daemon answers at all."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.exits = threading.Event()
+
+    @property
+    def is_silent(self) -> bool:
+        if threading.current_thread().name == "exit":
+            self.exits.set()
+        return super().is_silent
+
+
+def test_exit_waits_for_marks_of_before_it_only() -> None:
+    """A thread that goes on setting marks had every exit take five seconds."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        to = WatchedDaemon("http://127.0.0.1:{1}".format(*server.getsockname()))
+        reporter = Reporter(to)
+        reporter.mark("before")
+        first, _ = server.accept()
+        exiting = threading.Thread(target=reporter.flush, args=(MAX_WAIT_SECONDS,), name="exit")
+        exiting.start()
+        assert to.exits.wait(MAX_WAIT_SECONDS)
+        reporter.mark("after")
+        answer(first)
+        second, _ = server.accept()  # and no answer, so that the sender is silent after its deadline
+        exiting.join(MAX_WAIT_SECONDS)
+        ended, is_silent = not exiting.is_alive(), to.is_silent
+        answer(second)
+
+    assert (ended, is_silent) == (True, False)
 
 
 @pytest.mark.host

@@ -34,6 +34,7 @@ class Reporter:
         self._to = to
         # Neither has a lock, unlike queue.Queue: a signal handler may set a mark within a call.
         self._waiting: deque[str] = deque()
+        self._sent = 0
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.RLock()
@@ -54,9 +55,10 @@ class Reporter:
             self._start()
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Wait up to `seconds` until all marks are sent."""
+        """Wait up to `seconds` until the marks set so far are sent. Other threads may set more meanwhile."""
         until = time.monotonic() + seconds
-        while self._thread is not None and self._waiting and time.monotonic() < until:
+        last = len(self._waiting) + self._sent
+        while self._thread is not None and self._waiting and self._sent < last and time.monotonic() < until:
             if self._to.is_silent:
                 return
             time.sleep(0.005)
@@ -80,6 +82,7 @@ class Reporter:
                 continue
             self._to.post("/api/v1/marks", {"text": self._waiting[0], "pid": os.getpid()})
             self._waiting.popleft()
+            self._sent += 1
             if time.monotonic() - self._reported_at > 1.0:
                 self._report(pools())
 
