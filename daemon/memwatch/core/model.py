@@ -190,6 +190,13 @@ class Pool(Struct, frozen=True):
         refuse_negative(self, POOL_FIGURES, "pool", self.id)
         self._refuse_sums_that_do_not_add_up()
 
+    @property
+    def reclaimable_bytes(self) -> int | None:
+        """Return the available memory that is not free, which is page cache in System RAM. None if not known."""
+        if isinstance(self.available_bytes, Absent) or isinstance(self.free_bytes, Absent):
+            return None
+        return max(0, self.available_bytes - self.free_bytes)
+
     def _refuse_sums_that_do_not_add_up(self) -> None:
         used, available = self.used_bytes, self.available_bytes
         if isinstance(used, Absent) or isinstance(available, Absent):

@@ -227,9 +227,8 @@ def read_parts(frame: Frame) -> Mapping[str, int]:
     for pool in frame.pools:
         if pool.kind is PoolKind.SYSTEM_RAM:
             parts |= {part.kind: part.size_bytes for part in pool.contents}
-            figures = pool.available_bytes, pool.free_bytes
-            if not pool.contents and isinstance(figures[0], int) and isinstance(figures[1], int):
-                parts["page_cache"] = max(0, figures[0] - figures[1])
+            if not pool.contents and pool.reclaimable_bytes is not None:
+                parts["page_cache"] = pool.reclaimable_bytes
             if isinstance(pool.unattributed_bytes, int):
                 parts["unattributed"] = pool.unattributed_bytes
     if not isinstance(frame.swap, Absent):

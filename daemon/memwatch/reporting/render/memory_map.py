@@ -291,9 +291,8 @@ def _plain(pool: Pool, used: int, available: int, shares: Sequence[Share]) -> tu
     if pool.kind in GPU_MEMORY and not isinstance(pool.unattributed_bytes, Absent):
         unattributed = min(pool.unattributed_bytes, used - reserved)
     found = {"devices": devices, "reserved": reserved, "unattributed": unattributed}
-    free = pool.free_bytes
-    if pool.kind not in GPU_MEMORY and isinstance(free, int) and 0 <= free < available:
-        found |= {"page_cache": available - free, "free": free}
+    if pool.kind not in GPU_MEMORY and (cache := pool.reclaimable_bytes):
+        found |= {"page_cache": cache, "free": available - cache}
         available = 0
     rest = Content("used", used - sum(size for kind, size in found.items() if kind not in AVAILABLE))
     return (
