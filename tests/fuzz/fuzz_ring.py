@@ -68,8 +68,8 @@ def check(data: bytes) -> None:
 def rows(data: bytes) -> None:
     for packed in (data, zlib.compress(data, 0)):
         with suppress(DecodeError):
-            row_block = unpack_rows(packed)
-            again = unpack_rows(pack_rows(row_block))
+            row_block, _ = unpack_rows(packed)
+            again, _ = unpack_rows(pack_rows(row_block))
             assert len(again.times) == len(row_block.times)
             assert list(again.columns) == list(row_block.columns)
         with suppress(DecodeError):

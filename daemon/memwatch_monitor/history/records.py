@@ -142,13 +142,11 @@ def _low_words(numbers: array[int]) -> array[int]:
     return _from_bytes(array("I"), raw.tobytes())
 
 
-def unpack_rows(data: bytes) -> RowBlock:
-    """Decode the result of `pack_rows`, also rows of its first format. Raises DecodeError for anything else."""
-    return _unpack_rows(data)[0]
+def unpack_rows(data: bytes) -> tuple[RowBlock, bytes]:
+    """Decode the result of `pack_rows`, also rows of its first format, and return the data that follows it.
 
-
-def _unpack_rows(data: bytes) -> tuple[RowBlock, bytes]:
-    """Return also the data that follows the rows."""
+    Raises DecodeError for anything else.
+    """
     unpacker = zlib.decompressobj()
     try:
         plain = unpacker.decompress(data, MAX_UNPACKED_BYTES)
@@ -304,7 +302,7 @@ def _first_rows(row_block: RowBlock, count: int) -> RowBlock:
 def unpack_entry(payload: bytes) -> Entry:
     """Decode rows. Raises DecodeError."""
     data, rest = _split_entry(payload)
-    rows, holders = _unpack_rows(data)
+    rows, holders = unpack_rows(data)
     return Entry(rows, rest, holders)
 
 

@@ -543,9 +543,9 @@ class HistoryWriter:
 
         There are none while they are few, and if a record of their own is due.
         """
-        rows, coming = self._holders.written_since(0, self._holders_kept)
-        if len(rows.times) < HOLDER_BATCH_ROWS[0]:
+        if self._holders.history.tiers[0].added - self._holders_kept < HOLDER_BATCH_ROWS[0]:
             return b"", self._holders_kept
+        rows, coming = self._holders.written_since(0, self._holders_kept)
         titles = self._holders.titles()
         unwritten, _ = self._holders.written_since(0, self._next_holders[0])
         self._holders_due = (
@@ -564,9 +564,10 @@ class HistoryWriter:
 
     def _write_holders(self, all_of_it: bool) -> None:
         for index, name in enumerate(FILES):
-            rows, coming = self._holders.written_since(index, self._next_holders[index])
-            is_due = len(rows.times) >= HOLDER_BATCH_ROWS[index] if index else self._holders_due
-            if rows.times and (all_of_it or is_due):
+            new = self._holders.history.tiers[index].added - self._next_holders[index]
+            is_due = new >= HOLDER_BATCH_ROWS[index] if index else self._holders_due
+            if new and (all_of_it or is_due):
+                rows, coming = self._holders.written_since(index, self._next_holders[index])
                 entry = pack_holders(rows, self._holders.titles())
                 if self.files.append(name, HOLDER_ROWS, self._stamp(), entry):
                     self._next_holders[index] = coming
