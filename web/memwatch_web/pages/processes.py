@@ -302,6 +302,10 @@ class UnattributedRow(Struct, frozen=True):
     unattributed_bytes: Bytes
     causes: str = ""
 
+    @property
+    def is_attributed(self) -> bool:
+        return isinstance(self.unattributed_bytes, int) and self.unattributed_bytes < MIN_REST_BYTES
+
 
 class MemoryHolders(Struct, frozen=True):
     """Growing processes, suspected leaks and unattributed memory. `more_grown`: growing ones that are left out."""
@@ -330,12 +334,6 @@ def _window_growth(one: ProcessGrowth, growth: GrowthTracker, unix: float) -> Wi
 
 
 def _list_unattributed(snapshot: Snapshot) -> Iterator[UnattributedRow]:
-    for one in _measure_unattributed(snapshot):
-        rest = one.unattributed_bytes
-        yield replace(one, unattributed_bytes=0) if isinstance(rest, int) and rest < MIN_REST_BYTES else one
-
-
-def _measure_unattributed(snapshot: Snapshot) -> Iterator[UnattributedRow]:
     for pool in snapshot.pools:
         yield UnattributedRow(
             pool.id, pool.label, pool.used_bytes, pool.unattributed_bytes, describe_causes(pool, snapshot)
