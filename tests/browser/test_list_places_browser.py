@@ -59,9 +59,9 @@ def test_rows_that_overtake_each_other_keep_their_places_until_the_list_is_sorte
         before = page.evaluate("window.moved")
 
         assert show(page, site, build_machine(a=9, b=5, c=50)) == ["a", "b", "c"]
-        pass_seconds(page, SORT_SECONDS - 5)
+        pass_seconds(page, SORT_SECONDS - 10)
         assert page.evaluate(SHOWN) == ["a", "b", "c"]
-        pass_seconds(page, 10)
+        pass_seconds(page, 15)
         assert page.evaluate(SHOWN) == ["c", "a", "b"]
         assert page.evaluate("window.sorts") == 1
         assert page.evaluate("window.moved") - before < 0.005

@@ -203,13 +203,21 @@ def test_hangs(tmp_path):
 def test_after():
     pass
 """
-# As a build: its processes compute, and the test waits for them.
+# As a build: a program of a program computes, a third of the time, until 7 s after the test has begun.
 BUILDS = """
 import subprocess
 import sys
+import time
 
 def test_builds():
-    busy = "import time\\nwhile time.process_time() < 5: pass"
+    end = time.monotonic() + 7
+    busy = f'''
+import time
+while time.monotonic() < {end}:
+    used = time.process_time()
+    while time.process_time() < used + 0.03: pass
+    time.sleep(0.06)
+'''
     build = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}])"
     subprocess.run([sys.executable, "-c", build])
 """
@@ -266,8 +274,8 @@ def test_test_whose_programs_compute_has_longer(suite: SmallSuite) -> None:
     suite.commit()
     suite.git("tag", "base")
 
-    # The deadline is 4 s, and 7 for what computes.
-    report = run(suite, "-n", "0", "-o", "faulthandler_timeout=10")
+    # The deadline is 6 s, and 10.5 for what computes.
+    report = run(suite, "-n", "0", "-o", "faulthandler_timeout=15")
     assert (report.exit_code, report.looks) == (0, [])
 
 
