@@ -14,9 +14,17 @@ from playwright.sync_api import CDPSession, Page, Route, expect
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Level
 from support.browsing import SharedBrowser, wait_for_frames
-from support.live_page import showing, wait_for_ticks
+from support.live_page import resize, showing, wait_for_ticks
 from support.sample_site import Site
 from support.sample_snapshots import calm_workstation, critical_gb10, hostile_names, many_owners
+
+# Lines of the first footprint, of its lower and of its upper bound.
+LINES_OF_BOUNDS = """(() => {
+    const range = document.querySelector(".who-table .range");
+    return [range, ...range.children].map((one) => new Set([...one.getClientRects()].map((box) => box.top)).size);
+})()"""
+CUT_NAMES = """[...document.querySelectorAll(".who-table .who-name a")]
+    .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.innerText)"""
 
 
 def test_patterns_respect_the_security_policy(browser: SharedBrowser) -> None:
@@ -36,12 +44,15 @@ def test_api_reference_works_offline(browser: SharedBrowser) -> None:
 def test_phone_has_room_for_footprints_in_two_units(browser: SharedBrowser) -> None:
     snapshot = many_owners()
     bounds = {"footprint_bytes": Absent.NOT_AVAILABLE, "footprint_range": (512 << 20, 1 << 30)}
-    processes = tuple(replace(one, **bounds) for one in snapshot.processes)
+    processes = tuple(replace(one, name="llama-server", script="", **bounds) for one in snapshot.processes)
     with showing(browser, Site(replace(snapshot, processes=processes))) as page:
         expect(page.locator(".who-table .range").first).to_have_text("512.0 MiB – 1.0 GiB")
-        for width in (360, 390):
-            page.set_viewport_size({"width": width, "height": 800})
+        for width, lines in ((390, 1), (320, 2)):
+            resize(page, width, 800)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate(LINES_OF_BOUNDS) == [lines, 1, 1]
+        resize(page, 390, 800)
+        assert page.evaluate(CUT_NAMES) == []
 
 
 def test_update_keeps_picture_details_focus_and_scroll(browser: SharedBrowser) -> None:
