@@ -39,9 +39,9 @@ SCRIPTS = {one.name: one for one in SCENARIOS}
 # The beginning of a script's name, and the title of its incident.
 TITLES = {
     "GB10: available 29": "vllm filled System RAM in 9.0 s; the kernel killed gnome-shell",
-    "GB10: 34.0 to 12.7": "python3 filled System RAM in 2.5 s",
-    "18 GiB in 10 s": "VLLM::EngineCore filled System RAM in 9.5 s",
-    "61.5 GiB of locked": "sglang filled System RAM in 28 s",
+    "GB10: 34.0 to 12.7": "python3 took 27.1 GiB of System RAM in 2.5 s so far",
+    "18 GiB in 10 s": "VLLM::EngineCore took 18.0 GiB of System RAM in 9.5 s so far",
+    "61.5 GiB of locked": "sglang took 61.0 GiB of System RAM in 28 s so far",
     "1 GiB machine": "hog filled System RAM in 2.8 s; the kernel killed it",
     "collapse between": "python3 filled System RAM in 1.5 s; the kernel killed chromium",
     "limit of a container: the trainer": (
@@ -63,7 +63,7 @@ TITLES = {
     "GPU falls": "NVIDIA RTX 4090 (gpu0) is lost (XID 79)",
     "livelock": "vllm filled System RAM in 11 s; the machine did not respond",
     "sixteen": "16 processes of 1f6b2c3d4e5f filled System RAM in 29 s; the kernel killed cc1plus",
-    "leak": "node filled System RAM in 1 h",
+    "leak": "node took 57.3 GiB of System RAM in 1 h so far",
     "the first container": "vllm filled System RAM in 14 s; the kernel killed comfyui",
     "undecided: two": "System RAM is critical; undecided between job-a and job-b",
     "undecided: the driver": "System RAM is critical; no process grew",

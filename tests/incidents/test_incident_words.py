@@ -163,6 +163,18 @@ def test_level_without_growth_says_how_long_it_lasted() -> None:
     assert words.write_summary(replace(calm, ended=None)).endswith("It is not over.")
 
 
+def test_title_of_a_record_that_lasts_does_not_say_that_memory_is_full() -> None:
+    """It was "train.py filled System RAM" beside "5.8 GiB left" and "full in ~6 s"."""
+    lasts = replace(
+        FULL, kind="critical", killer=None, victim=None, victims=(), kills=0, ended=None, growth_seconds=77.0
+    )
+
+    took = "train.py took 39.6 GiB of System RAM"
+    assert words.write_title(lasts) == f"{took} in 1 min 17 s so far"
+    assert words.write_title(replace(lasts, growth_seconds=None)) == f"{took} so far"
+    assert words.write_title(replace(lasts, ended=1180.0)) == "train.py filled System RAM in 1 min 17 s"
+
+
 def test_record_that_lasts_does_not_deny_an_alert() -> None:
     """Its page said "none fired" while the alert of the same second fired. It is written at its begin."""
     quiet = replace(FULL, timeline=())

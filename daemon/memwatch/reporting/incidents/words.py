@@ -72,9 +72,11 @@ def _write_begin(one: Incident) -> str:
         at_limit = one.killer is not None and one.killer.kind == "cgroup_oom"
         verb = f"reached the limit of {label}" if at_limit else f"took {size(cause.growth_bytes)} in {label}"
         return f"{cause.who} {verb}"
-    verb = f"filled {label}" if is_full(one) else f"took {size(cause.growth_bytes)} of {label}"
+    lasts = one.kind == "critical" and one.ended is None
+    verb = f"filled {label}" if is_full(one) and not lasts else f"took {size(cause.growth_bytes)} of {label}"
     seconds = one.growth_seconds
-    return f"{cause.who} {verb}{f' in {duration(seconds)}' if seconds is not None and seconds >= 0.05 else ''}"
+    took = f" in {duration(seconds)}" if seconds is not None and seconds >= 0.05 else ""
+    return f"{cause.who} {verb}{took}{' so far' if lasts else ''}"
 
 
 def _write_undecided(one: Incident) -> str:
