@@ -58,6 +58,15 @@ def text_of(daemon: RunningDaemon, path: str, status: int = 200) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.body.decode()))
 
 
+def test_empty_form_says_what_fits(daemon: RunningDaemon) -> None:
+    """The overview leads here with "52.0 GiB more fit". The page only drew the memory."""
+    (device,) = daemon.get("/api/v1/devices").json
+    text = text_of(daemon, "/fit")
+
+    assert f"{device['headroom_after_reclaim_bytes'] / 2**30:.1f} GiB more fit on NVIDIA GB10 Such as " in text
+    assert "more fit" not in text_of(daemon, "/fit?bytes=20+GiB")
+
+
 def test_size_has_a_verdict_for_each_device(daemon: RunningDaemon) -> None:
     text = text_of(daemon, "/fit?bytes=20GiB")
     verdicts = daemon.get("/api/v1/fit?bytes=20GiB").json["verdicts"]

@@ -42,6 +42,7 @@ from memwatch_monitor.render.status_line import (
     StatusLine,
     build_headline,
     build_status_line,
+    find_room,
     rank_growers,
 )
 from memwatch_web.api.services import Services
@@ -325,6 +326,8 @@ class Pages:
     def fit(self, snapshot: Snapshot, form: Any) -> bytes:  # noqa: ANN401  fit_page.Form, a layer above
         """Render the fit page: the form and the answer."""
         context = {"page": "fit", "snapshot": snapshot, "form": form, "simulated": snapshot.simulated}
+        if form.answered is None:
+            context |= {"room": find_room(snapshot), "model": self._room_model.find(snapshot)}
         context["pressure"] = {one.target: one for one in snapshot.pressure}
         return self._render("fit.html", context | {"latest": self._latest(snapshot)})
 
