@@ -11,10 +11,12 @@ import pytest
 
 from memwatch.cli.http import parse_url
 from memwatch.cli.machines import build_targets
+from memwatch.core.model import Absent
 from support.client_process import memwatch
 from support.daemon_process import running_daemon
 from support.neighbours import folder, neighbours, wait_for_state
 from support.prometheus_servers import prometheus, shipped
+from support.sample_fleet import listed_machine
 
 NEEDED_PROGRAMS = ("prometheus", "promtool")
 
@@ -56,7 +58,7 @@ def test_prometheus_scrapes_the_machines_of_the_file(tmp_path: Path) -> None:
 )
 def test_address_becomes_a_target_and_labels(url: str, expected: object) -> None:
     """Scheme and path are labels of Prometheus, which it does not keep in series."""
-    found = build_targets([{"name": "here", "is_self": True, "url": None}], parse_url(url))
+    found = build_targets([listed_machine("here", Absent.NOT_AVAILABLE, is_self=True, url=None)], parse_url(url))
 
     assert found.groups == [expected]
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
+from memwatch.core.model import Absent
 from memwatch.core.snapshot import LevelOrUnknown, Snapshot
+from memwatch.reporting.answers import ListedMachine, MachineTick
 from memwatch_monitor.neighbours.book import NeighbourBook
 from memwatch_monitor.neighbours.found import FoundMachine
 from memwatch_monitor.neighbours.machines import Machine, list_machines
@@ -21,6 +24,20 @@ LEVELS: tuple[tuple[float, LevelOrUnknown], ...] = (
     (0.6, "medium"),
     (0.0, "low"),
 )
+
+
+def listed_tick(**fields: Any) -> MachineTick:
+    """Return the last tick of a GB10 with 40 of 128 GiB free, as the API has it."""
+    room = {"headroom_bytes": 40 * GIB, "headroom_after_reclaim_bytes": 40 * GIB, "headroom_size_bytes": 128 * GIB}
+    told: dict[str, Any] = {"host": "spark-2", "unix": 1e9, "interval_seconds": 1.0, "level": "low", "sentence": ""}
+    return MachineTick(**{**told, **room, "headroom_of": "NVIDIA GB10", "pools": (), **fields})
+
+
+def listed_machine(name: str, last_tick: MachineTick | Absent, **fields: Any) -> ListedMachine:
+    """Return a machine of the API, a neighbour that is up unless other fields are given."""
+    told = {"is_self": False, "url": f"http://{name}:6360", "state": "up", "text": "", "age_seconds": 1.0}
+    none = {"last_tick_unix": 1e9, "clock_offset_seconds": Absent.NOT_AVAILABLE, "falling_bytes_per_second": None}
+    return ListedMachine(**{"name": name, **told, **none, **fields}, last_tick=last_tick)
 
 
 class Given(Struct, frozen=True):

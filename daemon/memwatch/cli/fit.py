@@ -24,7 +24,7 @@ from memwatch.cli.context import (
     print_errors,
 )
 from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, Address, CommandError, ask
-from memwatch.cli.machines import Need, Placement, place, placement_lines
+from memwatch.cli.machines import Need, Placement, place, placement_lines, read_machines
 from memwatch.cli.tables import MARKS, Json, columns
 from memwatch.cli.what_fits import answer_named, show_runnable
 from memwatch.core.model import Absent, known_or
@@ -198,7 +198,7 @@ def find_places(
     """Return where the need fits among the daemon's machine and its neighbours. `is_least`: a lower bound."""
     host = found.get("processes_bytes") or 0  # older daemons do not count it
     need = Need(found["bytes"] - host, _moved(found), reserve_bytes, is_least, host)
-    return place(need, ask(address, "/api/v1/machines").json, fits_here)
+    return place(need, read_machines(ask(address, "/api/v1/machines").json), fits_here)
 
 
 # Options that change what --what lists.

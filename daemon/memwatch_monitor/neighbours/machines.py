@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.doc import Doc
 from memwatch.core.listing import left_out_texts
 from memwatch.core.model import Absent
-from memwatch.core.snapshot import LevelOrUnknown, NeighbourState
+from memwatch.core.snapshot import LevelOrUnknown
+from memwatch.reporting.answers import MachineState
 from memwatch_monitor.neighbours.book import MachineView
 from memwatch_monitor.neighbours.found import FoundMachine
 from memwatch_monitor.neighbours.tick import LastWords, Tick
 from memwatch_monitor.neighbours.trend import HolderGrowth, TrendPoint
 
-MachineState = Literal[NeighbourState, "found"]
 # States and levels, those that need an operator first. A level counts while ticks arrive.
 ORDER: tuple[MachineState | LevelOrUnknown, ...] = (
     "silent",
@@ -47,23 +45,14 @@ class Machine(Struct, frozen=True):
     """
 
     name: str
-    state: Annotated[
-        MachineState,
-        Doc(
-            "found: by mDNS, and not joined; stopped: memwatchd there ended in order; "
-            "unreachable: another machine reports that it still receives it; "
-            "refused: it answers without a usable stream."
-        ),
-    ]
+    state: MachineState
     text: str
-    age_seconds: Annotated[float, Doc("Since its last tick, by the clock of this machine.")]
+    age_seconds: float
     tick: Tick | None
     last_tick_unix: float | Absent
     is_self: bool = False
-    url: Annotated[str | None, Doc("Null for this machine.")] = None
-    clock_offset_seconds: Annotated[
-        float | Absent, Doc("By how much its clock is ahead; not_available below 2 s, which may be delay.")
-    ] = Absent.NOT_AVAILABLE
+    url: str | None = None
+    clock_offset_seconds: float | Absent = Absent.NOT_AVAILABLE
     words: LastWords | None = None
     is_late: bool = False
     trend: Sequence[TrendPoint] = ()

@@ -16,11 +16,20 @@ from msgspec.structs import replace
 
 from memwatch.core import units
 from memwatch.core.backends.devices import compute_capacity, read_system_ram
-from memwatch.core.doc import Doc
 from memwatch.core.events import Event
 from memwatch.core.model import Device, Pool, PoolKind, known_or
 from memwatch.core.printable import printable
 from memwatch.core.snapshot import Level, LevelOrUnknown, Pressure, Snapshot
+from memwatch.reporting.answers import (
+    MAX_REASONS,
+    NAME_LENGTH,
+    TEXT_LENGTH,
+    Instant,
+    MachineEvent,
+    MachineLevel,
+    Name,
+    Text,
+)
 from memwatch.reporting.render import words
 from memwatch.reporting.render.memory_map import build_parts
 from memwatch.reporting.render.summary import (
@@ -37,11 +46,10 @@ SCHEMA = 1
 MAX_BYTES = 3072
 # A reader accepts more: names of an own kind may be long.
 MAX_RECEIVED_BYTES = 4096
-MAX_HOLDERS, MAX_EVENTS, MAX_POOLS, MAX_REASONS = 5, 3, 16, 3
+MAX_HOLDERS, MAX_EVENTS, MAX_POOLS = 5, 3, 16
 # Of the holders: those with the most memory of the device whose headroom is sent.
 MAX_ON_DEVICE = 3
 MAX_SEEN = 30
-TEXT_LENGTH, NAME_LENGTH = 160, 64
 # Of the name of a machine or device: words that do not fit into a tile, such as its memory, which its pools have.
 KIND_REST = re.compile(r" (?:\d+ ?GB(?: HBM\d\w?)?|Developer Kit)\Z")
 # Events that name neither users nor what programs write.
@@ -60,9 +68,6 @@ SENT_EVENTS = frozenset(
     }
 )
 Figure = Annotated[int, Meta(ge=0, lt=1 << 60)]
-Instant = Annotated[float, Meta(ge=0, le=1e11)]
-Name = Annotated[str, Meta(max_length=NAME_LENGTH)]
-Text = Annotated[str, Meta(max_length=TEXT_LENGTH)]
 SeenAs = Literal["starting", "up", "late", "stopped", "silent", "unreachable", "refused"]
 
 
@@ -88,14 +93,6 @@ class PoolTick(Struct, frozen=True, omit_defaults=True):
     processes: Figure | None = None
 
 
-class ReasonsTick(Struct, frozen=True):
-    """The level of a pool or a limit above OK, with its reasons."""
-
-    target: Name
-    level: LevelOrUnknown
-    reasons: Annotated[tuple[Text, ...], Meta(max_length=MAX_REASONS)]
-
-
 class HolderTick(Struct, frozen=True, omit_defaults=True):
     """A process with its footprint in bytes. `held`: its memory on `headroom_of`, if that is not the footprint."""
 
@@ -104,16 +101,8 @@ class HolderTick(Struct, frozen=True, omit_defaults=True):
     held: Figure | None = None
 
     @property
-    def held_bytes(self) -> Annotated[int, Doc("Its memory on `headroom_of`.")]:
+    def held_bytes(self) -> int:
         return self.bytes if self.held is None else self.held
-
-
-class EventTick(Struct, frozen=True):
-    """An event of the sender, in its time."""
-
-    unix: Instant
-    kind: Name
-    text: Text
 
 
 class Tick(Struct, frozen=True, omit_defaults=True):
@@ -133,20 +122,16 @@ class Tick(Struct, frozen=True, omit_defaults=True):
     level: LevelOrUnknown
     sentence: Text
     pools: Annotated[tuple[PoolTick, ...], Meta(max_length=MAX_POOLS)] = ()
-    levels: Annotated[tuple[ReasonsTick, ...], Meta(max_length=MAX_POOLS)] = ()
+    levels: Annotated[tuple[MachineLevel, ...], Meta(max_length=MAX_POOLS)] = ()
     headroom: Figure | None = None
     headroom_after_reclaim: Figure | None = None
     headroom_of: Name = ""
     headroom_size: Figure | None = None
-    holders: Annotated[
-        tuple[HolderTick, ...],
-        Meta(max_length=MAX_HOLDERS),
-        Doc("Up to five processes: the largest, and those with the most memory on `headroom_of`."),
-    ] = ()
-    events: Annotated[tuple[EventTick, ...], Meta(max_length=MAX_EVENTS)] = ()
+    holders: Annotated[tuple[HolderTick, ...], Meta(max_length=MAX_HOLDERS)] = ()
+    events: Annotated[tuple[MachineEvent, ...], Meta(max_length=MAX_EVENTS)] = ()
     sees: Annotated[dict[Name, SeenAs], Meta(max_length=MAX_SEEN)] = {}
     simulated: bool = False
-    left_out: Annotated[bool, Doc("True if it has more pools than a tick holds.")] = False
+    left_out: bool = False
     kind: Name = ""
     headline: Name = ""
     worst: Name = ""
@@ -354,11 +339,11 @@ def _shorter(tick: Tick) -> Iterable[Tick]:
     yield Tick(tick.schema, tick.run, "", tick.unix, tick.interval, tick.level, "", left_out=True)
 
 
-def _raised(snapshot: Snapshot) -> Iterable[ReasonsTick]:
+def _raised(snapshot: Snapshot) -> Iterable[MachineLevel]:
     raised = [verdict for verdict in snapshot.pressure if verdict.level > Level.LOW]
     for verdict in sorted(raised, key=lambda one: -one.level)[:MAX_POOLS]:
         texts = tuple(_cut(reason.text, TEXT_LENGTH) for reason in verdict.reasons[:MAX_REASONS])
-        yield ReasonsTick(_cut(verdict.target, NAME_LENGTH), verdict.level.word, texts)
+        yield MachineLevel(_cut(verdict.target, NAME_LENGTH), verdict.level.word, texts)
 
 
 def _holders(snapshot: Snapshot, device: Device | None) -> Iterable[HolderTick]:
@@ -376,9 +361,9 @@ def _holders(snapshot: Snapshot, device: Device | None) -> Iterable[HolderTick]:
             yield HolderTick(_cut(process.title, NAME_LENGTH), footprint, None if there == footprint else there)
 
 
-def _select(events: Iterable[Event]) -> tuple[EventTick, ...]:
+def _select(events: Iterable[Event]) -> tuple[MachineEvent, ...]:
     sent = [event for event in events if event.kind in SENT_EVENTS][:MAX_EVENTS]
-    return tuple(EventTick(round(one.unix, 3), one.kind, _cut(one.text, TEXT_LENGTH)) for one in sent)
+    return tuple(MachineEvent(round(one.unix, 3), one.kind, _cut(one.text, TEXT_LENGTH)) for one in sent)
 
 
 def _cut(text: str, length: int) -> str:

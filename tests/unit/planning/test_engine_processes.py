@@ -20,9 +20,11 @@ from memwatch.planning.named_machines import read_machine
 from memwatch.planning.need import ESTIMATES, GGUF, SAFETENSORS
 from memwatch.planning.request import Use, write_request
 from memwatch.planning.training import TrainingPlan
+from memwatch.reporting.answers import ListedMachine, MachinePool
 from memwatch.reporting.render.fit_json import fit_json
 from memwatch_web.api.fit_query import parse_query
 from scripts.published_models import MODELS
+from support.sample_fleet import listed_machine, listed_tick
 from support.sample_snapshots import simulated
 
 LLAMA = describe_config(parse_config(next(one.config for one in MODELS if one.name == "Llama 3 8B"), "config.json"))
@@ -165,12 +167,10 @@ def test_list_of_what_fits_counts_them() -> None:
 def test_other_machines_count_them_if_they_have_one_memory() -> None:
     """The need of this machine is without them."""
 
-    def machine(name: str, *pools: str) -> dict[str, object]:
-        tick = {
-            "headroom_after_reclaim_bytes": 20 * GIB, "headroom_of": "gpu0", "headroom_size_bytes": 24 * GIB,
-            "pools": [{"id": one, "available_bytes": 20 * GIB} for one in pools], "holders": [],
-        }  # fmt: skip
-        return {"name": name, "is_self": False, "state": "up", "last_tick": tick}
+    def machine(name: str, *names: str) -> ListedMachine:
+        pools = tuple(MachinePool(one, one, 24 * GIB, 4 * GIB, 20 * GIB, "low") for one in names)
+        room = {"headroom_after_reclaim_bytes": 20 * GIB, "headroom_size_bytes": 24 * GIB}
+        return listed_machine(name, listed_tick(pools=pools, **room))
 
     machines = [machine("spark", "ram"), machine("tower", "ram", "vram0")]
     placed = {one.name: one for one in place(Need(16 * GIB, host_bytes=6 * GIB), machines, None)}

@@ -27,6 +27,7 @@ from memwatch_web.pages.fit_page import build_form
 from scripts.published_models import MODELS
 from support import diffusers_folders
 from support.checkpoint_files import LLAMA_KEYS, gguf, safetensors
+from support.sample_fleet import listed_machine, listed_tick
 from support.sample_snapshots import discrete_gpu
 
 # A model of 52 million parameters: any machine has room for what is counted.
@@ -155,13 +156,7 @@ def answers(found: Checkpoint, use: Use) -> list[FitAnswer]:
 
 
 ROOMY = discrete_gpu()
-NEIGHBOUR = {
-    "name": "big", "is_self": False, "state": "up", "age_seconds": 1.0,
-    "last_tick": {
-        "headroom_after_reclaim_bytes": 1 << 40, "headroom_of": "gpu0", "headroom_size_bytes": 1 << 40,
-        "holders": [], "pools": [],
-    },
-}  # fmt: skip
+NEIGHBOUR = listed_machine("big", listed_tick(headroom_after_reclaim_bytes=1 << 40, headroom_size_bytes=1 << 40))
 
 
 def check_no_yes(found: Checkpoint, use: Use, words: str) -> None:

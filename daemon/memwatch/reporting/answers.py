@@ -1,0 +1,103 @@
+"""Answers of the API beside the snapshot, one record each: the daemon writes them and commands read them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from memwatch.core.doc import Doc
+from memwatch.core.model import Absent, Bytes
+from memwatch.core.snapshot import LevelOrUnknown, NeighbourState
+
+# Limits of texts of another machine.
+TEXT_LENGTH, NAME_LENGTH, MAX_REASONS = 160, 64, 3
+Instant = Annotated[float, Meta(ge=0, le=1e11)]
+Name = Annotated[str, Meta(max_length=NAME_LENGTH)]
+Text = Annotated[str, Meta(max_length=TEXT_LENGTH)]
+MachineState = Literal[NeighbourState, "found"]
+
+
+class MachinePool(Struct, frozen=True):
+    """One pool in bytes; None where a figure is unknown."""
+
+    id: str
+    label: str
+    size_bytes: int
+    used_bytes: Bytes
+    available_bytes: Bytes
+    level: LevelOrUnknown
+
+
+class MachineLevel(Struct, frozen=True):
+    """The level of a pool or a limit above OK, with its reasons."""
+
+    target: Name
+    level: LevelOrUnknown
+    reasons: Annotated[tuple[Text, ...], Meta(max_length=MAX_REASONS)]
+
+
+class MachineHolder(Struct, frozen=True):
+    """A process with its footprint in bytes. `held`: its memory on `headroom_of`, if that is not the footprint."""
+
+    name: str
+    footprint_bytes: int
+    held_bytes: Annotated[int, Doc("Its memory on `headroom_of`.")]
+
+
+class MachineEvent(Struct, frozen=True):
+    """An event of the sender, in its time."""
+
+    unix: Instant
+    kind: Name
+    text: Text
+
+
+class MachineTick(Struct, frozen=True):
+    """One tick of a machine. `sees`: state by `run` of the machines that it follows itself."""
+
+    host: str
+    unix: float
+    interval_seconds: float
+    level: LevelOrUnknown
+    sentence: str
+    headroom_bytes: Annotated[Bytes, Doc("Memory that `headroom_of` can allocate now.")]
+    headroom_after_reclaim_bytes: Annotated[
+        Bytes, Doc("The same after reclaim of page cache: the largest of its devices.")
+    ]
+    headroom_of: str
+    headroom_size_bytes: Annotated[Bytes, Doc("Total memory of `headroom_of`.")]
+    pools: tuple[MachinePool, ...]
+    left_out: Annotated[bool, Doc("True if it has more pools than a tick holds.")] = False
+    levels: tuple[MachineLevel, ...] = ()
+    holders: Annotated[
+        tuple[MachineHolder, ...],
+        Doc("Up to five processes: the largest, and those with the most memory on `headroom_of`."),
+    ] = ()
+    events: tuple[MachineEvent, ...] = ()
+
+
+class ListedMachine(Struct, frozen=True):
+    """One machine. `is_self`: this one. `tick`: its last, None before the first; `words`: while it sends none."""
+
+    name: str
+    is_self: bool
+    url: Annotated[str | None, Doc("Null for this machine.")]
+    state: Annotated[
+        MachineState,
+        Doc(
+            "found: by mDNS, and not joined; stopped: memwatchd there ended in order; "
+            "unreachable: another machine reports that it still receives it; "
+            "refused: it answers without a usable stream."
+        ),
+    ]
+    text: str
+    age_seconds: Annotated[float, Doc("Since its last tick, by the clock of this machine.")]
+    last_tick_unix: float | Absent
+    clock_offset_seconds: Annotated[
+        float | Absent, Doc("By how much its clock is ahead; not_available below 2 s, which may be delay.")
+    ]
+    falling_bytes_per_second: Annotated[
+        int | None, Doc("Loss of available memory in the last 10 s before it fell silent; null without one.")
+    ]
+    last_tick: MachineTick | Absent
