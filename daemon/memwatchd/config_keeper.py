@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from memwatch.core.options import ConfigState
 from memwatch.core.runtime.regular_file import read_regular
-from memwatch.reporting.doctor.model import ConfigState
 from memwatchd.settings.fallback import LastGood, keep_last_good
 from memwatchd.settings.load import SYSTEMD_RUNTIME
 from memwatchd.settings.schema import Settings

@@ -25,8 +25,8 @@ from memwatch.core.reading.sampler import FIRST_SECONDS, Gatherer, Sampler
 from memwatch.core.runtime.own_process import trim_heap
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import Snapshot
+from memwatch.reporting.answers import Verdict
 from memwatch.reporting.doctor.checks import check_collectors
-from memwatch.reporting.doctor.model import Verdict
 from memwatch_monitor.feature import Feature
 from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.loop import Monitor

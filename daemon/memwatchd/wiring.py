@@ -26,11 +26,10 @@ from memwatch.core.collectors.base import CollectorEntry, Host, ScanOptions
 from memwatch.core.engines.records import ModelQuery, ModelSizes
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import KnownOwners
-from memwatch.core.options import InvalidValueError, duration_text, seconds
+from memwatch.core.options import ConfigState, InvalidValueError, duration_text, seconds
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.machine import DirectReading, MachineReader
 from memwatch.core.snapshot import Snapshot
-from memwatch.reporting.doctor.model import ConfigState
 from memwatch.reporting.recording import RecordingError
 from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.notify.channel import Sender

@@ -14,6 +14,7 @@ from memwatch.cli.context import UnexpectedResponseError, check_shape
 from memwatch.cli.holders import history_lines
 from memwatch.cli.http import DEFAULT, parse_date
 from memwatch.cli.incidents import event_lines
+from memwatch.cli.machines import machine_lines, read_machines
 from memwatch.cli.status import tree_lines
 from memwatch.core.backends.model import Backends
 from memwatch.core.collectors.containers import MAX_NAME_CHARACTERS, parse_containers
@@ -29,6 +30,7 @@ from memwatch.library.machine_record import (
     decode_shares,
 )
 from memwatch.library.pressure_watch import parse_events
+from memwatch.reporting.answers import Examination, Release
 from memwatch_monitor.notify.http_post import MAX_RETRY_AFTER_SECONDS, retry_after_seconds
 
 MAX_BYTES = 6000
@@ -38,8 +40,9 @@ LINES: tuple[Callable[[Any], Iterable[str]], ...] = (
     lambda found: tables.device_lines(build_snapshot(found)),
     lambda found: event_lines(RECORDS.decode(tuple[Event, ...], found)),
     lambda found: tables.backend_lines(RECORDS.decode(Backends, found)),
-    tables.check_lines,
-    lambda found: tables.release_lines(found, 1.0),
+    lambda found: tables.check_lines(RECORDS.decode(Examination, found)),
+    lambda found: tables.release_lines(RECORDS.decode(Release, found), 1.0),
+    lambda found: machine_lines(read_machines(found)),
     history_lines,
 )
 

@@ -16,9 +16,9 @@ from memwatch.core.linux.files import Roots
 from memwatch.core.linux.process_files import parse_effective
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import CollectorStatus, ProcessScan
+from memwatch.reporting.answers import Check, Examination, Verdict
 from memwatch.reporting.doctor.checks import find_remedy, run_checks
 from memwatch.reporting.doctor.examiner import Examiner
-from memwatch.reporting.doctor.model import Check, Examination, Verdict
 from memwatch.reporting.doctor.versions import (
     InstalledVersions,
     find_known_issues,

@@ -22,8 +22,8 @@ from memwatch.core.linux.key_owner import MAX_OWNERS, KeyOwner, KeyUse, KnownOwn
 from memwatch.core.linux.process_files import Passwd
 from memwatch.core.linux.tcp_peer import Peer, TcpEnd, find_peer, is_on_this_machine
 from memwatch.core.model import Absent
+from memwatch.reporting.answers import Verdict
 from memwatch.reporting.doctor.checks import run_checks
-from memwatch.reporting.doctor.model import Verdict
 from memwatchd.state_dir import OWNERS_FILE, open_key_owners, read_owners
 from support import engine_texts as texts
 from support.engine_host import EngineHost

@@ -245,11 +245,17 @@ def backends(url: Address | None, as_json: bool) -> int:
 def release(seconds: float, url: Address | None, as_json: bool) -> int:
     """Release all GPU drivers temporarily, so that a GPU can be reset or split into MIG instances."""
     from memwatch.cli import tables
+    from memwatch.core.snapshot_json import RECORDS
+    from memwatch.reporting.answers import Release
 
     context = build_context(url, as_json)
     answer = ask(context.address, f"/api/v1/release?seconds={seconds:g}", "POST")
     now_unix = answer.unix or time.time()
-    return context.show(answer.json, lambda: tables.release_lines(answer.json, now_unix), answer.is_simulated)
+
+    def lines() -> Iterator[str]:
+        return tables.release_lines(RECORDS.decode(Release, answer.json), now_unix)
+
+    return context.show(answer.json, lines, answer.is_simulated)
 
 
 GUARDIAN = "memwatchd-guardian"
@@ -289,11 +295,14 @@ def doctor(file: str | None, seconds: float | None, overwrite: bool, url: Addres
     if seconds is not None or overwrite:
         raise click.UsageError("--for and --overwrite need --report")
     from memwatch.cli import tables
+    from memwatch.core.snapshot_json import RECORDS
+    from memwatch.reporting.answers import Examination, Verdict
 
-    found = context.doctor().json
+    sent = context.doctor().json
     with check_shape(context.address):
-        code = EXIT_FAILURE if found["worst"] == "problem" else EXIT_OK
-    return context.show(found, lambda: tables.check_lines(found)) or code
+        found: Examination = RECORDS.decode(Examination, sent)
+    code = EXIT_FAILURE if found.worst is Verdict.PROBLEM else EXIT_OK
+    return context.show(sent, lambda: tables.check_lines(found)) or code
 
 
 def _report(context: ClientContext, file: Path | None, seconds: float, overwrite: bool) -> int:

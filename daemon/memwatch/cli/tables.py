@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memwatch.core.model import RAM_LABEL, Absent, Device, known_or
 from memwatch.core.snapshot import Snapshot
+from memwatch.reporting.answers import Examination, Release, Verdict
 from memwatch.reporting.render import words as wording
 
 if TYPE_CHECKING:
@@ -119,20 +121,20 @@ def _capacity(device: BackendDevice, backend: str) -> str:
     return f"{wording.size(device.size_bytes)} of {memory}, {can}{rule}"
 
 
-VERDICTS = {"ok": "✓", "hint": "!", "problem": "✗"}
+VERDICTS = {Verdict.OK: "✓", Verdict.HINT: "!", Verdict.PROBLEM: "✗"}
 
 
-def check_lines(found: Json) -> Iterator[str]:
+def check_lines(found: Examination) -> Iterator[str]:
     """Yield a line per check with its remedy below it, then a summary line."""
-    checks = found["checks"]
-    for check in checks:
-        yield f"{VERDICTS[check['verdict']]} {check['text']}"
-        if check["remedy"]:
-            yield f"    → {check['remedy']}"
+    for check in found.checks:
+        yield f"{VERDICTS[check.verdict]} {check.text}"
+        if check.remedy:
+            yield f"    → {check.remedy}"
     yield ""
-    if "version" in found:  # not in the answer of an older daemon
-        yield f"memwatchd {found['version']}, revision {found['revision']}"
-    problems, hints = (sum(check["verdict"] == one for check in checks) for one in ("problem", "hint"))
+    if found.version:  # not in the answer of an older daemon
+        yield f"memwatchd {found.version}, revision {found.revision}"
+    counted = Counter(check.verdict for check in found.checks)
+    problems, hints = counted[Verdict.PROBLEM], counted[Verdict.HINT]
     if problems:
         counts = f"{wording.count(problems, 'problem')} and {wording.count(hints, 'hint')}"
         yield f"{counts}: see the lines marked ✗ and !."
@@ -142,14 +144,9 @@ def check_lines(found: Json) -> Iterator[str]:
         yield "No problems found."
 
 
-def release_lines(answer: Json, now_unix: float) -> Iterator[str]:
-    names: list[Any] = answer["released"]
-    if not names:
+def release_lines(found: Release, now_unix: float) -> Iterator[str]:
+    if not found.released:
         yield "memwatchd has no device open: nothing to release."
         return
-    seconds = float(answer["seconds"])
-    until = clock(now_unix + seconds)
-    yield (
-        f"{', '.join(map(str, names))}: devices close within 1 s and reopen after {wording.duration(seconds)}, "
-        f"at {until}."
-    )
+    after, until = wording.duration(found.seconds), clock(now_unix + found.seconds)
+    yield f"{', '.join(found.released)}: devices close within 1 s and reopen after {after}, at {until}."

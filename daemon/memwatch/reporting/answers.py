@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -101,3 +102,38 @@ class ListedMachine(Struct, frozen=True):
         int | None, Doc("Loss of available memory in the last 10 s before it fell silent; null without one.")
     ]
     last_tick: MachineTick | Absent
+
+
+class Verdict(Enum):
+    """`OK`: no problem. `HINT`: works, but more data is possible. `PROBLEM`: data is missing or wrong."""
+
+    OK = "ok"
+    HINT = "hint"
+    PROBLEM = "problem"
+
+
+class Check(Struct, frozen=True):
+    """Result of one check. `id`: stable name of the subject."""
+
+    id: str
+    verdict: Verdict
+    text: str
+    remedy: Annotated[str | None, Doc("What the operator can do; null if there is nothing to do.")] = None
+
+
+class Examination(Struct, frozen=True):
+    """All checks, in the order in which they ran."""
+
+    checks: tuple[Check, ...]
+    version: Annotated[str, Doc("Version of the program that made the checks.")] = ""
+    revision: Annotated[str, Doc("Its commit, or `unknown`.")] = ""
+
+    @property
+    def worst(self) -> Annotated[Verdict, Doc("Worst verdict of all checks.")]:
+        found = {check.verdict for check in self.checks}
+        return next(verdict for verdict in reversed(Verdict) if verdict in found or verdict is Verdict.OK)
+
+
+class Release(Struct, frozen=True):
+    released: Annotated[tuple[str, ...], Doc("Collectors that release their driver within one period.")]
+    seconds: float

@@ -18,8 +18,8 @@ from memwatch.core.drivers.nvml.records import (
 from memwatch.core.findings import Findings
 from memwatch.core.model import Absent, Architecture, Content, PoolKind, ShareKind
 from memwatch.core.snapshot import Machine, Node
+from memwatch.reporting.answers import Check, Verdict
 from memwatch.reporting.doctor.checks import run_checks
-from memwatch.reporting.doctor.model import Check, Verdict
 from support.fakes import GIB, ram
 from support.nvidia_accounting import NO, SPARK, Accounts, accounts, gb10, gpu, memory
 from support.sample_snapshots import calm_workstation

@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.cli.cli import main
 from memwatch.cli.doctor_report import check_writable, recording_text
 from memwatch.cli.fit import describe_missing_gpus
 from memwatch.cli.http import CommandError
 from memwatch.cli.record import Recorded
+from memwatch.cli.tables import check_lines
+from memwatch.core.snapshot_json import RECORDS
+from memwatch.reporting.answers import Examination, Verdict
+from memwatch.reporting.render.json import WIRE
 from memwatchd.cli import main as daemon_main
 
 
@@ -83,3 +88,14 @@ def test_wrong_command_line_of_the_daemon_has_a_remedy(
 ) -> None:
     assert daemon_main(command.split()) == 2
     assert capsys.readouterr().err.endswith(f"; {remedy}\n")
+
+
+def test_doctor_of_an_early_daemon_names_no_version() -> None:
+    checks = [{"id": "psi", "verdict": "hint", "text": "no PSI", "remedy": None}]
+    early: Examination = RECORDS.decode(Examination, {"worst": "hint", "checks": checks})
+    current = replace(early, version="0.1.0", revision="unknown")
+
+    assert early.worst is Verdict.HINT
+    assert list(check_lines(early)) == ["! no PSI", "", "No problems, 1 hint: see the lines marked !."]
+    assert "memwatchd 0.1.0, revision unknown" in list(check_lines(current))
+    assert RECORDS.decode(Examination, WIRE.encode(current)) == current

@@ -14,11 +14,11 @@ from memwatch.core.clock import SystemClock
 from memwatch.core.engines.records import Engine
 from memwatch.core.guardian_report import GuardianReport
 from memwatch.core.model import OWN_CGROUP, ShareKind, Vitals
+from memwatch.core.options import ConfigState
 from memwatch.core.reading.identity import Identity
 from memwatch.core.reading.sampler import Sampler
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import CollectorStatus, Kernel, Snapshot, Swap, Tegrastats, ZfsCache, Zram
-from memwatch.reporting.doctor.model import ConfigState
 from memwatch_monitor.between_scrapes import BetweenScrapes
 from memwatch_monitor.feature import Histogram, MonitorRules
 from memwatch_monitor.guardian_reports import GuardianReports

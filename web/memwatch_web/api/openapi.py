@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from memwatch.core.wire import REFERENCE, Description, Json, Shape, Wire
+from memwatch.reporting.answers import Release
 from memwatch.reporting.incidents.words import INCIDENTS
 from memwatch.reporting.render.fit_json import FIT
 from memwatch.reporting.render.json import WIRE
@@ -16,7 +17,6 @@ from memwatch_web.api.guardian import GuardianReceipt
 from memwatch_web.api.history import History
 from memwatch_web.api.machines import MACHINES
 from memwatch_web.api.programs import MarkReceipt, ReportReceipt
-from memwatch_web.api.snapshot import Release
 from memwatch_web.asgi.latest_snapshot import Health
 from memwatch_web.asgi.problems import ProblemDetails
 from memwatch_web.asgi.routes import Route

@@ -16,7 +16,7 @@ from memwatch.core.printable import printable
 from memwatch.core.processes.process_folder import Pss
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
-from memwatch.reporting.doctor.model import Examination
+from memwatch.reporting.answers import Examination
 from memwatch.reporting.render.json import JSON_TYPE, answer_bytes
 from memwatch.reporting.render.words import duration
 from memwatch_monitor.lease_book import LeaseBook

@@ -8,17 +8,16 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import Header, Query
-from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memwatch.core.doc import Doc
 from memwatch.core.snapshot import LevelWord, Snapshot
 from memwatch.core.wire import to_bytes
 from memwatch.planning.answer import answer_request
 from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.need import parse_need
 from memwatch.planning.request import parse_request
+from memwatch.reporting.answers import Release
 from memwatch.reporting.render import json as as_json
 from memwatch.reporting.render.fit_json import fit_json
 from memwatch.reporting.render.json import JSON_TYPE, answer_bytes
@@ -88,11 +87,6 @@ async def fit(services: ApiServices, request: Request, question: Annotated[FitQu
     except InvalidInputError as error:
         raise ProblemError(422, f"{error}.") from None
     return services.json(fit_json(found))
-
-
-class Release(Struct, frozen=True):
-    released: Annotated[tuple[str, ...], Doc("Collectors that release their driver within one period.")]
-    seconds: float
 
 
 async def release(

@@ -21,10 +21,10 @@ from memwatch.core.engines.records import Engine
 from memwatch.core.linux.files import read_once
 from memwatch.core.linux.process_files import parse_boot_time, read_start_ticks
 from memwatch.core.model import Absent, Bytes
+from memwatch.core.options import ConfigState
 from memwatch.core.reading.identity import Identity
 from memwatch.core.runtime.worker import ThreadState
 from memwatch.core.snapshot import SelfUsage, Snapshot
-from memwatch.reporting.doctor.model import ConfigState
 from memwatch_monitor.between_scrapes import BetweenScrapes, RecentExtremes
 from memwatch_monitor.feature import Family, Feature, Features
 from memwatch_web.metrics.encoder import Families, FamilyEncoder, Group, SteadyFamilies

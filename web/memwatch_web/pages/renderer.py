@@ -11,11 +11,11 @@ from msgspec import Struct, field
 
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Thresholds
+from memwatch.core.options import ConfigState
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth
 from memwatch.core.snapshot import Machine, Pressure, Snapshot
 from memwatch.core.wire import to_bytes
-from memwatch.reporting.doctor.model import ConfigState
 from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.engine_view import engine_of

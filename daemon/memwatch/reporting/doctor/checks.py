@@ -14,9 +14,11 @@ from memwatch.core.linux.key_owner import TOKEN_NOT_SENT
 from memwatch.core.linux.pci import PciGpu, bound_driver, pci_numbers, read_gpu
 from memwatch.core.listing import LISTS, left_out_texts
 from memwatch.core.model import Absent, Architecture, Device
+from memwatch.core.options import ConfigState
 from memwatch.core.snapshot import CollectorStatus, Snapshot
 from memwatch.core.units import size
-from memwatch.reporting.doctor.model import RELOAD_NVIDIA, Check, ConfigState, Verdict
+from memwatch.reporting.answers import Check, Verdict
+from memwatch.reporting.doctor.versions import RELOAD_NVIDIA
 
 # Collectors that every machine needs: if one is unavailable, it is not listed as "not applicable".
 _EVERYWHERE = frozenset({"meminfo", "psi", "vmstat", "processes", "machine"})

@@ -6,10 +6,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from memwatch.build_info import REVISION, __version__
 from memwatch.core.linux.files import Roots, read_once
 from memwatch.core.listing import some_of
+from memwatch.core.options import ConfigState
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
+from memwatch.reporting.answers import Check, Examination, Verdict
 from memwatch.reporting.doctor.checks import (
     MachineNames,
     check_config,
@@ -19,7 +22,6 @@ from memwatch.reporting.doctor.checks import (
     find_unseen_gpus,
     run_checks,
 )
-from memwatch.reporting.doctor.model import Check, ConfigState, Examination, Verdict
 from memwatch.reporting.doctor.versions import find_known_issues, read_versions
 
 
@@ -53,7 +55,8 @@ class Examiner:
         config = check_config(self._config())
         deliveries = check_deliveries(self._failed_deliveries())
         alerts = (*deliveries, *check_names(self._names()))
-        return Examination((*config, *unseen, *run_checks(snapshot), *alerts, *locked, *issues, *lines))
+        checks = (*config, *unseen, *run_checks(snapshot), *alerts, *locked, *issues, *lines)
+        return Examination(checks, __version__, REVISION)
 
 
 MAX_NAMED = 8

@@ -11,8 +11,10 @@ from msgspec import Struct, field
 
 from memwatch.core.backends.probes import find_library, read_head
 from memwatch.core.linux.files import Roots
-from memwatch.reporting.doctor.model import RELOAD_NVIDIA, Check, Verdict
+from memwatch.reporting.answers import Check, Verdict
 
+# Remedy for a kernel driver of another version than its library.
+RELOAD_NVIDIA = "restart the machine, or reload the nvidia modules"
 PACKAGES = ("amdsmi", "nvidia-ml-py", "pynvml")
 ROCM = "opt/rocm"
 MAX_BYTES = 4096

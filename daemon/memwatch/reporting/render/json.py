@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.build_info import REVISION, __version__
 from memwatch.core.accounting.unattributed import describe_causes
 from memwatch.core.backends.model import Backends
 from memwatch.core.doc import Doc
@@ -19,7 +18,7 @@ from memwatch.core.silences import Silence
 from memwatch.core.snapshot import LEVEL_WORDS, CollectorStatus, LevelWord, Node, Pressure, Reason, Snapshot
 from memwatch.core.snapshot_json import CONTENTS
 from memwatch.core.wire import ABSENT, Form, Json, Shape, Wire, rfc3339, to_bytes
-from memwatch.reporting.doctor.model import Examination
+from memwatch.reporting.answers import Examination
 from memwatch.reporting.history.last_run import Sample, UncleanShutdown
 from memwatch.reporting.history.notable_ticks import Holder, PoolUse, TargetPressure, Tick
 
@@ -51,14 +50,6 @@ def time(record: Snapshot | Event | Tick | UncleanShutdown, _: object) -> str:
 
 def text(words: UncleanShutdown, _: object) -> str:
     return words.sentence
-
-
-def version(*_: object) -> Annotated[str, Doc("Version of the program that made the checks.")]:
-    return __version__
-
-
-def revision(*_: object) -> Annotated[str, Doc("Its commit, or `unknown`.")]:
-    return REVISION
 
 
 def until(record: Lease | Silence, _: object) -> str:
@@ -151,7 +142,7 @@ WIRE = Wire(
         Shape(Sample, order=("unix", "figures")),
         Shape(
             Examination,
-            further=(Examination.worst, version, revision),
+            further=(Examination.worst,),
             order=("worst", "version", "revision", "checks"),
         ),
     )
