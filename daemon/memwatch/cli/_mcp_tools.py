@@ -17,7 +17,7 @@ from pydantic import Field
 
 from memwatch import __version__
 from memwatch.cli.context import ClientContext, check_shape
-from memwatch.cli.fit import fit_lines, name_answer, prepare
+from memwatch.cli.fit import fit_lines, name_answer, prepare, read_answer
 from memwatch.cli.http import CommandError, ask
 from memwatch.cli.status import verdict_lines
 from memwatch.planning.arguments import InvalidInputError
@@ -134,7 +134,7 @@ class Tools:
             raise ToolError(str(error)) from None
         with self._errors():
             found = name_answer(self._context.fit(query, answer).json, subject, note)
-            return {"summary": list(fit_lines(found)), **found}
+            return {"summary": list(fit_lines(read_answer(found))), **found}
 
     def memory_history(
         self,

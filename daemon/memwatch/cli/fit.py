@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 import click
 from click.core import ParameterSource
-from msgspec import convert
 from msgspec.structs import asdict, replace
 
 from memwatch.cli.context import (
@@ -25,17 +24,14 @@ from memwatch.cli.context import (
 )
 from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, Address, CommandError, ask
 from memwatch.cli.machines import Need, Placement, place, placement_lines, read_machines
-from memwatch.cli.tables import MARKS, Json, columns
+from memwatch.cli.tables import MARKS, columns
 from memwatch.cli.what_fits import answer_named, show_runnable
 from memwatch.core.model import Absent, known_or
 from memwatch.core.snapshot import Snapshot
-from memwatch.core.snapshot_json import RECORDS
+from memwatch.core.wire import Wire
 from memwatch.planning.answer import (
     NOT_KNOWN,
-    DecodeRate,
-    EngineReport,
     FitAnswer,
-    Greatest,
     answer_model,
     answer_size,
     describe_rate,
@@ -45,8 +41,7 @@ from memwatch.planning.answer import (
 from memwatch.planning.arguments import InvalidInputError, UnknownModelError
 from memwatch.planning.diffusion import ImageUse
 from memwatch.planning.engines import ALL, ENGINES, select_engines
-from memwatch.planning.engines.placement import Launch
-from memwatch.planning.fit import CPU, FitVerdict, Split, exceeds_totals
+from memwatch.planning.fit import CPU, FitVerdict, exceeds_totals
 from memwatch.planning.model_names import read_subject
 from memwatch.planning.need import PARTS, compute_checkpoint_need, is_size, parse_need
 from memwatch.planning.parameters import build, walk_parameters
@@ -60,6 +55,7 @@ from memwatch.planning.request import (
     write_request,
 )
 from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.fit_json import FIT, FitReply
 
 if TYPE_CHECKING:
     from memwatch.library.advice import Advice
@@ -158,46 +154,66 @@ def fit(subject: str | None, url: Address | None, as_json: bool, **options: obje
         raise CommandError(str(error), EXIT_UNKNOWN) from None
     with check_shape(context.address):
         found = {**name_answer(response.json, subject, note), "on": machine or None}
-        found["note"] = " ".join(
-            one for one in (note, origin, describe_missing_gpus(use.gpus, found["verdicts"])) if one
-        )
-        fits = bool(found["best"] or found.get("split"))
+        answered = read_answer(found)
+        missing = describe_missing_gpus(use.gpus, [one.device for one in answered.verdicts])
+        found["note"] = " ".join(one for one in (note, origin, missing) if one)
+        fits = answered.is_yes
         if options["machines"]:
-            placed = find_places(context.address, found, use.reserve_bytes, fits, is_least=bool(note))
+            placed = find_places(context.address, answered, use.reserve_bytes, fits, is_least=bool(note))
             found["machines"] = [one.as_json() for one in placed]
             fits = fits or any(one.fits for one in placed)
-            found["unknown"] = found.get("unknown") if not fits else None
-        code = EXIT_OK if fits else EXIT_UNKNOWN if found.get("unknown") else EXIT_FAILURE
-    return context.show(found, lambda: fit_lines(found), response.is_simulated) or code
+            found["unknown"] = answered.unknown if not fits else None
+        code = EXIT_OK if fits else EXIT_UNKNOWN if answered.unknown else EXIT_FAILURE
+    return context.show(found, lambda: fit_lines(read_answer(found)), response.is_simulated) or code
+
+
+class NamedReply(FitReply, frozen=True):
+    """An answer as the command prints it with --json: with what it has beside that of a daemon."""
+
+    subject: str = ""
+    note: str = ""
+    on: str | None = None
+    more_gpus: str | None = None
+    machines: tuple[Placement, ...] | None = None
+
+
+ANSWERS: Wire = Wire(base=FIT)
+
+
+def read_answer(found: object) -> NamedReply:
+    """Decode an answer. Raises TypeError, KeyError or ValueError for anything else."""
+    answered: NamedReply = ANSWERS.decode(NamedReply, found)
+    return answered
 
 
 def name_answer(sent: Mapping[str, Any], subject: str, note: str) -> dict[str, Any]:
     """Return an answer with its subject. A yes of an earlier daemon to a need that is a lower bound is none."""
     found = {**sent, "subject": subject, "note": note}
-    if note and (found["best"] or found.get("split")):
-        verdicts = [_doubt(one) if one["fits"] is True else one for one in found["verdicts"]]
+    if note and (answered := read_answer(sent)).is_yes:
+        verdicts = FIT.encode_all(map(_doubt, answered.verdicts))
         found |= {"best": None, "split": None, "unknown": note, "verdicts": verdicts, "launch": []}
         found |= {"greatest": None, "decode_rate": None}
     return found
 
 
-def _doubt(verdict: Json) -> Json:
-    absent = {**verdict.get("absent", {}), "fits": Absent.NOT_AVAILABLE.value}
-    return {**verdict, "fits": None, "absent": absent, "reason": f"{verdict['reason']}, if that is all it needs"}
+def _doubt(verdict: FitVerdict) -> FitVerdict:
+    if verdict.fits is not True:
+        return verdict
+    return replace(verdict, fits=Absent.NOT_AVAILABLE, reason=f"{verdict.reason}, if that is all it needs")
 
 
-def describe_missing_gpus(wanted: int, verdicts: Sequence[Json]) -> str:
+def describe_missing_gpus(wanted: int, devices: Sequence[str]) -> str:
     """Return the reason against a plan for more GPUs than there are. Each verdict is about one GPU alone."""
-    there = sum(verdict["device"] != CPU for verdict in verdicts)
+    there = sum(device != CPU for device in devices)
     return f"The plan is for {wanted} GPUs: this machine has {there or 'none'}." if wanted > max(there, 1) else ""
 
 
 def find_places(
-    address: Address, found: Json, reserve_bytes: int, fits_here: bool, is_least: bool
+    address: Address, found: FitReply, reserve_bytes: int, fits_here: bool, is_least: bool
 ) -> list[Placement]:
     """Return where the need fits among the daemon's machine and its neighbours. `is_least`: a lower bound."""
-    host = found.get("processes_bytes") or 0  # older daemons do not count it
-    need = Need(found["bytes"] - host, _moved(found), reserve_bytes, is_least, host)
+    host = found.processes_bytes or 0  # older daemons do not count it
+    need = Need(found.bytes - host, found.moved_bytes, reserve_bytes, is_least, host)
     return place(need, read_machines(ask(address, "/api/v1/machines").json), fits_here)
 
 
@@ -303,85 +319,76 @@ def parse_use(options: Mapping[str, object]) -> Use:
         raise click.UsageError(str(error)) from None
 
 
-def fit_lines(found: Json) -> Iterator[str]:
-    moved, place = _moved(found), f" on {found['on']}, empty:" if found.get("on") else ""
+def fit_lines(found: NamedReply) -> Iterator[str]:
+    moved, place = found.moved_bytes, f" on {found.on}, empty:" if found.on else ""
     beside = f" on a GPU and {wording.size(moved)} in System RAM" if moved else ""
-    yield f"{found['subject']}{place} needs {wording.size(found['bytes'])}{beside}"
-    parts = found.get("parts", {})
-    if parts:
-        rows = [(f"  {PARTS[name]}", wording.size(part)) for name, part in parts.items() if part > 0]
-        rows += [(f"  {PARTS[name]}", f"−{wording.size(-part)}") for name, part in parts.items() if part < 0]
+    yield f"{found.subject}{place} needs {wording.size(found.bytes)}{beside}"
+    if found.parts:
+        parts = found.parts.items()
+        rows = [(f"  {PARTS[name]}", wording.size(part)) for name, part in parts if part > 0]
+        rows += [(f"  {PARTS[name]}", f"−{wording.size(-part)}") for name, part in parts if part < 0]
         yield from columns(rows, right=frozenset({1}))
-    source = found.get("runtime_source")  # older daemons do not send it
+    source = found.runtime_source  # older daemons do not send it
     if source and not source.startswith("typical"):
         yield f"Runtime {source}."
-    if processes := found.get("processes_source"):
-        yield f"Processes: {processes}."
-    if found["note"] and found["note"] not in (found.get("unknown") or ""):
-        yield found["note"]
+    if found.processes_source:
+        yield f"Processes: {found.processes_source}."
+    if found.note and found.note not in (found.unknown or ""):
+        yield found.note
     yield ""
-    verdicts: tuple[FitVerdict, ...] = RECORDS.decode(tuple[FitVerdict, ...], found["verdicts"])
-    for verdict in verdicts:
+    for verdict in found.verdicts:
         headroom = wording.headroom(verdict.headroom_bytes, verdict.headroom_after_reclaim_bytes)
         room = "" if isinstance(verdict.headroom_after_reclaim_bytes, Absent) else f" ({headroom} available)"
         yield f"{MARKS[known_or(verdict.fits, None)]} {verdict.device}, {verdict.name}{room}: {verdict.reason}"
     yield ""
-    yield _conclusion(found, verdicts)
-    if caution := found.get("caution"):
-        yield caution
-    greatest = found.get("greatest")
-    if greatest and (sentence := greatest_sentence(RECORDS.decode(Greatest, greatest))):
+    yield _conclusion(found)
+    if found.caution:
+        yield found.caution
+    if found.greatest and (sentence := greatest_sentence(found.greatest)):
         yield sentence
-    if found.get("more_gpus"):
-        yield f"It would fit on {found['more_gpus']}."
-    if rate := found.get("decode_rate"):
-        yield describe_rate(convert(rate, DecodeRate))
-    yield from (report_sentence(RECORDS.decode(EngineReport, one)) for one in found.get("engines", ()))
-    if "machines" in found:
+    if found.more_gpus:
+        yield f"It would fit on {found.more_gpus}."
+    if found.decode_rate:
+        yield describe_rate(found.decode_rate)
+    yield from map(report_sentence, found.engines)
+    if found.machines is not None:
         yield ""
-        yield from placement_lines([convert(one, Placement) for one in found["machines"]])
+        yield from placement_lines(found.machines)
     yield from launch_lines(found)
 
 
-def _moved(found: Json) -> int:
-    """Return the bytes in System RAM. Older daemons send only the parts that move."""
-    return int(found.get("ram_bytes", sum(found.get("moves", {}).values())))
-
-
-def launch_lines(found: Json) -> Iterator[str]:
+def launch_lines(found: FitReply) -> Iterator[str]:
     """Yield each launch line, ready to copy, with the reasons of its options. One engine's refusal is an answer."""
-    launches = convert(found.get("launch", ()), tuple[Launch, ...])
-    for launch in launches:
+    for launch in found.launch:
         yield ""
         yield f"# {ENGINES[launch.engine].title}"
         yield from launch.command.split("\n")
         yield ""
         yield from columns([(f"  {one.flag}", one.reason) for one in launch.flags])
         yield from (f"  {note}" for note in launch.notes)
-    refused = {} if launches else found.get("launch_refused", {})
+    refused = {} if found.launch else found.launch_refused
     if refused:
         yield ""
-    if len(refused) > 1 and not found["best"] and not found["split"]:
-        yield f"No launch line: {NOT_KNOWN if found.get('unknown') else 'the plan does not fit'}."
+    if len(refused) > 1 and not found.is_yes:
+        yield f"No launch line: {NOT_KNOWN if found.unknown else 'the plan does not fit'}."
     else:
         yield from (f"No launch line for {ENGINES[name].title}: {why}." for name, why in refused.items())
 
 
-def _conclusion(found: Json, verdicts: Sequence[FitVerdict]) -> str:
-    if found["best"]:
-        best = next(one for one in verdicts if one.device == found["best"])
+def _conclusion(found: NamedReply) -> str:
+    if found.best:
+        best = next(one for one in found.verdicts if one.device == found.best)
         how = " after reclaim of page cache" if best.needs_reclaim is True else ""
-        return f"Fits{how}: use {found['best']}."
-    if split := convert(found.get("split"), Split | None):
+        return f"Fits{how}: use {found.best}."
+    if split := found.split:
         return f"Fits on {len(split.devices)} GPUs, {', '.join(split.devices)}: {split.reason}."
-    now = "" if found.get("on") or exceeds_totals(verdicts) else " right now"
+    now = "" if found.on or exceeds_totals(found.verdicts) else " right now"
     answer = f"Does not fit{now}."
-    if unknown := found.get("unknown"):  # older daemons do not send it
+    if unknown := found.unknown:  # older daemons do not send it
         answer = f"Not known if it fits: {unknown[0].lower()}{unknown[1:]}"
-    if change := found.get("change"):
-        beside = f" and {wording.size(change['ram_bytes'])} in System RAM" if change["ram_bytes"] else ""
-        needed = wording.size(change["bytes"]) + beside
-        return f"{answer} It would fit with {change['words']} ({change['flags']}): {needed}."
+    if change := found.change:
+        beside = f" and {wording.size(change.ram_bytes)} in System RAM" if change.ram_bytes else ""
+        return f"{answer} It would fit with {change.words} ({change.flags}): {wording.size(change.bytes)}{beside}."
     return answer
 
 

@@ -158,21 +158,11 @@ class FitAnswer(Struct, frozen=True):
 
     need: MemoryNeed
     fit: Fit
-    change: Annotated[
-        Reduction | None,
-        Doc(
-            "Cheapest change that makes the model fit, if it fits nowhere; null if it fits, or no change is known."
-        ),
-    ] = None
-    greatest: Annotated[
-        Greatest | None, Doc("The greatest that fits; null for a size, and for a model of unknown shape.")
-    ] = None
+    change: Reduction | None = None
+    greatest: Greatest | None = None
     launches: Launches = Launches()
-    engines: Annotated[tuple[EngineReport, ...], Doc("Servers that run this model here, by its name.")] = ()
-    decode_rate: Annotated[
-        DecodeRate | None,
-        Doc("Estimated rate on the one GPU that a yes names; null if its bandwidth is not known."),
-    ] = None
+    engines: tuple[EngineReport, ...] = ()
+    decode_rate: DecodeRate | None = None
     caution: str = ""
 
     @property

@@ -116,12 +116,10 @@ class Fit(Struct, frozen=True):
     `unknown`: why the answer is neither yes nor no, a sentence.
     """
 
-    bytes: Annotated[int, Doc("Bytes on one GPU, without what is moved to system RAM.")]
-    best: Annotated[str | None, Doc("Device to use alone; null if none fits alone, see split.")]
+    bytes: int
+    best: str | None
     verdicts: tuple[FitVerdict, ...]
-    split: Annotated[
-        Split | None, Doc("GPUs to use together; null if one is enough, if they have no room, and for a size.")
-    ] = None
+    split: Split | None = None
     unknown: str = ""
 
     @property

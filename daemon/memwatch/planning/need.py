@@ -6,12 +6,10 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.doc import Doc
 from memwatch.core.engines.records import Engine
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
@@ -91,7 +89,7 @@ class Reduction(Struct, frozen=True):
     it, `use` the same as options of a request."""
 
     words: str
-    flags: Annotated[str, Doc("Options of memwatch fit for it.")]
+    flags: str
     use: Use
     need: MemoryNeed
 

@@ -9,12 +9,14 @@ from msgspec.structs import replace
 
 from memwatch.cli.cli import main
 from memwatch.cli.doctor_report import check_writable, recording_text
-from memwatch.cli.fit import describe_missing_gpus
+from memwatch.cli.fit import describe_missing_gpus, fit_lines, launch_lines, name_answer, read_answer
 from memwatch.cli.http import CommandError
 from memwatch.cli.record import Recorded
 from memwatch.cli.tables import check_lines
 from memwatch.core.snapshot_json import RECORDS
+from memwatch.planning.engines.placement import Flag, Launch
 from memwatch.reporting.answers import Examination, Verdict
+from memwatch.reporting.render.fit_json import FIT, FitReply
 from memwatch.reporting.render.json import WIRE
 from memwatchd.cli import main as daemon_main
 
@@ -30,9 +32,9 @@ from memwatchd.cli import main as daemon_main
     ],
 )
 def test_plan_for_more_gpus_than_there_are_has_a_reason(wanted: int, gpus: int, sentence: str) -> None:
-    verdicts = [{"device": name} for name in (*(f"gpu{number}" for number in range(gpus)), "cpu")]
+    devices = [*(f"gpu{number}" for number in range(gpus)), "cpu"]
 
-    assert describe_missing_gpus(wanted, verdicts) == sentence
+    assert describe_missing_gpus(wanted, devices) == sentence
 
 
 @pytest.mark.parametrize(
@@ -99,3 +101,22 @@ def test_doctor_of_an_early_daemon_names_no_version() -> None:
     assert list(check_lines(early)) == ["! no PSI", "", "No problems, 1 hint: see the lines marked !."]
     assert "memwatchd 0.1.0, revision unknown" in list(check_lines(current))
     assert RECORDS.decode(Examination, WIRE.encode(current)) == current
+
+
+def test_answer_of_an_early_daemon_to_fit_is_shown() -> None:
+    """Without what later versions add, and with the parts that move in place of their sum."""
+    room = {"size_bytes": 24 << 30, "headroom_after_reclaim_bytes": 20 << 30, "spare_bytes": -(1 << 30)}
+    verdict = {"device": "gpu0", "name": "RTX 4090", "fits": False, "reason": "short by 1.0 GiB", **room}
+    sent = {"bytes": 21 << 30, "best": None, "verdicts": [verdict], "moves": {"kv_cache": 2 << 30}}
+    lines = list(fit_lines(read_answer(name_answer(sent, "./model", ""))))
+
+    assert lines[0] == "./model needs 21.0 GiB on a GPU and 2.0 GiB in System RAM"
+    assert any("gpu0, RTX 4090" in line and line.endswith("short by 1.0 GiB") for line in lines)
+    assert lines[-1] == "Does not fit right now."
+
+
+def test_launch_line_keeps_its_lines() -> None:
+    launch = Launch("vllm", "vllm serve \\\n  model\x1b", (Flag("model", "the model"),))
+    sent = FIT.encode(FitReply(1 << 30, "gpu0", (), launch=(launch,)))
+
+    assert [line for line in launch_lines(read_answer(sent)) if line][1:3] == ["vllm serve \\", "  model\\u001b"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.cli.fit import fit_lines, name_answer, prepare
+from memwatch.cli.fit import fit_lines, name_answer, prepare, read_answer
 from memwatch.cli.machines import Need, place
 from memwatch.cli.what_fits import answer_named
 from memwatch.core.backends.model import Backends
@@ -167,7 +167,7 @@ def check_no_yes(found: Checkpoint, use: Use, words: str) -> None:
         assert all(one.fits is not True for one in answer.fit.verdicts)
         assert (answer.greatest, answer.change, answer.launches.lines) == (None, None, ())
         assert (shown["best"], shown["split"], shown["decode_rate"]) == (None, None, None)
-        assert any(line.startswith("Not known if it fits: ") for line in fit_lines(shown))
+        assert any(line.startswith("Not known if it fits: ") for line in fit_lines(read_answer(shown)))
         with pytest.raises(NoBackendError, match="it is not known if"):
             select_for_answer(NO_BACKENDS, answer)
         check_earlier_daemon(shown, answer.need.note)
@@ -183,7 +183,7 @@ def check_earlier_daemon(shown: Mapping[str, Any], note: str) -> None:
     sent = {**shown, "best": "gpu0", "verdicts": verdicts, "unknown": None, "launch": [launch]}
     sent["greatest"] = greatest
     named = name_answer(sent, "model", note)
-    text = "\n".join(fit_lines(named))
+    text = "\n".join(fit_lines(read_answer(named)))
 
     assert (named["best"], named["unknown"]) == (None, note)
     assert all(one["fits"] is None for one in named["verdicts"])
