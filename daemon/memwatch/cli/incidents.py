@@ -14,15 +14,18 @@ from memwatch.cli.http import Address, CommandError, DaemonResponse, RequestDecl
 from memwatch.cli.tables import clock, columns, known_size, stamp
 from memwatch.core.events import Event
 from memwatch.core.listing import left_out_texts
-from memwatch.core.model import NAMELESS
+from memwatch.core.model import NAMELESS, known_or
 from memwatch.core.owners import describe_home
 from memwatch.core.printable import printable_lines
 from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.units import size
+from memwatch.reporting.history.last_run import UncleanShutdown
+from memwatch.reporting.history.notable_ticks import Holder
 from memwatch.reporting.incidents.markdown import render
 from memwatch.reporting.incidents.records import Incident, Suspect, Victim, title_of
 from memwatch.reporting.incidents.words import INCIDENTS, NOT_KNOWN, Fact, list_facts, write_summary, write_title
 from memwatch.reporting.render import words as wording
+from memwatch.reporting.render.json import read_last_words
 
 Json = dict[str, Any]
 
@@ -148,6 +151,7 @@ def _role(is_cause: bool | None) -> str:
 
 # Rows of the last words: the newest, next to the prompt.
 MAX_SAMPLES = 15
+SHOWN_SERIES = (".used_bytes", ".ratio_10s")
 
 
 @click.command("last-words", short_help="The last data before a crash.")
@@ -161,35 +165,30 @@ def last_words(url: Address | None, as_json: bool) -> int:
         if error.status != HTTPStatus.NOT_FOUND or not error.detail:
             raise
         raise CommandError(error.detail) from None
-    return context.show(answer.json, lambda: last_word_lines(answer.json), answer.is_simulated)
+    return context.show(answer.json, lambda: last_word_lines(read_last_words(answer.json)), answer.is_simulated)
 
 
-def last_word_lines(found: Json) -> Iterator[str]:
-    yield f"{found['text']}  ({stamp(found['unix'])})"
-    last = found["last"]
-    if last is not None:
+def last_word_lines(found: UncleanShutdown) -> Iterator[str]:
+    yield f"{found.sentence}  ({stamp(found.unix)})"
+    if found.last is not None:
         yield ""
-        for one in last["pressure"]:
-            reasons = [f"{wording.ratio(one['ratio'])} used", *(reason["text"] for reason in one["reasons"])]
-            yield f"{one['label']}: {wording.level(one['level'])}, {'; '.join(reasons)}"
-        yield from _last_processes(last.get("processes") or ())
-    samples = found["samples"][-MAX_SAMPLES:]
-    names = sorted(
-        {name for one in samples for name in one["figures"] if name.endswith((".used_bytes", ".ratio_10s"))}
-    )
+        for one in found.last.pressure:
+            reasons = dict.fromkeys([f"{wording.ratio(one.ratio)} used", *one.reasons])
+            yield f"{one.label}: {wording.level(one.word)}, {'; '.join(reasons)}"
+        yield from _last_processes(found.last.processes)
+    samples = found.samples[-MAX_SAMPLES:]
+    names = sorted({name for one in samples for name in one.figures if name.endswith(SHOWN_SERIES)})
     if names:
         yield ""
         rows: list[tuple[str, ...]] = [("time", *(_series_name(name) for name in names))]
-        rows += [
-            (clock(one["unix"]), *(_value(name, one["figures"].get(name)) for name in names)) for one in samples
-        ]
+        rows += [(clock(one.unix), *(_value(name, one.figures.get(name)) for name in names)) for one in samples]
         yield from columns(rows, right=frozenset(range(1, len(names) + 1)))
 
 
-def _last_processes(processes: Sequence[Json]) -> Iterator[str]:
+def _last_processes(processes: Sequence[Holder]) -> Iterator[str]:
     rows = [("pid", "name", "footprint")]
     rows += [
-        (str(one["pid"]), str(one["name"] or NAMELESS), known_size(one.get("footprint_bytes"))) for one in processes
+        (str(one.pid), one.name or NAMELESS, known_size(known_or(one.footprint_bytes, None))) for one in processes
     ]
     yield from ["", *columns(rows, right=frozenset({0, 2}))] if len(rows) > 1 else []
 

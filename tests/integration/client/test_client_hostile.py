@@ -126,12 +126,14 @@ ANSWERS: dict[str, Any] = {
         "suspects": [{**PROCESS, "evidence": HOSTILE}],
     },
     "last-words": {
-        "text": HOSTILE,
         "unix": 1.0,
+        "machine_restarted": True,
         "samples": [{"unix": 1.0, "figures": {f"{HOSTILE}.used_bytes": 1.0}}],
         "last": {
-            "pressure": [{"label": HOSTILE, "level": HOSTILE, "ratio": 1.0, "reasons": REASONS}],
-            "processes": [PROCESS],
+            "unix": 1.0,
+            "pools": [],
+            "pressure": [{"target": "ram", "label": HOSTILE, "level": "high", "ratio": 1.0, "reasons": [HOSTILE]}],
+            "processes": [{**PROCESS, "unit": HOSTILE, "container": HOSTILE, "rss_bytes": 1}],
         },
     },
 }

@@ -21,8 +21,10 @@ from memwatch.core.model import Absent, Process
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import build_snapshot
 from memwatch.core.wire import to_bytes
+from memwatch.reporting.history.last_run import Sample, UncleanShutdown
+from memwatch.reporting.history.notable_ticks import build_tick
 from memwatch.reporting.render import words as wording
-from memwatch.reporting.render.json import snapshot_json
+from memwatch.reporting.render.json import WIRE, read_last_words, snapshot_json
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import (
     SAMPLES,
@@ -267,18 +269,18 @@ def test_alerts_have_severity_state_and_reason() -> None:
 
 
 def test_last_words_show_the_last_samples_and_processes() -> None:
-    samples = [{"unix": 1000.0 + at, "figures": {"pool.ram.used_bytes": at * GIB}} for at in range(40)]
-    pressure = {"label": "System RAM", "level": "critical", "ratio": 0.99, "reasons": [{"text": "full"}]}
-    processes = [{"pid": 51210, "name": "train.py", "footprint_bytes": GIB}]
-    last = {"pressure": [pressure], "processes": processes}
-    found = {"text": "memwatchd was killed.", "unix": 1040.0, "samples": samples, "last": last}
-    lines = list(last_word_lines(found))
+    """As the API writes them, without times since boot. A reason that repeats the use is shown once."""
+    samples = tuple(Sample(at, 1000.0 + at, {"pool.ram.used_bytes": at * GIB}) for at in range(40))
+    ended = UncleanShutdown(1039.0, False, samples, build_tick(critical_gb10(), 39.0, {}))
+    sent = json.loads(to_bytes(WIRE.encode(ended)))
+    lines = list(last_word_lines(read_last_words(sent)))
 
-    assert lines[0] == f"memwatchd was killed.  ({stamp(1040.0)})"
-    assert "System RAM: critical, 99.0% used; full" in lines
-    assert any("train.py" in line for line in lines)
+    assert lines[0] == f"{sent['text']}  ({stamp(1039.0)})"
+    assert lines[0].startswith("unclean shutdown: memwatchd crashed or was killed")
+    assert any(line.startswith("System RAM: critical, 96.4% used; full in 40 s") for line in lines)
+    assert any("vllm" in line for line in lines)
     assert lines[-1].split()[-2:] == ["39.0", "GiB"]
-    assert next(iter(last_word_lines({**found, "last": None, "samples": []}))).startswith("memwatchd was")
+    assert len(list(last_word_lines(read_last_words({**sent, "last": None, "samples": []})))) == 1
 
 
 def test_times_are_local_with_their_zone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,7 @@ def advice(
     return advise(engine, snapshot)
 
 
+LEVEL = Form(LevelWord, LEVEL_WORDS.__getitem__, LEVEL_WORDS.index)
 SILENCE = Shape(
     Silence,
     "SilenceInForce",
@@ -131,7 +132,7 @@ WIRE = Wire(
             order=("time", "unix", "pools", "pressure", "devices", "processes"),
         ),
         Shape(PoolUse, "TickPool"),
-        Shape(TargetPressure, "TickPressure", forms={"level": Form(LevelWord, LEVEL_WORDS.__getitem__)}),
+        Shape(TargetPressure, "TickPressure", forms={"level": LEVEL}),
         Shape(Holder, "TickProcess"),
         Shape(
             UncleanShutdown,
@@ -192,3 +193,13 @@ def collectors_json(snapshot: Snapshot) -> list[Json]:
 def tick_json(tick: Tick, unix: float) -> Json:
     """Return a notable tick without the values that the history has as series."""
     return WIRE.encode(replace(tick, unix=unix))
+
+
+def read_last_words(sent: Json) -> UncleanShutdown:
+    """Decode the end of a run, whose times since boot JSON lacks. Raises TypeError, KeyError or ValueError."""
+    unsent, last = {"seq": 0, "boottime": 0.0}, sent["last"]
+    samples = [{**unsent, **one} for one in sent["samples"]]
+    found: UncleanShutdown = WIRE.decode(
+        UncleanShutdown, {**sent, "samples": samples, "last": last and {"processes": [], **unsent, **last}}
+    )
+    return found
