@@ -42,7 +42,8 @@ from memwatch.core.snapshot import (
     Snapshot,
     Swap,
 )
-from memwatch_monitor.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow, RuleRow
+from memwatch.reporting.answers import AlertRow
+from memwatch_monitor.notify.status import AlertView, DeliveryRow, ReceiverRow, RuleRow
 from support.sample_parts import GIB, MEASURED, UNIX
 
 COLLECTOR_ERRORS: dict[CollectorState, str | None] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -20,6 +20,7 @@ from memwatch.core.printable import printable
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import RECORDS
+from memwatch.reporting.answers import AlertRow
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.summary import (
     build_notices,
@@ -40,7 +41,7 @@ def alerts(url: Address | None, as_json: bool) -> int:
     answer = ask(context.address, "/api/v1/alerts")
 
     def lines() -> Iterator[str]:
-        yield from alert_lines(answer.json, answer.unix)
+        yield from alert_lines(RECORDS.decode(tuple[AlertRow, ...], answer.json), answer.unix)
         found = ask(context.address, "/api/v1/silences")
         notices = build_notices(RECORDS.decode(tuple[Silence, ...], found.json), {})
         yield from notice_lines(notices, found.unix or time.time())
@@ -48,13 +49,13 @@ def alerts(url: Address | None, as_json: bool) -> int:
     return context.show(answer.json, lines, answer.is_simulated)
 
 
-def alert_lines(found: list[Json], now: float | None) -> Iterator[str]:
+def alert_lines(found: Iterable[AlertRow], now: float | None) -> Iterator[str]:
     head, rows = ("severity", "state", "since", "target", "alert", "reason"), []
     for one in found:
-        since = when(one["since_unix"], now or one["since_unix"]) if one.get("since_unix") else wording.DASH
-        state = one["state"] + (", silenced" if one["silenced"] else "")
-        reason = "; ".join(reason["text"] for reason in one["reasons"])
-        rows.append((one["severity"], state, since, one["target"], one["rule"], reason))
+        since = when(one.since_unix, now or one.since_unix) if one.since_unix else wording.DASH
+        state = one.state + (", silenced" if one.silenced else "")
+        reason = "; ".join(reason.text for reason in one.reasons)
+        rows.append((one.severity, state, since, one.target, one.rule, reason))
     yield from table(head, rows, "No alerts.")
 
 

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Bytes
-from memwatch.core.snapshot import LevelOrUnknown, NeighbourState
+from memwatch.core.snapshot import LevelOrUnknown, NeighbourState, Reason
 
 # Limits of texts of another machine.
 TEXT_LENGTH, NAME_LENGTH, MAX_REASONS = 160, 64, 3
@@ -137,3 +137,22 @@ class Examination(Struct, frozen=True):
 class Release(Struct, frozen=True):
     released: Annotated[tuple[str, ...], Doc("Collectors that release their driver within one period.")]
     seconds: float
+
+
+SEVERITIES = ("critical", "warning", "info")
+
+
+class AlertRow(Struct, frozen=True):
+    """A firing or pending alert."""
+
+    target: str
+    rule: Annotated[str, Doc(examples=("pressure.critical",))]
+    severity: Annotated[str, Doc(values=SEVERITIES)]
+    state: Annotated[str, Doc(values=("pending", "firing"))]
+    since_unix: Annotated[float | None, Doc("Null while pending.")] = None
+    silenced: bool = False
+    reasons: tuple[Reason, ...] = ()
+    fires_in_seconds: Annotated[
+        float | None,
+        Doc("Of a pending alert, if its condition lasts; null while firing, and without data of its target."),
+    ] = None

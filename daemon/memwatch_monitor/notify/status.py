@@ -15,6 +15,7 @@ from memwatch.core.listing import some_of
 from memwatch.core.silences import Silence, in_force, is_silenced
 from memwatch.core.snapshot import Reason, Snapshot
 from memwatch.core.wire import Shape, Wire, rfc3339
+from memwatch.reporting.answers import SEVERITIES, AlertRow
 from memwatch.reporting.render.json import SILENCE
 from memwatch_monitor.alert_states import Alerts
 from memwatch_monitor.alerts.rules import (
@@ -37,28 +38,6 @@ SHOWN_DELIVERIES = 50
 # Alerts, and changes to their delivery.
 SHOWN_KINDS = frozenset({"alert", "silence", "test"})
 NAMED_TARGETS = 20
-SEVERITIES = ("critical", "warning", "info")
-
-
-class AlertRow(Struct, frozen=True):
-    """A firing or pending alert."""
-
-    target: str
-    rule: Annotated[str, Doc(examples=("pressure.critical",))]
-    severity: Annotated[str, Doc(values=SEVERITIES)]
-    state: Annotated[str, Doc(values=("pending", "firing"))]
-    since_unix: Annotated[float | None, Doc("Null while pending.")]
-    silenced: bool
-    reasons: tuple[Reason, ...]
-    fires_in_seconds: Annotated[
-        float | None,
-        Doc("Of a pending alert, if its condition lasts; null while firing, and without data of its target."),
-    ] = None
-
-    @property
-    def runbook(self) -> str | None:
-        """Anchor of the alert's section on /runbooks."""
-        return runbook_anchor(self.rule, self.target)
 
 
 class RuleRow(Struct, frozen=True):
@@ -148,7 +127,7 @@ class AlertView(Struct, frozen=True):
     def groups(self) -> list[AlertGroup]:
         """Return the alerts grouped by state and rule: firing before pending, the most severe first."""
         rows = sorted(self.alerts, key=_urgency)
-        grouped = groupby(rows, key=lambda row: (row.state, row.rule, row.severity, row.runbook))
+        grouped = groupby(rows, key=lambda row: (row.state, row.rule, row.severity, anchor(row)))
         return [
             AlertGroup(rule, severity, state, runbook, tuple(members))
             for (state, rule, severity, runbook), members in grouped
@@ -156,7 +135,7 @@ class AlertView(Struct, frozen=True):
 
 
 def _urgency(row: AlertRow) -> tuple[bool, int, str, str, float]:
-    return row.state != "firing", SEVERITIES.index(row.severity), row.rule, row.runbook or "", row.since_unix or 0.0
+    return row.state != "firing", SEVERITIES.index(row.severity), row.rule, anchor(row) or "", row.since_unix or 0.0
 
 
 def build_view(monitor: Monitor, alerting: NotificationManager) -> AlertView:
@@ -288,7 +267,13 @@ def runbook(
         examples=("http://gpu1.example.org:6360/runbooks#memorycritical",),
     ),
 ]:
-    return sender.runbook_url(row.rule, row.target) or (row.runbook and f"/runbooks#{row.runbook}")
+    section = anchor(row)
+    return sender.runbook_url(row.rule, row.target) or (section and f"/runbooks#{section}")
+
+
+def anchor(row: AlertRow) -> str | None:
+    """Return the anchor of the alert's section on /runbooks."""
+    return runbook_anchor(row.rule, row.target)
 
 
 def build_note(silence: Silence, snapshot: Snapshot | None) -> str | None:

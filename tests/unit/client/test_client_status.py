@@ -18,13 +18,16 @@ from memwatch.cli.terminal.style import Depth, line_cells, paint, plain
 from memwatch.cli.watch import header_line, sample_line
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent, Process
-from memwatch.core.snapshot import Snapshot
-from memwatch.core.snapshot_json import build_snapshot
+from memwatch.core.snapshot import Reason, Snapshot
+from memwatch.core.snapshot_json import RECORDS, build_snapshot
 from memwatch.core.wire import to_bytes
+from memwatch.reporting.answers import AlertRow
 from memwatch.reporting.history.last_run import Sample, UncleanShutdown
 from memwatch.reporting.history.notable_ticks import build_tick
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.json import WIRE, read_last_words, snapshot_json
+from memwatch_monitor.notify.channel import Sender
+from memwatch_monitor.notify.status import ALERTS
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import (
     SAMPLES,
@@ -252,20 +255,22 @@ def test_growth_shows_rates_and_suspected_leaks() -> None:
 
 
 def test_alerts_have_severity_state_and_reason() -> None:
-    alert = {
-        "target": "ram",
-        "rule": "pressure.critical",
-        "severity": "critical",
-        "state": "firing",
-        "since_unix": 900.0,
-        "silenced": True,
-        "reasons": [{"text": "96.4% used"}],
-    }
-    text = "\n".join(alert_lines([alert], 1000.0))
+    row = AlertRow("ram", "pressure.critical", "critical", "firing", 900.0, True, (Reason("util", "96.4% used"),))
+    (read,) = RECORDS.decode(tuple[AlertRow, ...], [ALERTS.encode(row, Sender())])
+    text = "\n".join(alert_lines([read], 1000.0))
 
+    assert read == row
     assert "firing, silenced" in text
     assert f"{clock(900.0)}  ram" in text
+    assert "96.4% used" in text
     assert list(alert_lines([], None)) == ["No alerts."]
+
+
+def test_pending_alert_of_an_early_daemon_has_no_time() -> None:
+    sent = {"target": "ram", "rule": "pressure.high", "severity": "warning", "state": "pending", "silenced": False}
+    (row,) = RECORDS.decode(tuple[AlertRow, ...], [{**sent, "reasons": []}])
+
+    assert list(alert_lines([row], 1000.0))[1].split() == ["warning", "pending", "—", "ram", "pressure.high"]
 
 
 def test_last_words_show_the_last_samples_and_processes() -> None:

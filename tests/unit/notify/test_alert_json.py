@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from memwatch.reporting.answers import AlertRow
 from memwatch_monitor.alerts.state import AlertState
 from memwatch_monitor.notify.channel import Sender
-from memwatch_monitor.notify.status import ALERTS, AlertRow, AlertView, fires_in
+from memwatch_monitor.notify.status import ALERTS, AlertView, fires_in
 
 ROW = AlertRow("ram", "pressure.critical", "critical", "firing", 1.0, False, ())
 

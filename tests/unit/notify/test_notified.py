@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch_monitor.notify.status import AlertRow, AlertView, DeliveryRow, Receipt, ReceiverRow, find_notified
+from memwatch.reporting.answers import AlertRow
+from memwatch_monitor.notify.status import AlertView, DeliveryRow, Receipt, ReceiverRow, find_notified
 
 OUTCOMES = {"delivered": 1, "retry": 0, "gave_up": 0, "disabled": 0, "superseded": 0}
 FIRING = AlertRow("ram", "pressure.critical", "critical", "firing", 100.0, False, ())

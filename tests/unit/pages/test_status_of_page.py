@@ -12,8 +12,9 @@ from memwatch.core.pressure.judge import HeldSignal, add_age
 from memwatch.core.pressure.signals import Signal
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
+from memwatch.reporting.answers import AlertRow
 from memwatch.reporting.render.words import ratio
-from memwatch_monitor.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow
+from memwatch_monitor.notify.status import AlertView, DeliveryRow, ReceiverRow
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader
 from support.sample_parts import GIB
