@@ -30,7 +30,7 @@ from memwatch.library.machine_record import (
     decode_shares,
 )
 from memwatch.library.pressure_watch import parse_events
-from memwatch.reporting.answers import Examination, Release
+from memwatch.reporting.answers import Examination, History, Release
 from memwatch_monitor.notify.http_post import MAX_RETRY_AFTER_SECONDS, retry_after_seconds
 
 MAX_BYTES = 6000
@@ -43,7 +43,7 @@ LINES: tuple[Callable[[Any], Iterable[str]], ...] = (
     lambda found: tables.check_lines(RECORDS.decode(Examination, found)),
     lambda found: tables.release_lines(RECORDS.decode(Release, found), 1.0),
     lambda found: machine_lines(read_machines(found)),
-    history_lines,
+    lambda found: history_lines(RECORDS.decode(History, found)),
 )
 
 

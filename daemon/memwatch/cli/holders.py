@@ -15,6 +15,8 @@ from memwatch.core.engines.records import Engine
 from memwatch.core.model import NAMELESS, Absent, Bytes, Process, known_or
 from memwatch.core.printable import shorten_ids
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.snapshot_json import RECORDS
+from memwatch.reporting.answers import History
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.summary import by_footprint
 
@@ -182,18 +184,20 @@ def history(series: tuple[str, ...], seconds: float, points: int, url: Address |
     query: list[tuple[str, object]] = [("from", start), ("points", points)]
     query += [("series", name) for name in series]
     answer = ask(context.address, f"/api/v1/history?{urlencode(query)}")
-    return context.show(answer.json, lambda: history_lines(answer.json), answer.is_simulated)
+    return context.show(
+        answer.json, lambda: history_lines(RECORDS.decode(History, answer.json)), answer.is_simulated
+    )
 
 
-def history_lines(found: Json) -> Iterator[str]:
-    for one in found["series"]:
-        if not any(value is not None for value in one["max"]):
-            yield f"{one['name']}: no data in this time range"
+def history_lines(found: History) -> Iterator[str]:
+    for one in found.series:
+        if not any(value is not None for value in one.max):
+            yield f"{one.name}: no data in this time range"
             continue
-        yield f"{one['name']}  {sparkline(one['max'])}"
+        yield f"{one.name}  {sparkline(one.max)}"
         rows: list[tuple[str, ...]] = [("time", "min", "avg", "max")]
-        for unix, low, mean, high in zip(one["unix"], one["min"], one["avg"], one["max"], strict=True):
-            rows.append((clock(unix), *(_in_unit(value, one["unit"]) for value in (low, mean, high))))
+        for unix, *figures in zip(one.unix, one.min, one.avg, one.max, strict=True):
+            rows.append((clock(unix), *(_in_unit(value, one.unit) for value in figures)))
         yield from columns(rows, right=frozenset({1, 2, 3}))
 
 
@@ -205,7 +209,7 @@ def _in_unit(value: float | None, unit: str) -> str:
     return wording.ratio(value) if unit == "ratio" else f"{value:g}"
 
 
-def sparkline(values: list[float | None]) -> str:
+def sparkline(values: Sequence[float | None]) -> str:
     """Return a sparkline scaled from 0 to the maximum. A gap is a space."""
     top = max((value for value in values if value is not None), default=0) or 1
     steps = len(BLOCKS) - 1

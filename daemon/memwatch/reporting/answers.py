@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from memwatch.core.doc import Doc
 from memwatch.core.model import Absent, Bytes
@@ -156,3 +156,26 @@ class AlertRow(Struct, frozen=True):
         float | None,
         Doc("Of a pending alert, if its condition lasts; null while firing, and without data of its target."),
     ] = None
+
+
+Column = Annotated[tuple[float | None, ...], Doc("Null in a gap.")]
+
+
+class Series(Struct, frozen=True):
+    """Buckets of one series. Minimum and maximum are exact at any resolution."""
+
+    name: str
+    unit: str
+    unix: tuple[float, ...]
+    min: Column
+    avg: Column
+    max: Column
+
+
+class History(Struct, frozen=True):
+    """Series between two times."""
+
+    from_: float = field(name="from")
+    to: float
+    points: int
+    series: tuple[Series, ...]

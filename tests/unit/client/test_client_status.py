@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.cli.alerts import alert_lines, judge, perfdata
-from memwatch.cli.holders import engine_lines, growth_lines, owner_lines, process_lines
+from memwatch.cli.holders import engine_lines, growth_lines, history_lines, owner_lines, process_lines
 from memwatch.cli.incidents import last_word_lines
 from memwatch.cli.status import render_lines
 from memwatch.cli.tables import clock, stamp, when
@@ -21,7 +21,7 @@ from memwatch.core.model import Absent, Process
 from memwatch.core.snapshot import Reason, Snapshot
 from memwatch.core.snapshot_json import RECORDS, build_snapshot
 from memwatch.core.wire import to_bytes
-from memwatch.reporting.answers import AlertRow
+from memwatch.reporting.answers import AlertRow, History, Series
 from memwatch.reporting.history.last_run import Sample, UncleanShutdown
 from memwatch.reporting.history.notable_ticks import build_tick
 from memwatch.reporting.render import words as wording
@@ -252,6 +252,23 @@ def test_growth_shows_rates_and_suspected_leaks() -> None:
     assert "51211" not in text
     assert "(PID 7) +1.0 GiB: grew in each sixth of an hour" in text
     assert list(growth_lines({**found, "processes": []})) == ["No process grew."]
+
+
+def test_history_shows_figures_in_the_unit_of_their_series() -> None:
+    """A gap has a dash, and a series without any figure a sentence."""
+    used = Series("pool.ram.used_bytes", "bytes", (0.0, 1.0), (GIB, None), (2 * GIB, None), (3 * GIB, None))
+    ratio = Series("psi.some_10s", "ratio", (0.0,), (0.1,), (0.25,), (0.5,))
+    none = Series("gpu0.used_bytes", "bytes", (0.0,), (None,), (None,), (None,))
+    found = History(0.0, 2.0, 2, (used, ratio, none))
+    read: History = RECORDS.decode(History, json.loads(to_bytes(WIRE.encode(found))))
+    lines = list(history_lines(read))
+
+    assert read == found
+    assert lines[0] == "pool.ram.used_bytes  █ "
+    assert lines[2].endswith("1.0 GiB  2.0 GiB  3.0 GiB")
+    assert lines[3].split()[-3:] == ["—", "—", "—"]
+    assert lines[6].endswith("10.0%  25.0%  50.0%")
+    assert lines[-1] == "gpu0.used_bytes: no data in this time range"
 
 
 def test_alerts_have_severity_state_and_reason() -> None:

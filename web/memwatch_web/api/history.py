@@ -9,12 +9,11 @@ from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
-from msgspec import Struct, field
 from starlette.responses import Response
 
-from memwatch.core.doc import Doc
 from memwatch.core.helper.codec import DecodeError
 from memwatch.core.wire import rfc3339
+from memwatch.reporting.answers import History, Series
 from memwatch.reporting.history.notable_ticks import NotableTick, unpack
 from memwatch.reporting.incidents.words import incident_json
 from memwatch.reporting.render import json as as_json
@@ -39,26 +38,6 @@ NOTHING_KEPT = (
     "No last words: history is kept in memory only; start memwatchd with --state-dir DIR to keep it on disk."
 )
 NOTHING_BEFORE = "No last words: a recording has no previous run."
-
-
-class Series(Struct, frozen=True):
-    """Buckets of one series. Minimum and maximum are exact at any resolution."""
-
-    name: str
-    unit: str
-    unix: list[float]
-    min: Annotated[list[float | None], Doc("Null in a gap.")]
-    avg: Annotated[list[float | None], Doc("Null in a gap.")]
-    max: Annotated[list[float | None], Doc("Null in a gap.")]
-
-
-class History(Struct, frozen=True):
-    """Series between two times."""
-
-    from_: float = field(name="from")
-    to: float
-    points: int
-    series: tuple[Series, ...]
 
 
 async def history(
@@ -105,13 +84,13 @@ def series_json(past: AllSeries, shift: float, name: str, start: float, end: flo
     except KeyError:  # dropped for a new series since the names were checked
         buckets = []
 
-    def column(figure: Callable[[Bucket], float | None]) -> list[float | None]:
-        return [figure(bucket) for bucket in buckets]
+    def column(figure: Callable[[Bucket], float | None]) -> tuple[float | None, ...]:
+        return tuple(map(figure, buckets))
 
     return Series(
         name,
         unit_of(name),
-        [round(bucket.boottime + shift, 3) for bucket in buckets],
+        tuple(round(bucket.boottime + shift, 3) for bucket in buckets),
         column(lambda bucket: bucket.minimum),
         column(lambda bucket: bucket.average),
         column(lambda bucket: bucket.maximum),

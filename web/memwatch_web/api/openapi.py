@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from memwatch.core.wire import REFERENCE, Description, Json, Shape, Wire
-from memwatch.reporting.answers import Release
+from memwatch.reporting.answers import History, Release
 from memwatch.reporting.incidents.words import INCIDENTS
 from memwatch.reporting.render.fit_json import FIT
 from memwatch.reporting.render.json import WIRE
@@ -14,7 +14,6 @@ from memwatch_monitor.notify.status import ALERTS
 from memwatch_monitor.render.owners_json import OWNERS
 from memwatch_web.api.alerts import AlertTest
 from memwatch_web.api.guardian import GuardianReceipt
-from memwatch_web.api.history import History
 from memwatch_web.api.machines import MACHINES
 from memwatch_web.api.programs import MarkReceipt, ReportReceipt
 from memwatch_web.asgi.latest_snapshot import Health
