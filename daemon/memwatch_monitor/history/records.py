@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 import sys
 import zlib
@@ -11,8 +12,9 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import accumulate, chain, groupby
-from operator import itemgetter, le, sub
+from functools import lru_cache
+from itertools import accumulate, chain, groupby, islice, repeat
+from operator import add, itemgetter, le, sub
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -22,7 +24,7 @@ from memwatch.core.events import Event, EventLog
 from memwatch.core.helper.codec import DecodeError, from_line, to_line
 from memwatch.core.snapshot_json import LAST_UNIX
 from memwatch.reporting.history.notable_ticks import Tick, unpack
-from memwatch.reporting.history.tier import Aggregates, RowBlock, difference
+from memwatch.reporting.history.tier import PLACES, Aggregates, RowBlock, difference
 from memwatch_monitor.history.holders import parse_name
 from memwatch_monitor.history.ring_file import BLOCK, HEAD_BYTES, Record, RingSet, blocks_for
 
@@ -41,6 +43,11 @@ MAX_CELLS = MAX_UNPACKED_BYTES // 10
 _MIDDLE, _ALL_BITS = 0x80808080, (1 << 64) - 1
 # A Huffman table takes about this many bytes, and as many more for each symbol.
 _TABLE_BYTES, _SYMBOL_BYTES = 16.0, 0.7
+# A number in a name. Each digit of a name belongs to one, so that a pattern with 0 for each has no other digits.
+_NUMBER = re.compile("0|[1-9][0-9]{0,8}")
+# Fields of the head of rows, which is a list. Earlier formats have an object, with other fields.
+_FIELDS = ("count", "plan", "patterns", "numbers")
+_MILLISECOND = 1_000_000  # nanoseconds
 # Bits of a byte that takes one of N values, about 85 % of those if all were as frequent.
 _BITS = (0.0, *(0.85 * math.log2(values) for values in range(1, 257)))
 
@@ -59,22 +66,22 @@ class _Column(NamedTuple):
 
 
 def pack_rows(row_block: RowBlock) -> bytes:
-    """Encode names, times and readings, exactly.
+    """Encode names, times and readings, exactly, and means to a step of float32.
 
     A series that stands still is its first reading. For others there is the difference of each minimum to the one
     before and to its maximum, in steps of float32. Series that move equally far stand together. zlib compresses
     bytes of one significance, with a Huffman table for each group if that takes fewer bytes.
     """
-    rows, names = len(row_block.times), list(row_block.columns)
+    rows = len(row_block.times)
+    patterns, numbers = _split_names(tuple(row_block.columns))
     columns = [_differences(one) for one in row_block.columns.values()]
-    moments, in_nanoseconds = _moments(row_block.times)
-    figures = {"count": rows, "nanoseconds": in_nanoseconds, "names": names}
-    head = json.dumps(figures, separators=(",", ":")).encode()
+    moments, plan = _moments(row_block.times)
+    head = json.dumps([rows, plan, patterns, numbers], separators=(",", ":")).encode()
     spreads = bytes(one.spread for one in columns)
     moving = sorted((one for one in columns if one.spread), key=itemgetter(0))
     groups = [list(group) for _, group in groupby(moving, itemgetter(0))]
     firsts = _to_bytes(array("I", chain.from_iterable(one.first for one in columns)))
-    times = _to_bytes(array("Q", map(_ALL_BITS.__and__, map(sub, moments, chain((0,), moments)))))
+    times = _to_bytes(moments)
     steps = [_to_middle(one.steps for one in group) for group in groups]
     ranges = [b"".join(one.ranges for one in group) for group in groups]
     places = [b"".join(one.places for one in group) for group in groups]
@@ -111,24 +118,70 @@ def _estimate_bytes(count: int, values: int) -> float:
     return min(count + 5.0, count * _BITS[values] / 8 + _TABLE_BYTES + _SYMBOL_BYTES * values)
 
 
-def _moments(times: array[float]) -> tuple[array[int], bool]:
-    """Return times as nanoseconds, as the clock reads them, if that is exact, else their bits."""
+@lru_cache(maxsize=2)  # the machine's and those of holders are the same in many records
+def _split_names(names: tuple[str, ...]) -> tuple[list[str], list[int]]:
+    """Return names with 0 for each number, and each number minus the one at that place in the name before it.
+
+    Names of many cards are then few patterns, again and again.
+    """
+    patterns, steps = list[str](), list[int]()
+    before: list[int] = []
+    for name in names:
+        numbers = [int(one) for one in _NUMBER.findall(name)]
+        patterns.append(_NUMBER.sub("0", name))
+        steps += map(sub, numbers, chain(before, repeat(0)))
+        before[: len(numbers)] = numbers
+    return patterns, steps
+
+
+@lru_cache(maxsize=2)
+def _join_names(patterns: tuple[str, ...], steps: tuple[int, ...]) -> list[str]:
+    """Return the names that `_split_names` was given."""
+    names, rest, before = list[str](), iter(steps), list[int]()
+    for pattern in patterns:
+        first, *others = pattern.split("0")
+        numbers = list(map(add, islice(rest, len(others)), chain(before, repeat(0))))
+        before[: len(numbers)] = numbers
+        names.append(first + "".join(f"{number}{text}" for number, text in zip(numbers, others, strict=True)))
+    return names
+
+
+def _moments(times: array[float]) -> tuple[array[int], list[int]]:
+    """Return how many nanoseconds each row is late, and the time and the step of rows that are never late.
+
+    The clock reads whole nanoseconds. Without a plan, the differences of the bits of times that are none.
+    """
     nanoseconds = [round(time * 1e9) for time in times]
     if all(0 <= whole < 1 << 53 for whole in nanoseconds) and [one / 1e9 for one in nanoseconds] == list(times):
-        return array("Q", nanoseconds), True
-    return array("Q", times.tobytes()), False
+        seconds = times[-1] - times[0] if times else 0.0
+        step = round(1e3 * seconds / max(1, len(times) - 1)) * _MILLISECOND
+        late = list(map(sub, nanoseconds, map(step.__mul__, range(len(times)))))
+        begin = min(late, default=0)
+        return array("Q", map(sub, late, repeat(begin))), [begin, step]
+    bits = array("Q", times.tobytes())
+    return array("Q", map(_ALL_BITS.__and__, map(sub, bits, chain((0,), bits)))), []
 
 
 def _differences(aggregates: Aggregates) -> _Column:
     minimum = array("I", aggregates.minimum.tobytes())
     maximum = array("I", aggregates.maximum.tobytes())
-    first, has_places = minimum[:1], any(aggregates.places)
-    if minimum == maximum == first * len(minimum) and not has_places:
+    first, is_single = minimum[:1], minimum == maximum
+    if is_single and minimum == first * len(minimum):
         return _Column(0, first)
     steps = list(map(sub, minimum[1:], minimum))
     spread = max(1, max(map(abs, steps), default=0).bit_length())
-    ranges = difference(_to_bytes(minimum), _to_bytes(maximum))
-    return _Column(spread, first, steps, ranges, _to_bytes(aggregates.places))
+    if is_single:
+        nothing = bytes(len(minimum))
+        return _Column(spread, first, steps, nothing * 4, nothing * 2)
+    ranges = _low_words(array("q", map(sub, maximum, minimum)))
+    places = array("H", map(_round_mean, aggregates.places, ranges))
+    return _Column(spread, first, steps, _to_bytes(ranges), _to_bytes(places))
+
+
+def _round_mean(place: int, steps: int) -> int:
+    """Return the place of a mean, without bits that are finer than a step of float32 between its bounds."""
+    unused = max(0, PLACES.bit_length() - steps.bit_length())
+    return min(PLACES, (place + (1 << unused >> 1)) >> unused << unused)
 
 
 def _to_middle(differences: Iterable[Sequence[int]]) -> bytes:
@@ -143,7 +196,7 @@ def _low_words(numbers: array[int]) -> array[int]:
 
 
 def unpack_rows(data: bytes) -> tuple[RowBlock, bytes]:
-    """Decode the result of `pack_rows`, also rows of its first format, and return the data that follows it.
+    """Decode the result of `pack_rows`, also of earlier formats, and return the data that follows it.
 
     Raises DecodeError for anything else.
     """
@@ -152,15 +205,14 @@ def unpack_rows(data: bytes) -> tuple[RowBlock, bytes]:
         plain = unpacker.decompress(data, MAX_UNPACKED_BYTES)
         head_bytes, _ = LENGTHS.unpack_from(plain)
         head = json.loads(plain[LENGTHS.size : LENGTHS.size + head_bytes])
-        is_first_format = "rows" in head
-        rows, names = int(head["rows" if is_first_format else "count"]), [str(name) for name in head["names"]]
+        if isinstance(head, list):
+            head = dict(zip(_FIELDS, head, strict=True))
+        rows, names = int(head["rows" if "rows" in head else "count"]), _read_names(head)
         if not 0 <= rows <= MAX_ROWS or rows * len(names) > MAX_CELLS:
             raise ValueError(f"{rows} rows of {len(names)} series")
         reader = _ArrayReader(plain, LENGTHS.size + head_bytes)
-        if is_first_format:
-            times, columns = _read_first_format(reader, rows, len(names))
-        else:
-            times, columns = _read_rows(reader, rows, len(names), bool(head["nanoseconds"]))
+        read = _read_first_format if "rows" in head else _read_rows
+        times, columns = read(reader, rows, len(names), head)
         if not all(abs(time) < MAX_TIME for time in times) or not all(map(le, times, times[1:])):
             raise ValueError("the times are out of range or not ascending")
     except (zlib.error, struct.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -168,18 +220,25 @@ def unpack_rows(data: bytes) -> tuple[RowBlock, bytes]:
     return RowBlock(times, dict(zip(names, columns, strict=True))), unpacker.unused_data
 
 
-def _read_first_format(reader: _ArrayReader, rows: int, series: int) -> tuple[array[float], list[Aggregates]]:
+def _read_names(head: Mapping[str, Any]) -> list[str]:
+    if "patterns" in head:
+        return _join_names(tuple(map(str, head["patterns"])), tuple(map(int, head["numbers"])))
+    return [str(name) for name in head["names"]]
+
+
+def _read_first_format(
+    reader: _ArrayReader, rows: int, series: int, _: Mapping[str, Any]
+) -> tuple[array[float], list[Aggregates]]:
     times = reader.take(array("d"), rows)
     return times, [Aggregates(*(reader.take(array(code), rows) for code in "ffH")) for _ in range(series)]
 
 
 def _read_rows(
-    reader: _ArrayReader, rows: int, series: int, in_nanoseconds: bool
+    reader: _ArrayReader, rows: int, series: int, head: Mapping[str, Any]
 ) -> tuple[array[float], list[Aggregates]]:
     spreads = reader.take(array("B"), series)
     moving = sorted(filter(spreads.__getitem__, range(series)), key=spreads.__getitem__)
-    moments = array("Q", map(_ALL_BITS.__and__, accumulate(reader.take_planes(array("Q"), rows))))
-    times = array("d", [one / 1e9 for one in moments] if in_nanoseconds else moments.tobytes())
+    times = _read_times(reader.take_planes(array("Q"), rows), head)
     firsts = reader.take_planes(array("I"), series if rows else 0)
     steps = reader.take_planes(array("I"), max(0, rows - 1) * len(moving))
     ranges = reader.take_planes(array("I"), rows * len(moving))
@@ -188,8 +247,14 @@ def _read_rows(
     for place, at in enumerate(moving):
         own = steps[place * (rows - 1) : (place + 1) * (rows - 1)]
         sums.extend(map(sub, accumulate(chain(firsts[at : at + 1], own)), middles))
-    raw, readings, still = _low_words(sums).tobytes(), array("f", firsts.tobytes()), array("H", [0]) * rows
-    minima, maxima = array("f", raw), array("f", difference(raw, ranges.tobytes()))
+    lowest, readings, still = _low_words(sums), array("f", firsts.tobytes()), array("H", [0]) * rows
+    if "names" in head:  # the second format
+        highest = difference(lowest.tobytes(), ranges.tobytes())
+    elif any(ranges):
+        highest = _low_words(array("q", map(add, lowest, ranges))).tobytes()
+    else:
+        highest = lowest.tobytes()
+    minima, maxima = array("f", lowest.tobytes()), array("f", highest)
     columns = [
         Aggregates(readings[at : at + 1] * rows, readings[at : at + 1] * rows, still) for at in range(series)
     ]
@@ -197,6 +262,14 @@ def _read_rows(
         own_rows = slice(place * rows, (place + 1) * rows)
         columns[at] = Aggregates(minima[own_rows], maxima[own_rows], places[own_rows])
     return times, columns
+
+
+def _read_times(moments: array[int], head: Mapping[str, Any]) -> array[float]:
+    if head.get("plan"):
+        begin, step = map(int, head["plan"])
+        return array("d", [(late + begin + at * step) / 1e9 for at, late in enumerate(moments)])
+    sums = array("Q", map(_ALL_BITS.__and__, accumulate(moments)))
+    return array("d", [one / 1e9 for one in sums] if head.get("nanoseconds") else sums.tobytes())
 
 
 class _ArrayReader:
@@ -376,23 +449,29 @@ FILES = ("medium", "coarse")
 
 
 class Titles(Struct, frozen=True):
-    """Titles of holders by kind and id."""
+    """Titles of holders, in the order of their first series, or by kind and id as earlier versions wrote them."""
 
+    in_order: tuple[str, ...] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
 
 
 def pack_holders(rows: RowBlock, titles: Mapping[str, str]) -> bytes:
     """Encode rows and the titles of the holders in them."""
-    holders = {f"{parsed[0]}.{parsed[1]}" for parsed in map(parse_name, rows.columns) if parsed}
-    return pack_entry(rows, to_line(Titles({one: titles[one] for one in sorted(holders & titles.keys())})))
+    return pack_entry(rows, to_line(Titles(tuple(titles.get(one, "") for one in _holders_in(rows)))))
 
 
-def unpack_titles(data: bytes) -> Mapping[str, str]:
+def unpack_titles(rows: RowBlock, data: bytes) -> Mapping[str, str]:
     """Return the titles, or none if another version wrote them: the series are then shown by their ids."""
     try:
-        return from_line(Titles, data).titles
+        titles = from_line(Titles, data)
     except DecodeError:
         return {}
+    in_order = {one: title for one, title in zip(_holders_in(rows), titles.in_order, strict=False) if title}
+    return {**titles.titles, **in_order}
+
+
+def _holders_in(rows: RowBlock) -> list[str]:
+    return list(dict.fromkeys(f"{one[0]}.{one[1]}" for one in map(parse_name, rows.columns) if one))
 
 
 def _shifted(rows: RowBlock, shift: float) -> RowBlock:

@@ -126,7 +126,7 @@ def restore_holders(
 
     def read(blocks: Iterable[tuple[RowBlock, bytes]]) -> Iterator[RowBlock]:
         for rows, rest in blocks:
-            titles.update(unpack_titles(rest))
+            titles.update(unpack_titles(rows, rest))
             yield rows
 
     loaded = holders.restore(

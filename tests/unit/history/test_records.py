@@ -26,10 +26,12 @@ from memwatch_monitor.history.records import (
     pack_entry,
     pack_events,
     pack_full_blocks,
+    pack_holders,
     pack_rows,
     unpack_entry,
     unpack_events,
     unpack_rows,
+    unpack_titles,
 )
 from memwatch_monitor.history.ring_file import BLOCK, HEAD_BYTES, blocks_for
 
@@ -88,6 +90,25 @@ def first_format(row_block: RowBlock) -> bytes:
     return zlib.compress(LENGTHS.pack(len(head), len(columns)) + head + row_block.times.tobytes() + columns)
 
 
+def second_format(row_block: RowBlock) -> bytes:
+    """Encode rows as the version of 30 November did: names as they are, maxima as bits that differ from minima."""
+    head = json.dumps(
+        {"count": len(row_block.times), "nanoseconds": False, "names": list(row_block.columns)}
+    ).encode()
+    minima, maxima = ([array("I", one[bound].tobytes()) for one in row_block.columns.values()] for bound in (0, 1))
+    times = array("Q", row_block.times.tobytes())
+    planes = (
+        ("Q", [(one - before) % (1 << 64) for one, before in zip(times, [0, *times], strict=False)]),
+        ("I", [one[0] for one in minima if one]),
+        ("I", [(there - here + 0x80808080) % (1 << 32) for one in minima for here, there in pairwise(one)]),
+        ("I", [low ^ high for pair in zip(minima, maxima, strict=True) for low, high in zip(*pair, strict=True)]),
+        ("H", [place for one in row_block.columns.values() for place in one.places]),
+    )
+    raws = [(array(code, numbers).tobytes(), array(code).itemsize) for code, numbers in planes]
+    apart = b"".join(data[significance::width] for data, width in raws for significance in range(width))
+    return zlib.compress(LENGTHS.pack(len(head), len(minima)) + head + b"\1" * len(minima) + apart)
+
+
 def raw(row_block: RowBlock) -> tuple[bytes, dict[str, list[bytes]]]:
     """Return all bits of the rows: NaN is not equal to itself."""
     columns = {name: [ring.tobytes() for ring in one] for name, one in row_block.columns.items()}
@@ -127,18 +148,58 @@ def row_blocks(draw: st.DrawFn) -> RowBlock:
     words = st.lists(word, min_size=rows, max_size=rows)
     places = st.lists(st.integers(0, 65535), min_size=rows, max_size=rows)
     still = st.builds(lambda one: ([one] * rows, [one] * rows, [0] * rows), word)
-    columns = draw(st.lists(st.one_of(still, st.tuples(words, words, places)), max_size=5))
+    single = st.builds(lambda some: (some, some, [0] * rows), words)
+    columns = draw(st.lists(st.one_of(still, single, st.tuples(words, words, places)), max_size=5))
     return block_of(sorted(times), columns)
 
 
 @given(row_blocks())
 def test_rows_are_read_as_they_were_written_to_the_last_bit(row_block: RowBlock) -> None:
-    """Any bits: gaps, both zeros, infinity, times of an earlier boot; also as the first format."""
+    """Any bits: gaps, both zeros, infinity, times of an earlier boot. Earlier formats have all bits of means."""
     found, _ = unpack_rows(pack_rows(row_block))
 
-    assert raw(found)[1] == raw(row_block)[1]
+    assert [ring[:2] for ring in raw(found)[1].values()] == [ring[:2] for ring in raw(row_block)[1].values()]
+    assert list(found.columns) == list(row_block.columns)
     assert found.times == row_block.times
     assert raw(unpack_rows(first_format(row_block))[0]) == raw(row_block)
+    assert raw(unpack_rows(second_format(row_block))[0]) == raw(row_block)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 65535)), min_size=1, max_size=12))
+def test_mean_is_within_a_step_of_float32_of_the_one_written(rows: list[tuple[int, int]]) -> None:
+    """Its bounds are not more exact. Where they are far apart, it keeps all its bits."""
+    lowest = array("I", array("f", [3e10]).tobytes())[0]
+    row_block = block_of(
+        [float(at) for at in range(len(rows))],
+        [([lowest] * len(rows), [lowest + steps for steps, _ in rows], [place for _, place in rows])],
+    )
+
+    found, _ = unpack_rows(pack_rows(row_block))
+
+    for (steps, place), one in zip(rows, found.columns["pool.ram.0"].places, strict=True):
+        assert abs(one - place) * steps <= (65536 if steps < 65535 else 0)
+        assert pack_rows(found) == pack_rows(row_block)
+
+
+def test_titles_of_holders_are_read_also_as_earlier_versions_wrote_them() -> None:
+    names = ["process.7-1.footprint_bytes", "process.7-1.device_bytes", "unit.a.b.footprint_bytes"]
+    rows = RowBlock(array("d"), {name: Aggregates(array("f"), array("f"), array("H")) for name in names})
+    titles = {"unit.a.b": "a.b"}
+
+    read, rest, _ = unpack_entry(pack_holders(rows, titles))
+
+    assert unpack_titles(read, rest) == titles
+    assert unpack_titles(read, b'{"titles":{"unit.a.b":"a.b"}}\n') == titles
+    assert unpack_titles(read, b"[]") == {}
+
+
+@given(st.lists(st.text(st.sampled_from("ab.-/0123789\u0664\n"), max_size=12), unique=True, max_size=6))
+def test_any_name_is_read_as_it_was_written(names: list[str]) -> None:
+    """Numbers are differences to those of the name before: also with leading zeros, or 30 digits."""
+    some = [*names, *(f"pool.gpu{number}.0{number}.{'9' * 30}" for number in (0, 7, 10))]
+    row_block = RowBlock(array("d"), {name: Aggregates(array("f"), array("f"), array("H")) for name in some})
+
+    assert list(unpack_rows(pack_rows(row_block))[0].columns) == some
 
 
 @pytest.mark.parametrize("step", [0.0, 1.0, 1e6, 1e12])
@@ -164,20 +225,20 @@ def test_times_of_the_clock_take_less_than_three_bytes() -> None:
     """Ticks one second apart and up to 1 ms late, in whole nanoseconds, with no series. Other times take more."""
     chance, at, times = random.Random(1), 86_400_123_456_789, []
     for _ in range(600):
-        at += 1_000_000_000 + chance.randrange(1_000_000)
-        times.append(at / 1e9)
+        at += 1_000_000_000
+        times.append((at + chance.randrange(1_000_000)) / 1e9)
 
     whole, other = (len(pack_rows(RowBlock(array("d", one), {}))) for one in (times, [at + 1e-10 for at in times]))
 
     assert whole < 3 * len(times) < other
 
 
-def test_version_that_knows_only_the_first_format_rejects_rows() -> None:
-    """It reads the number of rows under this name. Without it, it reports the record as unreadable."""
+def test_version_that_knows_only_earlier_formats_rejects_rows() -> None:
+    """It reads names from an object. From a list it takes none, and reports the record as unreadable."""
     plain = zlib.decompress(pack_rows(walk(10, 3, 1e6)))
     head_bytes, _ = LENGTHS.unpack_from(plain)
 
-    assert "rows" not in json.loads(plain[LENGTHS.size : LENGTHS.size + head_bytes])
+    assert isinstance(json.loads(plain[LENGTHS.size : LENGTHS.size + head_bytes]), list)
 
 
 def test_cut_or_changed_rows_are_rejected_or_read_within_their_limits() -> None:
@@ -197,7 +258,7 @@ def test_cut_or_changed_rows_are_rejected_or_read_within_their_limits() -> None:
 
 def test_few_bytes_do_not_unpack_to_more_cells_than_a_record_may_have() -> None:
     """Series that stand still take one byte and a reading, whatever the number of rows."""
-    head = json.dumps({"count": MAX_ROWS, "nanoseconds": True, "names": [str(one) for one in range(5000)]}).encode()
+    head = json.dumps([MAX_ROWS, [], ["0"] * 5000, [1] * 5000]).encode()
 
     with pytest.raises(DecodeError, match="4096 rows of 5000 series"):
         unpack_rows(zlib.compress(LENGTHS.pack(len(head), 0) + head + bytes(1 << 20)))
