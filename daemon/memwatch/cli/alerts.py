@@ -54,9 +54,18 @@ def alert_lines(found: Iterable[AlertRow], now: float | None) -> Iterator[str]:
     for one in found:
         since = when(one.since_unix, now or one.since_unix) if one.since_unix else wording.DASH
         state = one.state + (", silenced" if one.silenced else "")
-        reason = "; ".join(reason.text for reason in one.reasons)
+        reason = describe_clear(one, now) + "; ".join(reason.text for reason in one.reasons)
         rows.append((one.severity, state, since, one.target, one.rule, reason))
     yield from table(head, rows, "No alerts.")
+
+
+def describe_clear(one: AlertRow, now: float | None) -> str:
+    """Return since and until when an alert fires although its condition has ended, before its reasons of then."""
+    clear, end = one.clear_since_unix, one.resolves_unix
+    if clear is None:
+        return ""
+    ends = "" if end is None else f", resolves at {when(end, now or clear)} unless it returns"
+    return f"clear since {when(clear, now or clear)}{ends}" + ("; before: " if one.reasons else "")
 
 
 SILENCES = "/api/v1/silences"

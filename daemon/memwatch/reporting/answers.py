@@ -151,10 +151,17 @@ class AlertRow(Struct, frozen=True):
     state: Annotated[str, Doc(values=("pending", "firing"))]
     since_unix: Annotated[float | None, Doc("Null while pending.")] = None
     silenced: bool = False
-    reasons: tuple[Reason, ...] = ()
+    reasons: Annotated[tuple[Reason, ...], Doc("Of the last tick at which its condition held.")] = ()
     fires_in_seconds: Annotated[
         float | None,
         Doc("Of a pending alert, if its condition lasts; null while firing, and without data of its target."),
+    ] = None
+    clear_since_unix: Annotated[
+        float | None, Doc("Since when the condition of a firing alert has not held; null while it holds.")
+    ] = None
+    resolves_unix: Annotated[
+        float | None,
+        Doc("When such an alert resolves if its condition does not return; null without data of its target."),
     ] = None
 
 

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.core.pressure.signals import PAST
 from memwatch.core.snapshot import Level, Reason
@@ -82,6 +83,16 @@ def add_news(
         if known is None or level > strength(known) or is_newer:
             found[one.signal] = one
     return tuple(found.values())
+
+
+def without_ages(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+    """Return reasons of an earlier tick without their ages, and without use that only held the level."""
+    kept = []
+    for one in reasons:
+        past = PAST.fullmatch(one.text)
+        if not HELD.search(one.text):
+            kept.append(one if past is None else replace(one, text=past["text"]))
+    return tuple(kept)
 
 
 def with_said(said: Mapping[str, int], reasons: Iterable[Reason]) -> Mapping[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum, auto
 
@@ -11,7 +12,15 @@ from msgspec.structs import replace
 from memwatch.core.silences import Silence, is_silenced
 from memwatch.core.snapshot import CollectorState, Level, Reason
 from memwatch.core.units import duration
-from memwatch_monitor.alerts.notification import GROUPED, Key, Notification, add_news, with_said, without_said
+from memwatch_monitor.alerts.notification import (
+    GROUPED,
+    Key,
+    Notification,
+    add_news,
+    with_said,
+    without_ages,
+    without_said,
+)
 from memwatch_monitor.alerts.rules import FACTS, LEVELS, SEVERITY, WAS, AlertRules, Condition, waiting_of
 
 # An alert resolves after this time without its target (a MIG instance, a container that ended).
@@ -146,7 +155,7 @@ def infer_condition(
     if not names and silent_seconds >= (GONE_SECONDS if state.firing else PENDING_GONE_SECONDS):
         why = Reason("gone", f"{target} has not been seen for {duration(silent_seconds)}")
         return Condition(rule, target, False, reasons=(why,))
-    reasons = state.reasons
+    reasons = without_ages(state.reasons)
     if state.pending:
         if rule not in WAS or not names:
             return None
@@ -178,19 +187,20 @@ def is_calm(state: AlertState | None, condition: Condition) -> bool:
 def advance(state: AlertState, condition: Condition, now: float, unix: float, rules: AlertRules) -> AlertState:
     """Advance one alert: pending to firing, or firing to resolved, when its time has passed."""
     bad = condition.true and (state.firing or state.before >= condition.least)
-    reasons = condition.reasons if bad else state.reasons
+    reasons = condition.reasons if bad else without_ages(state.reasons)
     level = condition.kept if condition.level is None else condition.level
     before = state.before if condition.true or level is None else level
     if bad:
         state = replace(state, source=condition.source, wait_seconds=condition.pending_seconds)
     if bad and state.firing and condition.unseen:
-        return state
+        return replace(state, reasons=reasons)
     if bad == state.firing:
         reasons = reasons if bad else ()
         calm = state.since is None and (state.before, state.reasons) == (before, reasons)
         return state if calm else replace(state, since=None, before=before, reasons=reasons)
     since = now if state.since is None else state.since
-    if not (is_over if state.firing else is_due)(state, condition, now - since, now, rules):
+    waited = now - since
+    if not (is_over(state, since, now, rules) if state.firing else is_due(state, condition, waited, now, rules)):
         return replace(state, since=since, reasons=reasons)
     if not bad:
         return replace(state, firing=False, since=None, before=before, ended_at=now, news=())
@@ -258,15 +268,22 @@ def is_due(state: AlertState, condition: Condition, waited: float, now: float, r
     return waited >= condition.pending_seconds and (rested or condition.urgent)
 
 
-def is_over(state: AlertState, _: Condition, waited: float, now: float, rules: AlertRules) -> bool:
-    """Return True if the condition has been clear, and the alert has fired, for long enough.
+def is_over(state: AlertState, since: float, now: float, rules: AlertRules) -> bool:
+    """Return True if a firing alert resolves now. `since`: start of the time in which its condition is clear."""
+    return now >= find_end(state, since, rules)
+
+
+def find_end(state: AlertState, since: float, rules: AlertRules) -> float:
+    """Return when a firing alert resolves unless its condition returns, which has been clear since a time.
+
+    It has to be clear, and the alert to fire, for long enough.
 
     An alert that returned soon after it resolved has to be clear for as long as others wait to return: one that
     cannot wait is then no more frequent than they are.
     """
-    fired = state.fired_at is None or now - state.fired_at >= rules.keep_firing_seconds
     clear_seconds = max(rules.resolve_seconds, rules.again_seconds if state.returned else 0.0)
-    return waited >= clear_seconds and fired
+    fired_at = -math.inf if state.fired_at is None else state.fired_at
+    return max(since + clear_seconds, fired_at + rules.keep_firing_seconds)
 
 
 def with_news(state: AlertState, condition: Condition) -> AlertState:

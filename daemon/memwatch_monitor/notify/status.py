@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from memwatch.core.clock import Moment
 from memwatch.core.doc import Doc
 from memwatch.core.events import Event
 from memwatch.core.listing import some_of
@@ -23,11 +24,12 @@ from memwatch_monitor.alerts.rules import (
     LEVELS,
     RULES,
     SEVERITY,
+    AlertRules,
     evaluate_rules,
     possible_targets,
     runbook_anchor,
 )
-from memwatch_monitor.alerts.state import AlertState
+from memwatch_monitor.alerts.state import AlertState, find_end
 from memwatch_monitor.loop import Monitor
 from memwatch_monitor.notify.channel import Sender
 from memwatch_monitor.notify.manager import NotificationManager
@@ -189,10 +191,19 @@ def fires_in(state: AlertState, pending_seconds: float | None, now: float) -> fl
     return max(0.0, pending_seconds - (now - state.since))
 
 
+def clear_times(state: AlertState, has_data: bool, moment: Moment, rules: AlertRules) -> dict[str, float]:
+    """Return since when the condition of a firing alert is clear, and when it resolves: empty while it holds."""
+    if not state.firing or state.since is None:
+        return {}
+    to_unix = moment.wall - moment.monotonic
+    end = {"resolves_unix": to_unix + find_end(state, state.since, rules)} if has_data else {}
+    return {"clear_since_unix": to_unix + state.since, **end}
+
+
 def alert_rows(monitor: Monitor) -> list[AlertRow]:
     moment = monitor.moment()
     silences = in_force(monitor.publisher.silences, moment.boottime)
-    pending = pending_by_alert(monitor)
+    pending, rules = pending_by_alert(monitor), monitor.rules.alerts
     return [
         AlertRow(
             target=target,
@@ -203,6 +214,7 @@ def alert_rows(monitor: Monitor) -> list[AlertRow]:
             silenced=is_silenced(silences, rule, target),
             reasons=alert_state.reasons,
             fires_in_seconds=fires_in(alert_state, pending.get((rule, target)), moment.monotonic),
+            **clear_times(alert_state, (rule, target) in pending, moment, rules),
         )
         for (rule, target), alert_state in monitor.features.get(Alerts).states.items()
         if is_shown(alert_state)
@@ -302,7 +314,7 @@ ALERTS = Wire(
             "Alert",
             further=(since, runbook),
             order=("target", "rule", "severity", "state", "since", "since_unix", "silenced", "fires_in_seconds",
-                   "runbook", ...),
+                   "clear_since_unix", "resolves_unix", "runbook", ...),
         ),
         Shape(Reason, "PressureReason", without=("level",)),
         Shape(DeliveryRow, "Delivery", without=("receiver",)),

@@ -125,6 +125,23 @@ def test_target_that_starts_critical_waits_as_long_as_others() -> None:
     assert [(second, notification.previous) for second, notification in sent] == [(5, Level.LOW)]
 
 
+@pytest.mark.parametrize("after", [Level.LOW, None], ids=["clear", "without a reading"])
+def test_reasons_of_an_earlier_tick_have_no_age(after: Level | None) -> None:
+    """An alert said "60 s ago" and "calm for 29 s" for the five minutes in which it stayed."""
+    reasons = (
+        Reason("util", "66.9% used; calm for 29 s", Level.CRITICAL),
+        Reason("oom_kill", "60 s ago: OOM killer: killed a process", Level.CRITICAL),
+    )
+    states: Mapping[Key, AlertState] = {}
+    for second, snapshot in enumerate([snapshot_of(Level.CRITICAL, reasons)] * 9 + [snapshot_of(after)] * 9):
+        conditions = evaluate_rules(snapshot, (), RULES)
+        states, _ = step(states, conditions, float(second), 100.0 + second, RULES, lambda: "msg_1")
+        if second == 8:
+            assert states["pressure.critical", "ram"].reasons == reasons
+
+    assert states["pressure.critical", "ram"].reasons == (replace(reasons[1], text="OOM killer: killed a process"),)
+
+
 def test_alert_fires_for_its_minimum_time() -> None:
     """A condition of ten seconds fires for keep_firing_seconds, here two minutes."""
     rules = replace(RULES, keep_firing_seconds=120)

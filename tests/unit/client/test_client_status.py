@@ -283,6 +283,17 @@ def test_alerts_have_severity_state_and_reason() -> None:
     assert list(alert_lines([], None)) == ["No alerts."]
 
 
+def test_alert_whose_condition_has_ended_says_since_and_until_when() -> None:
+    reason = Reason("kernel", "OOM killer: killed a process")
+    fired = AlertRow("ram", "pressure.critical", "critical", "firing", 900.0, False, (reason,))
+    alert = replace(fired, clear_since_unix=960.0)
+    before = "; before: OOM killer: killed a process"
+
+    assert list(alert_lines([alert], 1000.0))[-1].endswith(f"  clear since {clock(960.0)}{before}")
+    text = list(alert_lines([replace(alert, resolves_unix=1020.0)], 1000.0))[-1]
+    assert text.endswith(f"{clock(960.0)}, resolves at {clock(1020.0)} unless it returns{before}")
+
+
 def test_pending_alert_of_an_early_daemon_has_no_time() -> None:
     sent = {"target": "ram", "rule": "pressure.high", "severity": "warning", "state": "pending", "silenced": False}
     (row,) = RECORDS.decode(tuple[AlertRow, ...], [{**sent, "reasons": []}])

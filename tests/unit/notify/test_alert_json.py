@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from memwatch.core.clock import Moment
 from memwatch.reporting.answers import AlertRow
+from memwatch_monitor.alerts.rules import AlertRules
 from memwatch_monitor.alerts.state import AlertState
 from memwatch_monitor.notify.channel import Sender
-from memwatch_monitor.notify.status import ALERTS, AlertView, fires_in
+from memwatch_monitor.notify.status import ALERTS, AlertView, clear_times, fires_in
 
+CLEAR = AlertState(firing=True, fired_at=700.0, since=990.0)
 ROW = AlertRow("ram", "pressure.critical", "critical", "firing", 1.0, False, ())
 
 
@@ -62,3 +66,23 @@ def test_alerts_are_grouped_by_rule_with_the_most_severe_firing_ones_first() -> 
 )
 def test_pending_alert_says_when_it_fires(state: AlertState, pending: float | None, seconds: float | None) -> None:
     assert fires_in(state, pending, 18.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("state", "has_data", "times"),
+    [
+        (AlertState(firing=True, fired_at=900.0), True, {}),
+        (AlertState(since=990.0), True, {}),
+        (CLEAR, True, {"clear_since_unix": 90.0, "resolves_unix": 150.0}),
+        (replace(CLEAR, fired_at=980.0), True, {"clear_since_unix": 90.0, "resolves_unix": 200.0}),
+        (replace(CLEAR, returned=True), True, {"clear_since_unix": 90.0, "resolves_unix": 390.0}),
+        (CLEAR, False, {"clear_since_unix": 90.0}),
+    ],
+    ids=["true", "pending", "clear", "fires for its minimum", "returned", "target without data"],
+)
+def test_firing_alert_says_since_and_until_when_it_is_clear(
+    state: AlertState, has_data: bool, times: dict[str, float]
+) -> None:
+    rules = AlertRules(resolve_seconds=60, keep_firing_seconds=120, again_seconds=300)
+
+    assert clear_times(state, has_data, Moment(1000.0, 1000.0, 100.0), rules) == times

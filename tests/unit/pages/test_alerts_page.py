@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from memwatch_monitor.notify.status import AlertView, DeliveryRow, ReceiverRow
+from memwatch.reporting.render import words
+from memwatch_monitor.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow
 from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.template_environment import break_name
 from support.html_reader import Reader
@@ -45,6 +46,22 @@ def test_failed_queued_and_earlier_notifications_are_no_notice() -> None:
     assert "Notified: mail queued, chat gave up" in text_of(with_deliveries(failed, queued, earlier, end))
     assert "Not notified: no receiver has this rule" in text_of(with_deliveries(earlier, end))
     assert "Not notified: no receiver" in text_of([])
+
+
+def test_firing_alert_whose_condition_has_ended_says_since_and_until_when() -> None:
+    """For minutes the row had the reasons and ages of the last critical tick."""
+    held = replace(ALERTS[0], clear_since_unix=UNIX - 60, resolves_unix=UNIX + 60)
+
+    def text(row: AlertRow) -> str:
+        return Reader(Pages(alerting=lambda: AlertView((row,))).page("alerts", critical_gb10())).text
+
+    times = (
+        f"Clear since {words.clock(UNIX - 60)}, resolves at {words.clock(UNIX + 60)} unless it returns; before: "
+    )
+    assert times + ALERTS[0].reasons[0].text in text(held)
+    assert "Clear since" in text(replace(held, resolves_unix=None, reasons=()))
+    assert "resolves at" not in text(replace(held, resolves_unix=None, reasons=()))
+    assert "Clear since" not in text(ALERTS[0])
 
 
 def test_names_of_rules_break_after_dots_and_underscores() -> None:
