@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -13,10 +13,11 @@ from memwatch_web.pages.template_environment import LINKS, PATHS
 from support.axe import faults, faults_in_both_themes
 from support.browsing import SharedBrowser, opened
 from support.daemon_process import running_daemon
-from support.live_page import showing
+from support.live_page import evaluate_at, showing, visiting
 from support.sample_site import Site
 from support.sample_snapshots import critical_gb10
 
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 # With launch lines.
 MODEL = "fit?hidden_size=4096&intermediate_size=14336&n_layers=32&vocab_size=128256&n_heads=32&n_kv_heads=8"
 
@@ -43,12 +44,47 @@ def test_faults_are_detected(browser: SharedBrowser) -> None:
     page.close()
 
 
+# Of each visible placeholder: its contrast, and by how much it is wider than its field.
+PLACEHOLDERS = """() => {
+  for (const one of document.querySelectorAll("details")) one.open = true;
+  const light = (colour) => {
+    const [red, green, blue] = colour.match(/[\\d.]+/g).map((one) => {
+      const part = one / 255;
+      return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const pen = document.createElement("canvas").getContext("2d");
+  const fields = [...document.querySelectorAll("main [placeholder]:not([placeholder=''])")];
+  return fields.filter((one) => one.offsetWidth).map((one) => {
+    const style = getComputedStyle(one), words = getComputedStyle(one, "::placeholder");
+    const [dark, bright] = [light(words.color), light(style.backgroundColor)].sort((a, b) => a - b);
+    pen.font = style.font;
+    const room = one.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+    const wide = one.localName === "textarea" ? 0 : pen.measureText(one.placeholder).width - room;
+    return [one.placeholder, (bright + 0.05) / (dark + 0.05) * words.opacity, wide];
+  });
+}"""
+MIN_CONTRAST = 4.5
+
 FOCUSED = """() => {
   const one = document.activeElement, box = one.getBoundingClientRect(), style = getComputedStyle(one);
   const inside = box.bottom > 0 && box.top < innerHeight && box.width > 1 && box.height > 0;
   const words = one.ariaLabel || one.innerText || one.title || one.textContent;
   return {words: words.trim(), outline: style.outlineStyle, inside};
 }"""
+
+
+@pytest.mark.parametrize("name", ["processes", "alerts", "fit"])
+def test_placeholders_are_readable_and_whole(visited_page: Page, name: str) -> None:
+    """In both themes, also on phones. axe-core does not look at them."""
+    page = visited_page
+    with visiting(page, Site(critical_gb10()), f"/{name}"):
+        for theme in THEMES:
+            page.emulate_media(color_scheme=theme)
+            for width, found in evaluate_at(page, (1280, 390, 320), PLACEHOLDERS).items():
+                assert found
+                assert [one for one in found if one[1] < MIN_CONTRAST or one[2] > 0] == [], (theme, width)
 
 
 def walked(page: Page, most: int = 64) -> Iterator[dict[str, Any]]:
