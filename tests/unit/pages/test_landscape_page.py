@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import pairwise
+from types import MappingProxyType
 
 import pytest
 from msgspec.structs import replace
@@ -18,12 +19,13 @@ from memwatch.reporting.render.actions import list_actions
 from memwatch.reporting.render.containment import Growing
 from memwatch.reporting.render.drawing import DAY_SECONDS, TIME_FORMS, Rectangle, TimeAxis, width_of
 from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
-from memwatch.reporting.render.past import Layer, Past
+from memwatch.reporting.render.past import Layer, Past, build_layers, find_sources, split_now
 from memwatch.reporting.render.summary import find_worst
 from memwatch.reporting.render.tower import Block, write_gutter
 from memwatch_web.pages.history_chart import MAX_AHEAD_RATIO, NARROW, Edges, place_times
+from memwatch_web.pages.history_data import RANGES, TimeWindow
 from memwatch_web.pages.landscape_page import CELL, FONT, LOW_CELL, TOWER, PageLandscape, Scene, draw_page
-from memwatch_web.pages.landscape_past import DrawnPast, Growth, find_ghosts, find_run
+from memwatch_web.pages.landscape_past import DrawnPast, Growth, PoolPast, build_live_pasts, find_ghosts, find_run
 from memwatch_web.pages.overview import Ghost
 from memwatch_web.pages.past_picture import NARROW_PAST, NEAR, WIDE_PAST, Word, thin_out, write_times
 from memwatch_web.pages.renderer import Pages
@@ -309,6 +311,29 @@ def test_forecast_continues_used_memory_to_the_right() -> None:
     assert tower.past.now == pytest.approx(600 / 660)
     assert forecast.points[0][0] == pytest.approx(1200 * 600 / 660)
     assert forecast.points[1] == pytest.approx((1200 * 630 / 660, 44.0), abs=0.1)
+
+
+def live_pasts(snapshot: Snapshot, growths: Mapping[str, Growth] = MappingProxyType({})) -> dict[str, Past]:
+    """Return ten minutes throughout which all was as now."""
+    times = tuple(snapshot.unix - 600.0 + 5.0 * number for number in range(120))
+    found = {pool.id: PoolPast(times, (split_now(pool, snapshot),) * 120, ()) for pool in snapshot.pools}
+    window = TimeWindow(RANGES[0], times[0], times[-1], 120, True, 5.0)
+    return build_live_pasts(snapshot, found, window, (), growths)
+
+
+@pytest.mark.parametrize("name", ["dgx-spark", "gh200", "jetson-orin", "macbook", "rtx4090", "strix-halo"])
+def test_layers_of_the_past_have_the_names_of_the_history(name: str) -> None:
+    """A layer with memory of the kernel in it was "processes" here and "processes and kernel" there."""
+    snapshot = next(read_frames(path_of(name)))
+    pasts = live_pasts(snapshot)
+
+    for tower in drawn(snapshot, Scene(pasts=pasts)).towers:
+        pool = tower.map.pool
+        assert pool is not None
+        named = [one.label for one in build_layers(pool, find_sources(pool, snapshot.shares), snapshot.labels)]
+        assert [layer.label for layer in pasts[pool.id].layers] == named
+        assert tower.past is not None
+        assert {word.text for word in tower.past.words} <= {*named}
 
 
 def test_growth_begins_after_its_last_pause() -> None:

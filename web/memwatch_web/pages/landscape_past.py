@@ -92,7 +92,7 @@ def build_pasts(
             its.times,
             max(window.start, min(known, default=window.start)),
             window.end,
-            list_past_layers(pool, snapshot.shares, its.columns),
+            list_past_layers(pool, snapshot.shares, its.columns, snapshot.labels),
             tuple((span.start, span.end, span.level.word) for span in spans),
             None if (left := find_seconds_to_full(pool.id, snapshot)) is None else snapshot.unix + left,
             tuple(_list_kills(events, pool.id, window)),

@@ -32,9 +32,10 @@ from memwatch_web.pages.renderer import PageServices
 PAST_SECONDS = 600.0
 KINDS = {kind.value: kind for kind in PoolKind}
 LEVELS = {level.word: level for level in Level}
-# Layers of System RAM from the ground up, of memory of a GPU, and of a pool whose kind is not known.
+# Layers of System RAM from the ground up with their names, of memory of a GPU, and of a pool of an unknown kind.
 RAM_LAYERS = ("devices", "anonymous", "unattributed", "available")
 GPU_LAYERS, OTHER_LAYERS = ("devices", "available"), ("used", "available")
+RAM_WORDS = ("GPU", "processes", "unattributed", "")
 
 
 async def picture(services: PageServices, request: Request) -> Response:
@@ -165,8 +166,9 @@ def _build_pasts(tick: Tick, ticks: Sequence[Tick], is_now: bool) -> Iterator[tu
             for (start, found), (end, _) in pairwise(rows)
             if found and found.level in LEVELS and LEVELS[found.level] > Level.LOW
         )
+        names = RAM_WORDS if kinds == RAM_LAYERS else ()
         word = "now" if is_now else words.clock(tick.unix)[:8]
-        yield pool.id, Past(times, times[0], times[-1], list_layers(kinds, filled), levels, end_word=word)
+        yield pool.id, Past(times, times[0], times[-1], list_layers(kinds, filled, names), levels, end_word=word)
 
 
 def _list_layers(pool: PoolTick) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.model import PoolKind
 from memwatch.reporting.render import words
 from memwatch.reporting.render.drawing import (
     BESIDE_LINE,
@@ -44,7 +43,6 @@ AHEAD = 0.1
 WIDE_PAST, NARROW_PAST = 330.0, 192.0
 # Height of the levels above the memory.
 STRIP = 6.0
-LAYER_WORDS = {"anonymous": "processes", "page_cache": "page cache", "unattributed": "unattributed"}
 
 
 class Word(Struct, frozen=True):
@@ -127,7 +125,7 @@ def draw_past_picture(
 
 
 def _hold_on_gpu(layer: Layer) -> Layer:
-    return replace(layer, kind="devices") if layer.kind == "unattributed" else layer
+    return replace(layer, kind="devices", label="") if layer.kind == "unattributed" else layer
 
 
 def place_past_picture(one: MemoryMap, found: PastPicture, frame: Rectangle, font: float) -> Drawing:
@@ -287,20 +285,11 @@ def _name_full(past: Past, frame: Rectangle, font: float) -> Iterator[Word]:
 
 def _name_layers(one: MemoryMap, past: Past, frame: Rectangle, font: float) -> Iterator[Word]:
     """Yield the names of layers where no threshold and no flag is."""
-    names = [_name_layer(one, layer.kind) for layer in past.layers]
+    names = [layer.label for layer in past.layers]
     walls = [past.axis.x(unix, frame) for unix, _ in past.flags]
     marks = [mark.y for mark in list_thresholds(one, frame, font)]
     for text in name_layers(past, one.whole.size_bytes, frame, font, names, walls, marks):
         yield Word(text.x / frame.width, text.y, text.strong, 0.0, text.anchor, text.kind)
-
-
-def _name_layer(one: MemoryMap, kind: str) -> str:
-    if kind == "devices":
-        shares = [found.label for found in one.brackets if found.share is not None]
-        is_gpu = one.pool is not None and one.pool.kind in (PoolKind.VRAM, PoolKind.HBM)
-        return shares[0] if len(shares) == 1 else "" if is_gpu else "GPU"
-    rest = next((part.label for part in one.parts if part.kind == "used"), "")
-    return rest if kind == "anonymous" and rest else LAYER_WORDS.get(kind, "")
 
 
 def write_times(

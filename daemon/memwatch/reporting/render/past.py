@@ -33,10 +33,14 @@ MAX_STARTS = 30
 
 
 class Layer(Struct, frozen=True):
-    """One layer of a pool's past: its colour, and a size in bytes at each time, None if that is not known."""
+    """One layer of a pool's past: its colour, and a size in bytes at each time, None if that is not known.
+
+    `label`: its name in a picture, empty for one that has none.
+    """
 
     kind: str
     sizes: tuple[float | None, ...]
+    label: str = ""
 
 
 class Past(Struct, frozen=True):
@@ -96,9 +100,14 @@ def split_at_gaps(
     return pieces
 
 
-def list_layers(kinds: Sequence[str], columns: Sequence[Sequence[float | None]]) -> tuple[Layer, ...]:
+def list_layers(
+    kinds: Sequence[str], columns: Sequence[Sequence[float | None]], labels: Sequence[str] = ()
+) -> tuple[Layer, ...]:
     """Return the layers of these kinds, from the ground up. `columns`: their sizes at each time."""
-    return tuple(Layer(kind, tuple(column[number] for column in columns)) for number, kind in enumerate(kinds))
+    return tuple(
+        Layer(kind, tuple(column[number] for column in columns), label)
+        for number, (kind, label) in enumerate(zip(kinds, labels or [""] * len(kinds), strict=True))
+    )
 
 
 def draw_past(past: Past, size_bytes: int, frame: Rectangle, strip: float) -> Drawing:
@@ -296,11 +305,14 @@ def build_layers(
 
 
 def list_past_layers(
-    pool: Pool, shares: Sequence[Share], columns: Sequence[Sequence[float | None]]
+    pool: Pool,
+    shares: Sequence[Share],
+    columns: Sequence[Sequence[float | None]],
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Layer, ...]:
-    """Return the layers of a pool's past. `columns`: what `split` returns, at each time."""
-    layers = build_layers(pool, find_sources(pool, shares))
-    return list_layers([LAYER_KINDS[one.holder] for one in layers], columns)
+    """Return the layers of a pool's past. `columns`: what `split` returns, at each time. `labels`: of shares."""
+    layers = build_layers(pool, find_sources(pool, shares), labels)
+    return list_layers([LAYER_KINDS[one.holder] for one in layers], columns, [one.label for one in layers])
 
 
 def split(
