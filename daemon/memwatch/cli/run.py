@@ -32,12 +32,14 @@ from memwatch.cli.context import (
 )
 from memwatch.cli.http import Address, CommandError, ask
 from memwatch.cli.tables import clock, columns
+from memwatch.core.events import MARK, Event
 from memwatch.core.linux.daemon_connection import ANSWER_SECONDS
 from memwatch.core.linux.user_files import folder_to_write
 from memwatch.core.model import RAM_LABEL, Absent
 from memwatch.core.printable import describe_error, printable
 from memwatch.core.runtime.own_files import open_own
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.snapshot_json import RECORDS
 from memwatch.library.host import KEEP_PEAK, MAXRSS_UNIT, Ram, host
 from memwatch.reporting.render import words as wording
 
@@ -429,13 +431,13 @@ def _stages(poller: SnapshotPoller, peaks: Peaks) -> list[Json]:
     poller.end()
     ends = tuple(f"(process {pid})" for pid in peaks.pids)
     try:
-        events = ask(poller.address, "/api/v1/events?limit=1000", seconds=STAGES_SECONDS).json
+        sent = ask(poller.address, "/api/v1/events?limit=1000", seconds=STAGES_SECONDS).json
         with check_shape(poller.address):
-            marks = [one for one in events if one["kind"] == "mark" and one["unix"] >= peaks.began_unix - 1]
-            found = [{"unix": one["unix"], "text": one["text"]} for one in marks if one["text"].endswith(ends)]
+            events: tuple[Event, ...] = RECORDS.decode(tuple[Event, ...], sent)
     except CommandError:
         return []
-    return found[::-1]
+    marks = [one for one in reversed(events) if one.kind == MARK and one.unix >= peaks.began_unix - 1]
+    return [{"unix": one.unix, "text": one.text} for one in marks if one.text.endswith(ends)]
 
 
 def _print(text: str, output: Path | None) -> None:
