@@ -10,9 +10,10 @@ import click
 
 from memwatch.cli.context import Number, build_context, check_shape, common, seconds_within
 from memwatch.cli.http import Address, DaemonResponse, ask
-from memwatch.cli.tables import BLOCKS, clock, columns, known_size, table
+from memwatch.cli.tables import BLOCKS, clock, columns, table
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import NAMELESS, Absent, Bytes, Process, known_or
+from memwatch.core.owners import OwnerTotal
 from memwatch.core.printable import shorten_ids
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import RECORDS
@@ -42,7 +43,7 @@ def owners(by: str | None, limit: int, url: Address | None, as_json: bool) -> in
         return context.show(answer, lambda: process_lines(answer.snapshot, limit), answer.is_simulated)
     found = _ask_owners(context.address, by or "unit")
     with check_shape(context.address):
-        has_owners = any(one.get("visible", True) for one in found.json["owners"])
+        has_owners = any(one.visible for one in read_owners(found.json))
     if by is None and not has_owners:
         # Without systemd, as in most containers and in small virtual machines.
         found = _ask_owners(context.address, "user")
@@ -53,13 +54,21 @@ def _ask_owners(address: Address, by: str) -> DaemonResponse:
     return ask(address, f"/api/v1/owners?{urlencode({'by': by})}")
 
 
+def read_owners(found: Json) -> tuple[OwnerTotal, ...]:
+    """Decode the owners of an answer. Early development versions send null for no memory of devices."""
+    sent = [{**one, "device_bytes": one["device_bytes"] or {}} for one in found["owners"]]
+    owners: tuple[OwnerTotal, ...] = RECORDS.decode(tuple[OwnerTotal, ...], sent)
+    return owners
+
+
 def owner_lines(found: Json, limit: int) -> Iterator[str]:
+    owners = read_owners(found)
     labels = {pool["id"]: pool["label"] for pool in found.get("pools", ())}
     labels |= {share["id"]: share["relation"].partition(" ⊂ ")[0] for share in found.get("shares", ())}
     head = (found["by"], "processes", "footprint", "rss", "GPU memory")
-    rows = [_owner_row(owner, labels) for owner in found["owners"][:limit]]
+    rows = [_owner_row(owner, labels) for owner in owners[:limit]]
     yield from table(head, rows, _why_none(found), right=frozenset({1, 2, 3}))
-    yield from _more(found["owners"], limit)
+    yield from _more(owners, limit)
     if found.get("note"):
         yield found["note"]
 
@@ -78,9 +87,8 @@ def process_lines(snapshot: Snapshot, limit: int) -> Iterator[str]:
 
 
 def _process_row(one: Process, labels: Mapping[str, str]) -> tuple[str, ...]:
-    held = {place: known_or(count, None) for place, count in one.device_bytes.items()}
     footprint = _size(one.footprint_bytes) if one.footprint_range is None else wording.footprint(one)
-    return str(one.pid), one.title[:60], footprint, _size(one.rss_bytes), _devices(held, labels)
+    return str(one.pid), one.title[:60], footprint, _size(one.rss_bytes), _devices(one.device_bytes, labels)
 
 
 def _more(found: Sequence[object], limit: int) -> Iterator[str]:
@@ -88,29 +96,28 @@ def _more(found: Sequence[object], limit: int) -> Iterator[str]:
         yield f"{len(found) - limit} more; --limit shows them."
 
 
-def _owner_row(owner: Json, labels: Mapping[str, str]) -> tuple[str, ...]:
-    held = _devices(owner["device_bytes"] or {}, labels)
-    return _owner_name(owner), str(owner["processes"]), _range(owner), known_size(owner["rss_bytes"]), held
+def _owner_row(owner: OwnerTotal, labels: Mapping[str, str]) -> tuple[str, ...]:
+    held = _devices(owner.device_bytes, labels)
+    return _owner_name(owner), str(owner.processes), _range(owner), _size(owner.rss_bytes), held
 
 
-def _owner_name(owner: Json) -> str:
-    name = str(owner.get("pod_name") or owner.get("container_name") or owner["name"] or wording.DASH)
+def _owner_name(owner: OwnerTotal) -> str:
+    name = owner.pod_name or owner.container_name or known_or(owner.name or wording.DASH, wording.DASH)
     return shorten_ids(name)[:60]
 
 
-def _range(one: Json) -> str:
-    low, high, exact = one.get("footprint_low_bytes"), one.get("footprint_high_bytes"), one["footprint_bytes"]
-    if exact is None and low is not None:
-        return wording.between(low, Absent.NOT_AVAILABLE if high is None else high)
-    return known_size(exact)
+def _range(one: OwnerTotal) -> str:
+    if isinstance(one.footprint_bytes, Absent):
+        return wording.between(one.footprint_low_bytes, one.footprint_high_bytes)
+    return wording.size(one.footprint_bytes)
 
 
-def _devices(held: Mapping[str, int | None], labels: Mapping[str, str]) -> str:
+def _devices(held: Mapping[str, Bytes], labels: Mapping[str, str]) -> str:
     used = {place: count for place, count in held.items() if count != 0}
     if len(used) > MAX_PLACES:
-        known = [count for count in used.values() if count is not None]
+        known = [count for count in used.values() if not isinstance(count, Absent)]
         return f"{wording.size(sum(known))} in {len(used)} places"
-    return ", ".join(f"{_place(name, labels)} {known_size(count)}" for name, count in used.items()) or wording.DASH
+    return ", ".join(f"{_place(name, labels)} {_size(count)}" for name, count in used.items()) or wording.DASH
 
 
 def _place(name: str, labels: Mapping[str, str]) -> str:

@@ -84,8 +84,8 @@ class OwnerTotal(Struct, frozen=True):
     processes: int
     rss_bytes: Bytes
     footprint_bytes: Bytes
-    footprint_low_bytes: int
-    footprint_high_bytes: Bytes
+    footprint_low_bytes: int = 0
+    footprint_high_bytes: Bytes = Absent.NOT_AVAILABLE
     device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
     cgroup_bytes: Annotated[
         Bytes | None, Doc("memory.current of the owner's cgroup, page cache included; null if it has none.")
@@ -102,6 +102,14 @@ class OwnerTotal(Struct, frozen=True):
         Doc("Device memory that the kernel charges to the owner's cgroup, by pool or share (dmem)."),
     ] = field(default_factory=dict)
     visible: Annotated[bool, Doc("False for the processes that only a driver lists, together.")] = True
+    container_name: Annotated[
+        str | None,
+        Doc("Name, if a container runtime is configured or on a Kubernetes node; null for owners of another kind."),
+    ] = None
+    pod_name: Annotated[
+        str | None,
+        Doc("Namespace and name of the pod on a Kubernetes node; null for owners of another kind."),
+    ] = None
 
 
 def sum_owners(processes: Iterable[Process]) -> tuple[Owner, ...]:

@@ -57,23 +57,6 @@ class Growth(Struct, frozen=True):
     suspects: tuple[LeakSuspect, ...]
 
 
-def container_name(
-    total: OwnerTotal, snapshot: Snapshot
-) -> Annotated[
-    str | None,
-    Doc("Name, if a container runtime is configured or on a Kubernetes node; null for owners of another kind."),
-]:
-    return snapshot.container_names.get(str(total.name))
-
-
-def pod_name(
-    total: OwnerTotal, snapshot: Snapshot
-) -> Annotated[
-    str | None, Doc("Namespace and name of the pod on a Kubernetes node; null for owners of another kind.")
-]:
-    return snapshot.pod_names.get(str(total.name))
-
-
 def unattributed_bytes(share: Share, snapshot: Snapshot) -> Bytes:
     return compute_unattributed(share, snapshot)
 
@@ -101,7 +84,7 @@ PSS_FIELDS = ("pss_bytes", "rss_bytes", "anonymous_bytes", "file_bytes", "shared
 OWNERS = Wire(
     (
         Shape(Owners),
-        Shape(OwnerTotal, "Owner", further=(container_name, pod_name)),
+        Shape(OwnerTotal, "Owner"),
         Shape(
             Pool,
             "Remainder",
@@ -147,18 +130,22 @@ def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
         kind,
         scan if isinstance(scan, Absent) else scan.process_list,
         None if isinstance(scan, Absent) else scan.note,
-        tuple(map(_with_reason, list_totals(snapshot, kind))),
+        tuple(_with_names(one, kind, snapshot) for one in list_totals(snapshot, kind)),
         snapshot.pools,
         tuple(share for share in snapshot.shares if share.kind in HELD_BY_PROCESSES),
     )
-    containers = snapshot.container_names if kind == "container" else {}
-    pods = snapshot.pod_names if kind == "pod" else {}
-    return OWNERS.encode(owners, replace(snapshot, container_names=containers, pod_names=pods))
+    return OWNERS.encode(owners, snapshot)
 
 
-def _with_reason(total: OwnerTotal) -> OwnerTotal:
-    """Return an owner without a cgroup with the reason why it has no figure of one."""
-    return total if total.cgroup_bytes is not None else replace(total, cgroup_bytes=Absent.NOT_SUPPORTED)
+def _with_names(total: OwnerTotal, kind: OwnerKind, snapshot: Snapshot) -> OwnerTotal:
+    """Return an owner with its names, and without a cgroup with the reason why it has no figure of one."""
+    name = str(total.name)
+    return replace(
+        total,
+        cgroup_bytes=Absent.NOT_SUPPORTED if total.cgroup_bytes is None else total.cgroup_bytes,
+        container_name=snapshot.container_names.get(name) if kind == "container" else None,
+        pod_name=snapshot.pod_names.get(name) if kind == "pod" else None,
+    )
 
 
 def list_totals(snapshot: Snapshot, kind: OwnerKind) -> list[OwnerTotal]:

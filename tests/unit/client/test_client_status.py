@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.cli.alerts import alert_lines, judge, perfdata
-from memwatch.cli.holders import engine_lines, growth_lines, history_lines, owner_lines, process_lines
+from memwatch.cli.holders import engine_lines, growth_lines, history_lines, owner_lines, process_lines, read_owners
 from memwatch.cli.incidents import last_word_lines
 from memwatch.cli.status import render_lines
 from memwatch.cli.tables import clock, stamp, when
@@ -18,6 +18,7 @@ from memwatch.cli.terminal.style import Depth, line_cells, paint, plain
 from memwatch.cli.watch import header_line, sample_line
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent, Process
+from memwatch.core.owners import Owner
 from memwatch.core.snapshot import Reason, Snapshot
 from memwatch.core.snapshot_json import RECORDS, build_snapshot
 from memwatch.core.wire import to_bytes
@@ -28,6 +29,7 @@ from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.json import WIRE, read_last_words, snapshot_json
 from memwatch_monitor.notify.channel import Sender
 from memwatch_monitor.notify.status import ALERTS
+from memwatch_monitor.render.owners_json import owners_json
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import (
     SAMPLES,
@@ -218,6 +220,27 @@ def test_owners_are_a_table_with_short_names() -> None:
     assert "8.0 GiB in 8 places" in text
     assert text.endswith("Some are hidden.")
     assert list(owner_lines(found, 1))[-2] == "2 more; --limit shows them."
+
+
+def test_owners_of_an_early_daemon_are_listed() -> None:
+    """Without bounds of the footprint, and without pools, memory of devices and the state of the list."""
+    owner = {"name": "a.service", "processes": 2, "footprint_bytes": GIB, "rss_bytes": GIB, "device_bytes": None}
+    lines = list(owner_lines({"by": "unit", "owners": [owner]}, 20))
+
+    assert lines[1].split() == ["a.service", "2", "1.0", "GiB", "1.0", "GiB", "—"]
+    assert list(owner_lines({"by": "unit", "owners": []}, 20)) == ["The list of processes is not known."]
+
+
+def test_owners_are_read_as_the_api_writes_them() -> None:
+    name = "9b1d5e2c70aa"
+    owners = (Owner("container", name, 1, GIB), Owner("user", "ada", 1, GIB))
+    snapshot = replace(critical_gb10(), owners=owners, container_names={name: "vllm-1", "ada": "vllm-1"})
+    sent = json.loads(to_bytes(owners_json(snapshot, "container")))
+
+    assert [one.container_name for one in read_owners(sent) if one.name == name] == ["vllm-1"]
+    assert [one["container_name"] for one in sent["owners"] if one["name"] == name] == ["vllm-1"]
+    assert any(line.startswith("vllm-1") for line in owner_lines(sent, 20))
+    assert not any(one["container_name"] for one in owners_json(snapshot, "user")["owners"])
 
 
 def test_processes_by_footprint_are_listed_largest_first() -> None:
