@@ -47,7 +47,7 @@ def facts(one: Incident) -> dict[str, tuple[str, str]]:
 def test_kill_by_the_kernel_in_words() -> None:
     assert words.write_title(FULL) == "train.py filled System RAM in 1 min 50 s; the kernel killed it"
     assert words.write_summary(FULL) == (
-        "It grew by 39.6 GiB (100% of the rise) beside vLLM with 64.0 GiB, until 1.5 GiB of 121.7 GiB were left. "
+        "It grew by 39.6 GiB (all of the rise) beside vLLM with 64.0 GiB, until 1.5 GiB of 121.7 GiB were left. "
         "Nothing else was killed. 39.9 GiB came back."
     )
     assert facts(FULL) == {
@@ -161,6 +161,15 @@ def test_level_without_growth_says_how_long_it_lasted() -> None:
     assert words.write_title(driver) == "System RAM was critical for 3 min; memory of no process grew"
     assert words.write_title(replace(calm, ended=None)) == "System RAM is critical; no process grew"
     assert words.write_summary(replace(calm, ended=None)).endswith("It is not over.")
+
+
+@pytest.mark.parametrize(
+    ("growth", "words_of_share"),
+    [(41, "41% of"), (99, "99% of"), (100, "all of"), (101, "more than"), (150, "more than")],
+)
+def test_growth_is_no_more_than_all_of_a_rise(growth: int, words_of_share: str) -> None:
+    """It said "48.5 GiB, 100% of the 47.9 GiB by which use rose"."""
+    assert words.share_of(growth * GIB, 100 * GIB) == words_of_share
 
 
 def test_title_of_a_record_that_lasts_does_not_say_that_memory_is_full() -> None:

@@ -16,6 +16,7 @@ from memwatch.reporting.incidents.cause import Finding, Rise
 from memwatch.reporting.incidents.killer import WORDS, Death, is_member
 from memwatch.reporting.incidents.readings import Holding, word
 from memwatch.reporting.incidents.records import IncidentKind, Suspect, Victim
+from memwatch.reporting.incidents.words import share_of
 
 # Changes of other memory that are worth a sentence.
 MIN_PART_BYTES, MIN_PART_RATIO = 256 << 20, 0.02
@@ -186,7 +187,7 @@ def _movement(label: str, rise: Rise) -> str:
 
 
 def _share_of(cause: Suspect, rise: Rise) -> str:
-    return f", {min(1.0, cause.growth_bytes / rise.taken):.0%} of the {size(rise.taken)} by which use rose"
+    return f", {share_of(cause.growth_bytes, rise.taken)} the {size(rise.taken)} by which use rose"
 
 
 def _changed_parts(rise: Rise) -> Iterator[str]:

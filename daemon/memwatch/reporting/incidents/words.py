@@ -181,13 +181,19 @@ def _write_growth_of_cause(one: Incident) -> str:
         return "; ".join(part for part in (left, known) if part)
     grew = f"{'they' if cause.pid is None else 'it'} grew by {size(cause.growth_bytes)}"
     if one.rise_bytes and not is_of_cgroup(one):
-        grew += f" ({min(1.0, cause.growth_bytes / one.rise_bytes):.0%} of the rise)"
+        grew += f" ({share_of(cause.growth_bytes, one.rise_bytes)} the rise)"
     elif size(cause.growth_bytes) != size(cause.held_bytes):
         grew += f" to {size(cause.held_bytes)}"
     beside = find_largest_other(one)
     if beside is not None:
         grew += f" beside {beside[0]} with {size(beside[1])}"
     return f"{grew}, until {left}" if left else grew
+
+
+def share_of(growth: int, rise: int) -> str:
+    """Return which part of a rise a growth explains: "82% of". Other memory may have been freed meanwhile."""
+    part = f"{growth / rise:.0%}"
+    return f"{part} of" if growth < rise and part != "100%" else "all of" if part == "100%" else "more than"
 
 
 def _write_left(one: Incident) -> str:
