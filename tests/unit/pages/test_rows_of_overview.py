@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from msgspec.structs import replace
 
@@ -11,13 +13,14 @@ from memwatch.core.model import Absent, Process
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level
 from memwatch.reporting.incidents.records import Incident
+from memwatch.reporting.render import words
 from memwatch_monitor.notify.status import Receipt
 from memwatch_web.pages.overview import build_firing, find_top_holders, link_events, name_few, shorten_event
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader
 from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB
-from support.sample_snapshots import calm_workstation, critical_gb10
+from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu
 
 INCIDENT = Incident("inc_1", "kill", "ram", "System RAM", 100.0, 130.0, "train.py filled System RAM")
 
@@ -191,3 +194,13 @@ def test_tables_of_many_gpus_have_as_many_rows_at_every_level() -> None:
     assert [page.count('id="event-') for page in shown] == [7, 7]
     assert shown[0].count('<tr id="firing-') == shown[1].count('<tr id="who-') == 7
     assert all("pair-many" in page for page in shown)
+
+
+def test_each_of_several_pools_says_what_is_used_of_it() -> None:
+    """A phone, whose pictures have no words beside them, showed "3 min ago 26.9%" and no use of now."""
+    snapshot = discrete_gpu()
+    page = Pages().page("overview", snapshot).decode()
+    heads = re.findall(r'<p class="tower-then">(.*?)</p>', page)
+
+    assert heads == [f"{words.ratio(one.used_bytes / one.size_bytes)} used" for one in snapshot.pools]
+    assert len(heads) == 3

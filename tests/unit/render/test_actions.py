@@ -134,6 +134,8 @@ def test_pod_and_job_end_with_all_their_processes() -> None:
 
     assert find_command(pod[0], machine) == ("kubectl delete pod --namespace chat vllm-0", pod)
     assert find_command(job[1], machine) == ("scancel 81", job)
+    assert [one.others for one in list_actions(machine, machine.pressure[0], [job[0]]) if one.kind == "stop"] == [1]
+    assert [one.others for one in list_actions(machine, machine.pressure[0], [TRAIN]) if one.kind == "stop"] == [0]
 
 
 def test_stopped_container_frees_the_memory_of_all_its_processes() -> None:

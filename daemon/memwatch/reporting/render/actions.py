@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.core.doc import Doc
 from memwatch.core.engines.records import Engine
@@ -57,6 +58,9 @@ class Action(Struct, frozen=True):
     freed: Freed
     ratio_after: float | None
     level_after: Level | None
+    others: Annotated[
+        int, Doc("Further processes that the command ends: those of the same container or service.")
+    ] = 0
 
 
 def list_actions(snapshot: Snapshot, worst: Pressure | None, growing: Sequence[Process] = ()) -> tuple[Action, ...]:
@@ -85,15 +89,9 @@ def _find_culprit(snapshot: Snapshot, worst: Pressure, growing: Sequence[Process
 
 def _stop(culprit: Process, snapshot: Snapshot, worst: Pressure) -> Action:
     command, members = find_command(culprit, snapshot)
-    return _build(
-        worst,
-        "stop",
-        culprit.title,
-        culprit,
-        describe_owner(culprit, snapshot),
-        command,
-        measure_held(members, snapshot, worst.target),
-    )
+    owner, freed = describe_owner(culprit, snapshot), measure_held(members, snapshot, worst.target)
+    action = _build(worst, "stop", culprit.title, culprit, owner, command, freed)
+    return replace(action, others=len(members) - 1)
 
 
 def find_command(process: Process, snapshot: Snapshot) -> tuple[str | None, Sequence[Process]]:
