@@ -38,6 +38,28 @@ def test_own_alerts_link_to_sections_of_the_page() -> None:
     assert {runbook_anchor(event, target) for event in EVENTS for target in ("ram", "gpu0")} <= ids
 
 
+def test_page_begins_with_links_to_all_sections() -> None:
+    links = [attrs["href"] for tag, attrs in Reader(render().encode()).tags if tag == "a"]
+    names = anchors(SOURCE.read_text())
+
+    assert links[: len(names)] == [f"runbooks#{name}" for name in names]
+    assert render().count("runbooks#memorycritical") > 1, "sections that name it link to it"
+
+
+def test_section_names_the_own_alerts_that_it_is_for() -> None:
+    heads = dict(re.findall(r'<h2 id="(\w+)-label">\w+</h2>(.*)</header>', render()))
+
+    assert "<code>kernel.oom_kill</code>: the OOM killer killed a process" in heads["memoryoomkill"]
+    assert "<code>pressure.critical</code>: memory is critical" in heads["gpumemorycritical"]
+    assert heads["memoryleak"] == ""
+
+
+def test_option_of_a_command_is_not_broken() -> None:
+    """On a phone "journalctl -k -b -1" was broken after a hyphen."""
+    assert inline("`a -k -b`") == '<code>a <span class="figure">-k</span> <span class="figure">-b</span></code>'
+    assert inline("`oom-kill`") == "<code>oom-kill</code>"
+
+
 def test_text_is_escaped_and_own_paths_are_links() -> None:
     assert inline("a < b & `<i>` **<b>**") == "a &lt; b &amp; <code>&lt;i&gt;</code> <b>&lt;b&gt;</b>"
     assert inline("`/processes`") == '<a href="processes"><code>/processes</code></a>'
