@@ -77,11 +77,17 @@ def test_default_rules_are_a_list_in_words() -> None:
     assert "the default is pressure.critical, collector.failed and guardian.acted." in text_of([])
 
 
-def test_list_has_as_many_places_as_there_are_targets() -> None:
-    """Places for three alerts of one pool were an empty card."""
+def test_list_has_places_for_one_alert_more_than_usually_fire() -> None:
+    """Places for three alerts of one pool were an empty card, and so were those of three pools while one fired."""
     base = critical_gb10()
-    one, many = base.pressure[:1], (base.pressure * 9)[:9]
+    for targets, places in ((0, 1), (1, 1), (2, 2), (7, 2), (9, 3)):
+        pressure = (base.pressure * 9)[:targets]
+        assert f"alert-list-{places}" in Pages().page("alerts", replace(base, pressure=pressure)).decode()
 
-    assert "alert-list-1" in Pages().page("alerts", replace(base, pressure=one)).decode()
-    assert "alert-list-3" in Pages().page("alerts", replace(base, pressure=many)).decode()
-    assert "alert-list-1" in Pages().page("alerts", replace(base, pressure=())).decode()
+
+def test_buttons_of_a_silence_say_what_they_do() -> None:
+    """On a phone the head of their column is hidden."""
+    page = Reader(Pages(alerting=lambda: AlertView(ALERTS, SILENCES, [])).page("alerts", critical_gb10()))
+
+    assert page.text.count("Silence for 1 h") == len(ALERTS)
+    assert page.values("aria-label").count("Silence for 8 h") == len(ALERTS) + 1, "and one for all of a rule"
