@@ -270,8 +270,8 @@ ALERTS = (
 )
 ALERT_GROUPS = AlertView(ALERTS).groups
 RULE_ROWS = (
-    RuleRow("pressure.critical", "critical", "memory is critical", 2, "memorycritical", 0.95),
-    RuleRow("pressure.forecast", "warning", "memory will be full soon", 0, "memoryfullsoon"),
+    RuleRow("pressure.critical", "critical", "memory is critical", 2, "MemoryCritical", 0.95),
+    RuleRow("pressure.forecast", "warning", "memory will be full soon", 0, "MemoryFullSoon"),
 )
 SILENCES = (
     Silence("sil_all", UNIX + 3600, UNIX, 3600.0),

@@ -391,6 +391,7 @@ RULES = (
     ),
     Rule(NEIGHBOUR_SILENT, "critical", "another machine is silent", evaluate_neighbours, "NeighbourSilent"),
 )
+WORDS = {rule.name: rule.words for rule in RULES}
 SEVERITY = {rule.name: rule.severity for rule in RULES}
 FACTS = frozenset(rule.name for rule in RULES if rule.fact)
 WAS = {rule.name: rule.was for rule in RULES if rule.was}
@@ -426,11 +427,21 @@ def alert_name(rule: str, target: str) -> str:
     return f"GPU{_NAMES[rule]}" if is_gpu_memory(rule, target) else _NAMES.get(rule, "MemwatchTest")
 
 
+def find_runbook(rule: str, target: str) -> str | None:
+    """Return the name of the alert's section of the runbooks. None for a test notification."""
+    return "GPUMemoryCritical" if is_gpu_memory(rule, target) else _RUNBOOKS.get(rule)
+
+
 def runbook_anchor(rule: str, target: str) -> str | None:
-    """Return the anchor of the alert's section on /runbooks. None for a test notification."""
-    if is_gpu_memory(rule, target):
-        return "gpumemorycritical"
-    return _RUNBOOKS[rule].lower() if rule in _RUNBOOKS else None
+    """Return the anchor of that section on /runbooks."""
+    name = find_runbook(rule, target)
+    return name.lower() if name else None
+
+
+def title_rule(name: str) -> str:
+    """Return the words of a rule as a title: "Memory is critical". The names of programs stay as they are."""
+    words = WORDS.get(name, name)
+    return words if words.startswith("memwatch") else words[:1].upper() + words[1:]
 
 
 def target_labels(rule: str, target: str, fact: bool) -> Mapping[str, str]:

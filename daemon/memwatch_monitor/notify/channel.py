@@ -12,7 +12,7 @@ from memwatch.core.model import Absent, Process, known_or
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.words import ratio, size
 from memwatch_monitor.alerts.notification import GROUPED, Notification, describe_news
-from memwatch_monitor.alerts.rules import RULES, runbook_anchor
+from memwatch_monitor.alerts.rules import WORDS, runbook_anchor
 from memwatch_monitor.notify.http_post import PostResult
 
 
@@ -101,7 +101,6 @@ def cut(text: str, length: int) -> str:
 
 
 TEXT_LENGTH = 200
-_WORDS = {rule.name: rule.words for rule in RULES}
 
 
 def build_title(notification: Notification, snapshot: Snapshot) -> str:
@@ -111,7 +110,7 @@ def build_title(notification: Notification, snapshot: Snapshot) -> str:
     "spark-1: memory was critical, now OK (System RAM)".
     """
     where = snapshot.labels.get(notification.target, notification.target)
-    words = _WORDS.get(notification.rule, "test notification")
+    words = WORDS.get(notification.rule, "test notification")
     if notification.has_eased and notification.level_now is not None:
         words = f"{words.replace(' is ', ' was ', 1)}, now {notification.level_now.label}"
     more = "".join(f": {one.text}" for one in notification.reasons[:1] if one.signal == GROUPED)

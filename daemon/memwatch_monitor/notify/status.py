@@ -26,8 +26,8 @@ from memwatch_monitor.alerts.rules import (
     SEVERITY,
     AlertRules,
     evaluate_rules,
+    find_runbook,
     possible_targets,
-    runbook_anchor,
 )
 from memwatch_monitor.alerts.state import AlertState, find_end
 from memwatch_monitor.loop import Monitor
@@ -129,7 +129,7 @@ class AlertView(Struct, frozen=True):
     def groups(self) -> list[AlertGroup]:
         """Return the alerts grouped by state and rule: firing before pending, the most severe first."""
         rows = sorted(self.alerts, key=_urgency)
-        grouped = groupby(rows, key=lambda row: (row.state, row.rule, row.severity, anchor(row)))
+        grouped = groupby(rows, key=lambda row: (row.state, row.rule, row.severity, name_runbook(row)))
         return [
             AlertGroup(rule, severity, state, runbook, tuple(members))
             for (state, rule, severity, runbook), members in grouped
@@ -137,7 +137,8 @@ class AlertView(Struct, frozen=True):
 
 
 def _urgency(row: AlertRow) -> tuple[bool, int, str, str, float]:
-    return row.state != "firing", SEVERITIES.index(row.severity), row.rule, anchor(row) or "", row.since_unix or 0.0
+    runbook = name_runbook(row) or ""
+    return row.state != "firing", SEVERITIES.index(row.severity), row.rule, runbook, row.since_unix or 0.0
 
 
 def build_view(monitor: Monitor, alerting: NotificationManager) -> AlertView:
@@ -163,7 +164,7 @@ def rule_rows(monitor: Monitor, alerting: NotificationManager) -> list[RuleRow]:
             rule.severity,
             rule.words,
             sum(rule.name in one.subscription.events for one in alerting.receivers),
-            runbook_anchor(rule.name, ""),
+            find_runbook(rule.name, ""),
             getattr(thresholds, LEVELS[rule.name].word) if rule.name in LEVELS else None,
         )
         for rule in RULES
@@ -279,13 +280,13 @@ def runbook(
         examples=("http://gpu1.example.org:6360/runbooks#memorycritical",),
     ),
 ]:
-    section = anchor(row)
-    return sender.runbook_url(row.rule, row.target) or (section and f"/runbooks#{section}")
+    section = name_runbook(row)
+    return sender.runbook_url(row.rule, row.target) or (section and f"/runbooks#{section.lower()}")
 
 
-def anchor(row: AlertRow) -> str | None:
-    """Return the anchor of the alert's section on /runbooks."""
-    return runbook_anchor(row.rule, row.target)
+def name_runbook(row: AlertRow) -> str | None:
+    """Return the name of the alert's section of the runbooks."""
+    return find_runbook(row.rule, row.target)
 
 
 def build_note(silence: Silence, snapshot: Snapshot | None) -> str | None:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from memwatch.reporting.render import words
+from memwatch_monitor.alerts.rules import title_rule
 from memwatch_monitor.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow
 from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.template_environment import break_name
 from support.html_reader import Reader
-from support.pattern_samples import ALERTS, SILENCES, receivers
+from support.pattern_samples import ALERTS, RULE_ROWS, SILENCES, receivers
 from support.sample_parts import UNIX
 from support.sample_snapshots import critical_gb10
 
@@ -68,8 +69,9 @@ def test_names_of_rules_break_after_dots_and_underscores() -> None:
     """In 390 pixels guardian.would_have_acted was cut in the middle of a word."""
     page = Pages(alerting=lambda: AlertView(ALERTS, SILENCES, [])).page("alerts", critical_gb10()).decode()
 
-    assert ">pressure.<wbr>critical</a>" in page
+    assert ">pressure.<wbr>critical<" in page
     assert break_name("guardian.would_have_acted") == "guardian.<wbr>would_<wbr>have_<wbr>acted"
+    assert break_name("GPUMemoryErrors") == "GPUMemory<wbr>Errors"
     assert break_name("<b>_x.") == "&lt;b&gt;_<wbr>x."
 
 
@@ -91,3 +93,21 @@ def test_buttons_of_a_silence_say_what_they_do() -> None:
 
     assert page.text.count("Silence for 1 h") == len(ALERTS)
     assert page.values("aria-label").count("Silence for 8 h") == len(ALERTS) + 1, "and one for all of a rule"
+
+
+def test_rules_have_words_then_their_name_and_their_runbook() -> None:
+    """ "pressure.critical" is a key of the settings, and its section of the runbooks has another name."""
+    view = AlertView(ALERTS, SILENCES, [], rules=RULE_ROWS)
+    text = Reader(Pages(alerting=lambda: view).page("alerts", critical_gb10())).text
+
+    assert "Memory is critical, from 95% used critical pressure.critical · MemoryCritical 2 receivers" in text
+    assert "Memory will be full soon warning pressure.forecast · MemoryFullSoon no receiver" in text
+    assert title_rule("daemon.unclean_restart") == "memwatchd ended unexpectedly"
+
+
+def test_no_receiver_is_said_once() -> None:
+    view = AlertView(rules=[replace(one, receivers=0) for one in RULE_ROWS])
+    text = Reader(Pages(alerting=lambda: view).page("alerts", critical_gb10())).text
+
+    assert text.count("Sent to") == 1
+    assert "Sent to no receiver yet." in text

@@ -60,3 +60,12 @@ def test_no_holder_and_no_curve_is_yellow_orange_or_red(theme: str) -> None:
 
     assert not warm & {*HOLDERS, *(f"series-{number}" for number in range(1, 6))}
     assert set(LEVELS[1:]) <= warm
+
+
+def test_severity_of_a_rule_has_no_colour_of_another_level() -> None:
+    """ "warning" was in the orange of the level "high"."""
+    found = re.findall(
+        r"^\.severity-(\w+) \{ color: var\(--([\w-]+)\)", (STATIC / "app.css").read_text(), re.MULTILINE
+    )
+
+    assert found == [("critical", "critical"), ("warning", "text")]

@@ -24,7 +24,7 @@ from memwatch.reporting.render.actions import describe_owner
 from memwatch.reporting.render.engine_view import describe_engine, describe_load, list_parts
 from memwatch.reporting.render.memory_map import MemoryMap
 from memwatch.reporting.render.summary import has_figures, measure_urgency, until_utc
-from memwatch_monitor.alerts.rules import EVENTS
+from memwatch_monitor.alerts.rules import EVENTS, title_rule
 from memwatch_web.pages.charts import DASHES
 from memwatch_web.pages.compiled_templates import create_plain_environment
 from memwatch_web.pages.landscape_page import PageLandscape, PageTower
@@ -236,8 +236,8 @@ def glue_units(text: str) -> Markup:
 
 
 def break_name(text: str) -> Markup:
-    """Escape a name such as `guardian.would_have_acted`, which a narrow page breaks between its words."""
-    return Markup(re.sub(r"(?<=[._+])(?=\w)", "<wbr>", str(escape(text))))  # noqa: S704  escaped
+    """Escape a name such as `guardian.acted` or `GuardianActed`, which a narrow page breaks between its words."""
+    return Markup(re.sub(r"(?<=[._+])(?=\w)|(?<=[a-z])(?=[A-Z])", "<wbr>", str(escape(text))))  # noqa: S704  escaped
 
 
 PATHS = {
@@ -340,6 +340,7 @@ def create_environment() -> Environment:
     environment.filters |= {
         "glue_units": glue_units,
         "break_name": break_name,
+        "title_rule": title_rule,
         "without_id": without_id,
         "list_parts": list_parts,
     }
