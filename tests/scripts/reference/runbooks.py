@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 
 from memwatch_monitor.alerts.rules import RULES, runbook_anchor
+from memwatch_web.pages.template_environment import break_name
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "docs/howto/runbooks.md"
@@ -49,7 +50,8 @@ def render_contents(text: str) -> Iterator[str]:
     yield '<nav class="card" aria-label="Runbooks">'
     yield '  <ul class="runbook-list">'
     for section in _SECTION.finditer(text):
-        yield f'    <li><a href="runbooks#{section["name"].lower()}">{section["name"]}</a></li>'
+        name = section["name"]
+        yield f'    <li><a href="runbooks#{name.lower()}">{break_name(name)}</a></li>'
     yield "  </ul>"
     yield "</nav>"
 
