@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from msgspec.structs import replace
 
@@ -116,9 +118,22 @@ def test_growth_since_a_process_was_first_seen_is_marked_on_every_page() -> None
 
     own = Reader(pages.process(snapshot, view)).text
     assert "Grew +60.0 MiB in 1 min +300.0 MiB* in 10 min +300.0 MiB* in 1 h" in own
-    assert "*: since first seen" in own
+    for text in (own, *(Reader(pages.page(page, snapshot)).text for page in ("overview", "processes"))):
+        assert "+300.0 MiB*" in text
+        assert "* since first seen." in text
+
+
+def test_mark_is_explained_only_where_it_is_shown() -> None:
     for page in ("overview", "processes"):
-        assert "+300.0 MiB*" in Reader(pages.page(page, snapshot)).text
+        assert "since first seen" not in Reader(Pages().page(page, calm_workstation())).text
+
+
+def test_process_without_gpu_memory_has_a_dash() -> None:
+    """Beside others that have some: the cell was empty, and on the overview it was a dash."""
+    row = re.search(r'<tr id="process-1-.*?</tr>', Pages().page("processes", critical_gb10()).decode(), re.DOTALL)
+
+    assert row is not None
+    assert Reader(row.group().encode()).text.rstrip().endswith("—")
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ ENGINE = Engine(
 @pytest.mark.parametrize(
     ("engine", "line"),
     [
-        (ENGINE, "vLLM Qwen3-32B · 41 tok/s · KV 10%"),
+        (ENGINE, "vLLM Qwen3-32B · 41 tokens/s · KV 10%"),
         (replace(ENGINE, sleeping=True), "vLLM Qwen3-32B · asleep"),
-        (replace(ENGINE, requests_waiting=4), "vLLM Qwen3-32B · 41 tok/s · KV 10% · 4 waiting"),
+        (replace(ENGINE, requests_waiting=4), "vLLM Qwen3-32B · 41 tokens/s · KV 10% · 4 waiting"),
         (Engine("a", "ollama", "Ollama", Absent.NOT_AVAILABLE), "Ollama"),
     ],
 )

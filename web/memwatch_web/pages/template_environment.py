@@ -358,6 +358,7 @@ def create_environment() -> Environment:
     environment.filters["sentence_case"] = lambda text: text[:1].upper() + text[1:]
     environment.filters |= {one.__name__: one for one in LANDSCAPE}
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
+    environment.filters["whole_percent"] = lambda part: part if isinstance(part, Absent) else f"{part:.0%}"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)
     environment.tests["known"] = has_figures
     environment.globals |= {

@@ -52,7 +52,7 @@ class Drawn(Struct, frozen=True):
 
 
 def describe_engine(engine: Engine) -> str:
-    """Return one line: "vLLM Qwen3-32B · 41 tok/s · KV 12%"."""
+    """Return one line: "vLLM Qwen3-32B · 41 tokens/s · KV 12%"."""
     return " · ".join(_words(engine))
 
 
@@ -63,7 +63,7 @@ def _words(engine: Engine) -> Iterator[str]:
         yield "asleep"
         return
     if not isinstance(engine.tokens_per_second, Absent):
-        yield f"{engine.tokens_per_second:.0f} tok/s"
+        yield f"{engine.tokens_per_second:.0f} tokens/s"
     if not isinstance(engine.kv_cache_ratio, Absent):
         yield f"KV {describe_use(engine.kv_cache_ratio, engine.kv_cache_mean_ratio)}"
     if not isinstance(engine.requests_waiting, Absent) and engine.requests_waiting:
