@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from memwatch.core.model import Absent, Process
@@ -138,6 +139,18 @@ def test_page_answers_who_where_and_what_stopping_frees() -> None:
     assert "Name in the kernel" in page.text
     ended = Reader(pages.process(snapshot, replace(found, ended=True)))
     assert "Stopping it frees — " in ended.text
+
+
+@pytest.mark.parametrize(("pid", "name"), [(1, "systemd"), (911, "sshd"), (912, "dbus-daemon")])
+def test_page_never_advises_to_stop_what_the_machine_needs(pid: int, name: str) -> None:
+    one = replace(process(), pid=pid, name=name)
+    found = build_process_view(with_process(one), GrowthTracker(), pid, SHIFT, (0, 0))
+    assert found is not None
+
+    text = Reader(Pages().process(with_process(one), found)).text
+
+    assert "Stopping it frees — must not be stopped" in text
+    assert "up to" not in text[text.index("Stopping it frees") : text.index("Footprint =")]
 
 
 def test_figures_that_are_absent_have_their_reason() -> None:

@@ -15,6 +15,7 @@ from memwatch.core.listing import left_out_texts
 from memwatch.core.model import Absent, Device
 from memwatch.core.owners import find_home
 from memwatch.core.printable import printable
+from memwatch.core.processes.protected import is_protected
 from memwatch.core.snapshot import Pressure, Snapshot
 from memwatch.core.units import GIB
 from memwatch.reporting.incidents.records import title_of
@@ -360,6 +361,7 @@ def create_environment() -> Environment:
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.filters["whole_percent"] = lambda part: part if isinstance(part, Absent) else f"{part:.0%}"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)
+    environment.tests["protected"] = is_protected
     environment.tests["known"] = has_figures
     environment.globals |= {
         "version": __version__,
