@@ -14,6 +14,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render import words as wording
 from memwatch_web.pages.processes import By, ListView
 from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.template_environment import glue_units, hold_unit
 from support.html_reader import Reader, read
 from support.sample_parts import GIB, MIB, UNIX
 from support.sample_snapshots import calm_workstation, critical_gb10, many_owners
@@ -123,6 +124,24 @@ def test_growth_since_a_process_was_first_seen_is_marked_on_every_page() -> None
         assert "* since first seen." in text
 
 
+def test_members_of_an_owner_have_their_id_in_brackets() -> None:
+    """ "systemd 1 15.6 MiB, llama-server 6110 62.0 GiB" had three figures in a row."""
+    text = view_by(many_owners(), "user")
+
+    assert re.search(r"\w \(PID \d+\) \d+\.\d [KMG]iB", text)
+
+
+def test_empty_list_of_owners_explains_no_footprint() -> None:
+    assert "Footprint =" not in view_by(calm_workstation(), "pod")
+    assert "Footprint =" in view_by(many_owners(), "user")
+
+
+def test_bounds_stay_beside_their_unit() -> None:
+    assert hold_unit(GIB, 2 * GIB) == "1.0 – 2.0\u00a0GiB"
+    assert hold_unit(MIB, 2 * GIB) == "1.0\u00a0MiB – 2.0\u00a0GiB"
+    assert glue_units("+150.1 MiB/s") == '+<span class="figure">150.1 MiB/s</span>'
+
+
 def test_mark_is_explained_only_where_it_is_shown() -> None:
     for page in ("overview", "processes"):
         assert "since first seen" not in Reader(Pages().page(page, calm_workstation())).text
@@ -170,7 +189,7 @@ def test_owners_are_counted_by_their_kind_without_the_row_of_the_rest() -> None:
 
     assert "1 user " in view_by(snapshot, "user")
     assert "1 container " in view_by(snapshot, "container")
-    assert "No process of this machine has a pod." in view_by(snapshot, "pod")
+    assert "No process runs in a pod." in view_by(snapshot, "pod")
 
 
 def test_owners_that_are_not_known_are_not_zero() -> None:

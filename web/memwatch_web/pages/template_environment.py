@@ -228,12 +228,17 @@ def area_attributes(kind: str) -> Markup:
 
 # HTML of sentences.
 
-_NUMBER = re.compile(r"(?:&lt; )?\d[\d.,]*(?:%| (?:[KMGTPE]iB|B|µs|ms|s|min|h|d|W|°C))(?!\w)")
+_NUMBER = re.compile(r"(?:&lt; )?\d[\d.,]*(?:%| (?:[KMGTPE]iB|B|µs|ms|s|min|h|d|W|°C)(?:/s)?)(?!\w)")
 
 
 def glue_units(text: str) -> Markup:
     """Escape a sentence and keep each number on one line with its unit."""
     return Markup(_NUMBER.sub(r'<span class="figure">\g<0></span>', str(escape(text))))  # noqa: S704  escaped
+
+
+def hold_unit(low: int, high: int | Absent) -> str:
+    """Format two bounds, which a narrow cell breaks beside the dash and not before the unit."""
+    return re.sub(r" (?=\w+$|\w+ –)", "\u00a0", words.between(low, high))
 
 
 def break_name(text: str) -> Markup:
@@ -371,7 +376,7 @@ def create_environment() -> Environment:
         "up": "",  # only error pages may be nested
         "paths": LINKS,
         "keys": KEYS,
-        "between": wording.between,
+        "between": hold_unit,
         "needs_reclaim": wording.needs_reclaim,
         "verdict": wording.verdict,
         "waited": wording.waited,
