@@ -103,6 +103,8 @@ HELD_BY_DEVICES = frozenset(
         ShareKind.NVML_USED,
     }
 )
+# Those in the contents "devices" of System RAM. Buffers of an NPU are in memory of processes, or shared memory.
+COUNTED_AS_DEVICES = HELD_BY_DEVICES - {ShareKind.NPU_BUFFERS}
 
 
 class Architecture(str, Enum):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from memwatch.core.model import ShareKind
+from memwatch.reporting.render.memory_map import build_parts
 from memwatch.reporting.render.past import build_layers, find_sources, split, split_now
 from memwatch_monitor.history.series import collect_figures
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.player import read_frames
 from support.sample_parts import GIB
 from support.sample_snapshots import SAMPLES, critical_gb10, discrete_gpu
 
@@ -40,6 +44,16 @@ def test_shared_memory_of_a_gpu_is_the_lowest_layer() -> None:
     holders = [layer.holder for layer in build_layers(ram, find_sources(ram, snapshot.shares))]
 
     assert holders == ["gpu", "processes", "unattributed", "reclaimable"]
+
+
+def test_past_has_as_much_memory_of_devices_as_now() -> None:
+    """Buffers of an NPU, which the kernel counts as memory of processes, were in the green of the past."""
+    for snapshot in read_frames(path_of("strix-halo")):
+        ram = snapshot.pools[0]
+        devices = sum(part.size_bytes for part in build_parts(ram) if part.kind == "devices")
+
+        assert any(share.kind is ShareKind.NPU_BUFFERS for share in snapshot.shares)
+        assert split_now(ram, snapshot)[0] == pytest.approx(devices, abs=1 << 20)
 
 
 def test_memory_of_a_card_is_held_by_the_gpu() -> None:

@@ -18,7 +18,7 @@ from memwatch.cli.terminal.figures import Trend
 from memwatch.cli.terminal.moment import Json
 from memwatch.core.events import Event
 from memwatch.core.model import (
-    HELD_BY_DEVICES,
+    COUNTED_AS_DEVICES,
     Absent,
     Bytes,
     Content,
@@ -226,7 +226,7 @@ def _past_pool(pool: Pool, used: Bytes, shares: Sequence[Share]) -> Pool:
     available = UNKNOWN if isinstance(known, Absent) else pool.size_bytes - known
     contents: tuple[Content, ...] = ()
     if not isinstance(known, Absent) and not isinstance(available, Absent) and pool.kind is PoolKind.SYSTEM_RAM:
-        inside = [one.used_bytes for one in shares if one.within == pool.id and one.kind in HELD_BY_DEVICES]
+        inside = [one.used_bytes for one in shares if one.within == pool.id and one.kind in COUNTED_AS_DEVICES]
         held = min(known, sum(one for one in inside if isinstance(one, int)))
         contents = Content("devices", held), Content("used", known - held), Content("available", available)
     return replace(

@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.model import HELD_BY_DEVICES, Absent, Pool, Share
+from memwatch.core.model import COUNTED_AS_DEVICES, Absent, Pool, Share
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render.drawing import (
     LINE,
@@ -275,7 +275,7 @@ def find_sources(pool: Pool, shares: Sequence[Share]) -> Sources:
     held = tuple(
         f"share.{share.id}.used_bytes"
         for share in shares
-        if share.within == pool.id and share.kind in HELD_BY_DEVICES and pool.kind not in GPU_MEMORY
+        if share.within == pool.id and share.kind in COUNTED_AS_DEVICES and pool.kind not in GPU_MEMORY
     )
     prefix = f"pool.{pool.id}."
     used, available, free, unattributed = (
