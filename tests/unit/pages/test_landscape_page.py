@@ -336,6 +336,36 @@ def test_layers_of_the_past_have_the_names_of_the_history(name: str) -> None:
         assert {word.text for word in tower.past.words} <= {*named}
 
 
+@pytest.mark.parametrize(
+    ("name", "pid", "kind"),
+    [
+        ("dgx-spark", 51210, "anonymous"),
+        ("strix-halo", 51210, "anonymous"),
+        ("strix-halo", 6110, "devices"),
+        ("jetson-orin", 51210, "anonymous"),
+        ("gh200", 51210, "anonymous"),
+    ],
+)
+def test_growth_has_one_height_in_past_and_now(name: str, pid: int, kind: str) -> None:
+    """Other processes and the kernel were drawn above it now, and below it in the past: a step of 24 pixels."""
+    snapshot = max(read_frames(path_of(name)), key=lambda one: max((it.ratio for it in one.pressure), default=0.0))
+    grown = snapshot.pools[0].size_bytes // 16
+    growing = Growing("ram", pid, "medium", grown, 60.0, kind)
+    growth = Growth(growing, 0, ((snapshot.unix - 60.0, 0), (snapshot.unix, grown)))
+    scene = Scene(pasts=live_pasts(snapshot, {"ram": growth}), growing={"ram": growing})
+
+    tower = next(one for one in drawn(snapshot, scene).towers if one.map.whole.id == "ram")
+
+    (box,) = [one for one in tower.now.drawing.boxes if one.kind == "level-medium"]
+    assert tower.past is not None
+    (area,) = [one for one in tower.past.drawing.areas if one.kind == "level-medium"]
+    end = max(x for x, _ in area.points)
+    assert min(y for x, y in area.points if x == end) == pytest.approx(box.y, abs=0.6)
+    columns = [one for one in tower.now.drawing.boxes if one.depth == 1 and one.kind != "level-medium"]
+    columns.sort(key=lambda one: one.y)
+    assert all(before.y + before.height <= after.y + 0.1 for before, after in pairwise(columns))
+
+
 def test_growth_begins_after_its_last_pause() -> None:
     load, pause, growth = [(0, 0), (10, 60)], [(20, 60), (30, 60)], [(40, 64), (50, 68), (60, 72)]
 

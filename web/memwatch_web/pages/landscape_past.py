@@ -18,7 +18,7 @@ from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render import words
 from memwatch.reporting.render.containment import Growing
-from memwatch.reporting.render.memory_map import GPU_MEMORY
+from memwatch.reporting.render.memory_map import AVAILABLE, GPU_MEMORY, build_parts
 from memwatch.reporting.render.past import Layer, Past, find_sources, list_past_layers, split_now
 from memwatch_monitor.history.holders import FOOTPRINTS, parse_name
 from memwatch_monitor.history.series import AllSeries
@@ -341,6 +341,7 @@ def build_live_pasts(
             _split_growth(
                 _extend(pasts[pool.id], pool, snapshot, window, levels.get(pool.id, Level.LOW)),
                 growths.get(pool.id),
+                pool,
             ),
             incidents,
         )
@@ -370,11 +371,14 @@ def _extend(past: Past, pool: Pool, snapshot: Snapshot, window: TimeWindow, leve
     )
 
 
-def _split_growth(past: Past, growth: Growth | None) -> Past:
-    """Draw the bytes that grow as a layer above those of their kind, in the colour of the level."""
+def _split_growth(past: Past, growth: Growth | None, pool: Pool) -> Past:
+    """Draw the bytes that grow as a layer above those of their kind, in the colour of the level.
+
+    A layer may have other kinds as well, which the tower draws above them: as many bytes as these have now.
+    """
     if growth is None or growth.growing.kind not in (layer.kind for layer in past.layers):
         return past
-    layers = []
+    layers, above = [], _measure_above(pool, growth.growing.kind)
     for layer in past.layers:
         if layer.kind != growth.growing.kind:
             layers.append(layer)
@@ -384,8 +388,25 @@ def _split_growth(past: Past, growth: Growth | None) -> Past:
             for time, size in zip(past.times, layer.sizes, strict=True)
         ]
         rest = [None if size is None else size - (by or 0.0) for size, by in zip(layer.sizes, grown, strict=True)]
-        layers += [Layer(layer.kind, tuple(rest)), Layer(f"level-{growth.growing.level}", tuple(grown))]
+        upper = [None if size is None else min(above, size) for size in rest]
+        lower = [None if size is None else size - min(above, size) for size in rest]
+        layers += [
+            replace(layer, sizes=tuple(lower)),
+            Layer(f"level-{growth.growing.level}", tuple(grown)),
+            *([Layer(layer.kind, tuple(upper))] if above else []),
+        ]
     return replace(past, layers=tuple(layers))
+
+
+def _measure_above(pool: Pool, kind: str) -> int:
+    """Return the bytes of a layer above those of a kind in it, in the order of the tower."""
+    parts = build_parts(pool)
+    first = next((number for number, part in enumerate(parts) if part.kind in (kind, "used")), len(parts))
+    if kind == "devices" and pool.kind not in GPU_MEMORY:  # alone in its layer
+        return 0
+    return sum(
+        part.size_bytes for part in parts[first + 1 :] if part.kind not in AVAILABLE and part.kind != "unattributed"
+    )
 
 
 def _link_flags(past: Past, incidents: Sequence[Incident]) -> Past:

@@ -67,7 +67,7 @@ def build_nodes(
     """
     if one.slices:
         return tuple(_build_slices(one, levels))
-    holders = _lift_growing([_build_holder(found, one, growing) for found in one.segments if found.size_bytes])
+    holders = _lift_growing([_build_holder(found, one, growing) for found in one.segments if found.size_bytes], one)
     if one.pool is None or one.pool.kind in GPU_MEMORY:
         return tuple(holders)
     families = tuple(_build_families(one, holders))
@@ -97,15 +97,21 @@ def _cut_growth(nodes: Iterable[Node], growing: Growing) -> Iterator[Node]:
         )
 
 
-def _lift_growing(nodes: Sequence[Node]) -> list[Node]:
-    """Put the process that grows on top of those of its kind: past and now show its bytes at one height."""
+def _lift_growing(nodes: Sequence[Node], one: MemoryMap) -> list[Node]:
+    """Put the process that grows on top of all of its kind, or of its share: past and now show it at one height."""
     found = next((node for node in nodes if node.grown), None)
     if found is None:
         return list(nodes)
-    above = [one for one in nodes if one.kind == found.kind and one.start > found.start and one.details]
-    lifted = [_shift(found, sum(one.part for one in above)), *(_shift(one, -found.part) for one in above)]
-    others = [one for one in nodes if one is not found and one not in above]
-    return sorted([*others, *lifted], key=lambda one: one.start)
+    share = _find_share(found, [each for each in one.brackets if each.share])
+    top = 1.0 if share is None else share.start + share.width
+    above = [
+        each
+        for each in nodes
+        if each.kind == found.kind and each.start > found.start and each.start + each.part <= top + SLACK
+    ]
+    lifted = [_shift(found, sum(each.part for each in above)), *(_shift(each, -found.part) for each in above)]
+    others = [each for each in nodes if each is not found and each not in above]
+    return sorted([*others, *lifted], key=lambda each: each.start)
 
 
 def _shift(node: Node, by: float) -> Node:
@@ -168,11 +174,17 @@ def _list_inside(family: Node, nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 
 def _build_rest(parent: Node, nodes: Sequence[Node], name: str) -> tuple[Node, ...]:
+    """Return what nothing named holds: it is on top, or below the process that grows."""
     left = parent.size_bytes - sum(node.size_bytes for node in nodes)
     if left <= 0:
         return ()
-    start = max((node.start + node.part for node in nodes), default=parent.start)
-    return (Node(parent.kind, start, parent.start + parent.part - start, left, name, link=parent.link),)
+    start, end = parent.start, parent.start + parent.part
+    for node in sorted(nodes, key=lambda one: one.start):
+        if node.grown and node.start > start + SLACK:
+            end = node.start
+        else:
+            start = max(start, node.start + node.part)
+    return (Node(parent.kind, start, end - start, left, name, link=parent.link),)
 
 
 def _build_holder(found: Segment, one: MemoryMap, growing: Growing | None) -> Node:
