@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping
 from itertools import pairwise
@@ -22,7 +23,16 @@ from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
 from memwatch.reporting.render.past import Layer, Past, build_layers, find_sources, split_now
 from memwatch.reporting.render.summary import find_worst
 from memwatch.reporting.render.tower import Block, write_gutter
-from memwatch_web.pages.history_chart import MAX_AHEAD_RATIO, NARROW, Edges, place_times
+from memwatch_web.pages.charts import Annotation
+from memwatch_web.pages.history_chart import (
+    MAX_AHEAD_RATIO,
+    WIDTHS,
+    Edges,
+    EventFlag,
+    EventMark,
+    place_flags,
+    place_times,
+)
 from memwatch_web.pages.history_data import RANGES, TimeWindow
 from memwatch_web.pages.landscape_page import CELL, FONT, LOW_CELL, TOWER, PageLandscape, Scene, draw_page
 from memwatch_web.pages.landscape_past import DrawnPast, Growth, PoolPast, build_live_pasts, find_ghosts, find_run
@@ -505,9 +515,68 @@ def test_times_below_a_chart_are_whole_and_apart_at_any_time_of_day(minutes: int
         edges = Edges(now - 60.0 * minutes, now + longest * (number % 15) / 14, now)
         found = list(place_times(edges, "now"))
 
-        assert (found[-1][0].text, found[-1][1]) == ("now", True)
-        assert_whole_and_apart([word for word, _ in found], WIDE_PAST)
-        assert_whole_and_apart([word for word, is_narrow in found if is_narrow], NARROW)
+        assert [rooms for word, rooms in found if word.text == "now"] == [{*WIDTHS}]
+        for name, width in WIDTHS.items():
+            assert_whole_and_apart([word for word, rooms in found if name in rooms], width)
+
+
+def test_roomy_chart_has_more_times_than_a_narrow_one() -> None:
+    """They were placed for 330 pixels, and 23:30 was left out beside 155 free ones."""
+    edges = Edges(1_700_000_000.0, 1_700_003_600.0, 1_700_003_600.0)
+    found = list(place_times(edges, "now"))
+
+    counts = [sum(name in rooms for _, rooms in found) for name in WIDTHS]
+
+    assert counts == sorted({*counts})
+    assert counts[-1] > 10
+
+
+def flag_event(number: int, unix: float, kind: str, word: str) -> EventMark:
+    return EventMark(number, Annotation(unix, kind, word, word), "history")
+
+
+def span_of_flag(one: EventFlag, name: str) -> tuple[float, float]:
+    width = width_of(f"{one.number}{one.text if name in one.text_rooms else ''}", FONT)
+    left = one.at * WIDTHS[name] + (-3.0 if one.anchor == "start" else 3.0 - width)
+    return left, left + width
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_words_of_events_stand_at_their_lines_and_apart_at_every_width(seed: int) -> None:
+    chosen = random.Random(seed)
+    kinds = [
+        ("oom_kill", "OOM kill"),
+        ("level", "critical"),
+        ("level", "OK"),
+        ("mark", "epoch 7"),
+        ("replay", "restart"),
+    ]
+    times = sorted(chosen.uniform(0.0, 600.0) for _ in range(chosen.randint(1, 16)))
+    events = [flag_event(number, unix, *chosen.choice(kinds)) for number, unix in enumerate(times, 1)]
+
+    found = place_flags(events, Edges(0.0, 600.0, 600.0), is_ahead=False).flags
+
+    for name, width in WIDTHS.items():
+        spans = sorted(span_of_flag(one, name) for one in found if name in one.rooms)
+        assert spans[0][0] >= -3.0
+        assert spans[-1][1] <= width + 3.0
+        assert all(before[1] < after[0] for before, after in pairwise(spans))
+
+
+def test_most_severe_events_have_their_numbers_first_and_all_before_words() -> None:
+    """Changes to critical had none beside words of restarts, and a word stood 55 pixels beside its line."""
+    events = [
+        flag_event(1, 300.0, "level", "OK"),
+        flag_event(2, 301.0, "level", "critical"),
+        flag_event(3, 318.0, "replay", "restart"),
+        flag_event(4, 599.0, "replay", "restart"),
+    ]
+
+    found = {one.number: one for one in place_flags(events, Edges(0.0, 600.0, 600.0), is_ahead=True).flags}
+
+    assert found[2].rooms == {*WIDTHS}
+    assert "wide" in found[3].rooms
+    assert (found[4].anchor, found[4].rooms, found[4].text_rooms) == ("end", {*WIDTHS}, {"wide", "roomy"})
 
 
 @pytest.mark.parametrize("width", [WIDE_PAST, NARROW_PAST])

@@ -16,7 +16,7 @@ from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.drawing import list_steps
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.charts import Gap
-from memwatch_web.pages.history_chart import PLOT, TOP, write_step
+from memwatch_web.pages.history_chart import PLOT, TOP, WIDTHS, Edges, place_flags, write_step
 from memwatch_web.pages.history_page import build_answer, parse_pool_query, try_query
 from memwatch_web.pages.history_view import HistoryView, SeriesSummary, build_view
 from memwatch_web.pages.template_environment import shared_environment
@@ -80,16 +80,13 @@ def test_legend_of_a_live_range_has_the_figures_of_the_overview() -> None:
     assert chart.picture.tower.used_ratio == pytest.approx(used / pool.size_bytes)
 
 
-def test_time_of_a_forecast_has_room_after_kills_and_before_other_events() -> None:
+def test_time_of_a_forecast_has_room_after_all_events() -> None:
     picture = view_of("range=1h&pool=ram").charts[0].picture
-    without = build_view(
-        replace(PAST, events=()), parse_pool_query(PAST, QueryParams("range=1h"), SNAPSHOT), SNAPSHOT
-    )
 
     assert picture.full_at is not None
     assert [flag.kind for flag in picture.flags if flag.text == " XID"] == ["critical"]
-    assert picture.full_room == ""
-    assert without.charts[0].picture.full_room == "all"
+    assert picture.full_rooms == {"roomy"}
+    assert place_flags([], Edges(0.0, 60.0, 60.0), is_ahead=True).full_rooms == {*WIDTHS}
 
 
 def test_tower_of_a_range_before_the_history_has_no_figures() -> None:

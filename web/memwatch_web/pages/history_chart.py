@@ -7,7 +7,6 @@ landscape. Pure functions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
 
 from msgspec import Struct
 
@@ -23,7 +22,6 @@ from memwatch.reporting.render.drawing import (
     draw_forecast,
     list_steps,
     measure_times,
-    place_flag,
     shorten,
     spread,
     stack_sizes,
@@ -41,13 +39,13 @@ from memwatch_web.pages.past_picture import UNITS, WIDE_PAST, Word, draw_memory,
 PLOT, TOP, BOTTOM = 200.0, 34.0, 20.0
 # Width of the figures on the left.
 AXIS = 62.0
-# The number of no event: the time of a forecast has its place among them.
-FULL = -1
 # The height of a strip above the plot shows its level without colour.
 STRIPS = {Level.MEDIUM: 4.0, Level.HIGH: 7.0, Level.CRITICAL: 11.0}
 LOUD = frozenset({"oom_kill", "driver"})
-# Widths in pixels that words are placed for: of a chart at least this wide, and of one on a phone of 320 pixels.
-WIDE, NARROW = 520.0, 146.0
+# Widths in pixels that words are placed for: of a plot on a phone of 320 pixels, in a box of more than 640 pixels,
+# and in one of more than 1,100, as in history.css. What has room there has room in a wider one.
+WIDTHS: Mapping[str, float] = {"narrow": 146.0, "wide": 520.0, "roomy": 980.0}
+NARROW = WIDTHS["narrow"]
 # Space from one time to the next on a phone, and from the word of one level to the next.
 NARROW_GAP, LEVEL_STEP = 8.0, 13.0
 LONG_WORD, SHORT_WORD = 120.0, 56.0
@@ -59,7 +57,6 @@ MIN_BAND = 0.005
 MAX_AHEAD_RATIO, PAST_FULL = 0.14, 1.25
 # The last interval of a live range is now if it is at most this long, in seconds.
 MAX_NOW_SECONDS = 10.0
-FullRoom = Literal["", "wide", "all"]
 # Width of the shortest level, in UNITS.
 MIN_WIDTH = 2.0
 
@@ -67,8 +64,8 @@ MIN_WIDTH = 2.0
 class EventFlag(Struct, frozen=True):
     """An event above a chart: its number in the list, and the page that it opens. `at`: 0 to 1, left to right.
 
-    `text`: the words behind its number. `narrow`: its number has room on a phone. `leaves`: the page is that of its
-    incident.
+    `text`: the words behind its number. `rooms` and `text_rooms`: the WIDTHS at which number and words have room.
+    `anchor`: its words begin or end at its line. `leaves`: the page is that of its incident.
     """
 
     at: float
@@ -79,7 +76,8 @@ class EventFlag(Struct, frozen=True):
     leaves: bool
     title: str
     anchor: str
-    narrow: bool
+    rooms: frozenset[str]
+    text_rooms: frozenset[str]
 
 
 class Trace(Struct, frozen=True):
@@ -113,9 +111,9 @@ class Tower(Struct, frozen=True):
 class ChartPicture(Struct, frozen=True):
     """A drawn chart. `start` to `end`: the edges in Unix seconds; the data end at `now`.
 
-    `times`: with True for each that has room on a phone. `thresholds`: level, height of its line and of its word.
+    `times`: each with the WIDTHS at which it is written. `thresholds`: level, height of its line and of its word.
 
-    `full_room`: widths at which the time of `full_at` has room beside the flags, else it stands in the plot.
+    `full_rooms`: WIDTHS at which the time of `full_at` has room beside the flags, else it stands in the plot.
 
     `layers` stand on each other, and `covers` lie over page cache, which is hatched. `gaps`: left edge and width,
     0 to 1. `poles`: lines of events by kind.
@@ -125,7 +123,7 @@ class ChartPicture(Struct, frozen=True):
     now: float
     end: float
     axis: tuple[Text, ...]
-    times: tuple[tuple[Word, bool], ...]
+    times: tuple[tuple[Word, frozenset[str]], ...]
     gaps: tuple[tuple[float, float], ...]
     wash: tuple[Line, ...]
     strips: tuple[Line, ...]
@@ -135,7 +133,7 @@ class ChartPicture(Struct, frozen=True):
     thresholds: tuple[tuple[str, float, float], ...]
     forecast: Line | None
     full_at: float | None
-    full_room: FullRoom
+    full_rooms: frozenset[str]
     flags: tuple[EventFlag, ...]
     poles: Mapping[str, Sequence[float]]
     tower: Tower | None
@@ -151,7 +149,7 @@ class PlacedFlags(Struct, frozen=True):
     """The words above a chart."""
 
     flags: tuple[EventFlag, ...]
-    full_room: FullRoom
+    full_rooms: frozenset[str]
 
 
 class EventMark(Struct, frozen=True):
@@ -201,7 +199,7 @@ def draw_chart(
     full_at = edges.now + (seconds_to_full or 0.0)
     is_ahead = found.window.live and seconds_to_full is not None and used is not None
     mine = [one for one in events if one.annotation.kind != "level" or one.chart == chart.id]
-    placed = _place_flags(mine, edges, is_ahead)
+    placed = place_flags(mine, edges, is_ahead)
     return ChartPicture(
         start=edges.start,
         now=edges.now,
@@ -218,7 +216,7 @@ def draw_chart(
         forecast=draw_forecast(edges, edges.now, full_at, (used or 0.0) / top, frame) if is_ahead else None,
         full_at=full_at if is_ahead else None,
         flags=placed.flags,
-        full_room=placed.full_room,
+        full_rooms=placed.full_rooms,
         poles=_find_poles(mine, edges),
         tower=None if pool is None or past is None else _build_tower(pool, past, found, snapshot, top),
     )
@@ -306,19 +304,25 @@ def _place_thresholds(marks: Iterable[Mark], pool: Pool | None, top: float) -> I
         yield level, y, word_y
 
 
-def place_times(edges: Edges, end_word: str) -> Iterator[tuple[Word, bool]]:
-    """Yield the times with True for those that have room on a phone: the word of the end first, then the latest."""
-    found = list(write_times(edges, WIDE_PAST, edges.now, end_word, FONT, NARROW))
-    widths = measure_times(FONT)
-    fitting: list[bool] = []
-    limit = NARROW
-    for word in reversed(found):
+def place_times(edges: Edges, end_word: str) -> Iterator[tuple[Word, frozenset[str]]]:
+    """Yield the times with the WIDTHS at which each is written. The word of the end has room at all of them."""
+    found: dict[Word, set[str]] = {}
+    for name, width in WIDTHS.items():
+        written = write_times(edges, max(width, WIDE_PAST), edges.now, end_word, FONT, NARROW)
+        for word in _fit_times(list(written)) if name == "narrow" else written:
+            found.setdefault(word, set()).add(name)
+    return ((word, frozenset(names)) for word, names in found.items())
+
+
+def _fit_times(written: Sequence[Word]) -> Iterator[Word]:
+    """Yield those of the times that have room on a phone: the word of the end first, then the latest."""
+    widths, limit = measure_times(FONT), NARROW
+    for word in reversed(written):
         width = widths[word.kind] if word.unix is not None else width_of(word.text, FONT, strong=True)
         right = word.at * NARROW + (width / 2 if word.anchor == "middle" else 0.0)
-        fits = right <= limit and right - width >= 0
-        limit = right - width - NARROW_GAP if fits else limit
-        fitting.append(fits)
-    return zip(found, reversed(fitting), strict=True)
+        if right <= limit and right - width >= 0:
+            limit = right - width - NARROW_GAP
+            yield word
 
 
 def _find_poles(events: Iterable[EventMark], edges: Edges) -> dict[str, Sequence[float]]:
@@ -335,69 +339,89 @@ def _kind(one: EventMark) -> str:
     return "critical" if _is_loud(one) else "mark" if kind == "mark" else "muted"
 
 
-def _place_flags(events: Sequence[EventMark], edges: Edges, is_ahead: bool) -> PlacedFlags:
+def place_flags(events: Sequence[EventMark], edges: Edges, is_ahead: bool) -> PlacedFlags:
     """Return the events that have room for their number, with words where there is room for these.
 
-    Kills and driver errors are placed first, with their words, then the numbers of marks, the time of a forecast at
-    the right edge, if it `is_ahead`, and the numbers of all others.
+    At each width the numbers of all come first, the most severe before others, then their words in this order, and
+    the time of a forecast at the right edge, if it `is_ahead`. A number stays on its side of its line.
     """
-    wide: dict[int, Flag] = {}
-    narrow: dict[int, Flag] = {}
-    loud, marks, others = ([one for one in events if _rank(one) == rank] for rank in range(3))
+    ranked = sorted(events, key=_rank)
+    anchors: dict[int, str] = {}
+    texts: dict[int, str] = {}
+    rooms: dict[int, set[str]] = {}
+    text_rooms: dict[int, set[str]] = {}
+    full_rooms: set[str] = set()
+    for name, width in WIDTHS.items():
+        taken: dict[int, Flag] = {}
+        for one in sorted(ranked, key=lambda one: one.number not in anchors):
+            if _take(taken, one, edges, "", width, anchors):
+                rooms.setdefault(one.number, set()).add(name)
+        for one in ranked if name != "narrow" else ():
+            for words_of_it in _choose_words(one, texts) if one.number in taken else ():
+                if _take(taken, one, edges, words_of_it, width, anchors):
+                    texts[one.number] = words_of_it
+                    text_rooms.setdefault(one.number, set()).add(name)
+                    break
+        length = width_of("full ~00:00:00", FONT, strong=True)
+        if not any(map(Flag(width, width - length, width, anchor="end").disturbs, taken.values())):
+            full_rooms.add(name)
+    flags = (
+        EventFlag(
+            edges.at(one.annotation.unix),
+            one.number,
+            _kind(one),
+            texts.get(one.number, ""),
+            one.href,
+            one.leaves,
+            one.annotation.text,
+            anchors[one.number],
+            frozenset(rooms[one.number]),
+            frozenset(text_rooms.get(one.number, ())),
+        )
+        for one in events
+        if one.number in rooms
+    )
+    return PlacedFlags(tuple(flags), frozenset(full_rooms) if is_ahead else frozenset())
 
-    def take_numbers(group: Iterable[EventMark]) -> list[EventMark]:
-        return [one for one in group if _take(wide, one, edges, "", WIDE)]
 
-    found = list(_write_flags(take_numbers(loud), edges, wide, narrow))
-    placed = take_numbers(marks)
-    full_room = _take_full(wide, narrow) if is_ahead else ""
-    found += _write_flags([*placed, *take_numbers(others)], edges, wide, narrow)
-    return PlacedFlags(tuple(found), full_room)
-
-
-def _write_flags(
-    placed: Iterable[EventMark], edges: Edges, wide: dict[int, Flag], narrow: dict[int, Flag]
-) -> Iterator[EventFlag]:
-    """Yield events whose numbers are placed, with their words where there is room for these."""
-    for one in placed:
-        is_narrow = _take(narrow, one, edges, "", NARROW)
-        choices = (f" {shorten(one.annotation.word, most, FONT)}" for most in (LONG_WORD, SHORT_WORD))
-        text = next((words for words in choices if _take(wide, one, edges, words, WIDE)), "")
-        at, title = edges.at(one.annotation.unix), one.annotation.text
-        anchor = wide[one.number].anchor
-        yield EventFlag(at, one.number, _kind(one), text, one.href, one.leaves, title, anchor, is_narrow)
-
-
-def _take_full(wide: dict[int, Flag], narrow: dict[int, Flag]) -> FullRoom:
-    """Take the room of the time of a forecast at the right edge. Return the widths at which it is free."""
-    length = width_of("full ~00:00:00", FONT, strong=True)
-    room: FullRoom = ""
-    steps: tuple[tuple[dict[int, Flag], float, FullRoom], ...] = ((wide, WIDE, "wide"), (narrow, NARROW, "all"))
-    for taken, width, free in steps:
-        flag = Flag(width, width - length, width, anchor="end")
-        if any(map(flag.disturbs, taken.values())):
-            return room
-        taken[FULL], room = flag, free
-    return room
+def _choose_words(one: EventMark, texts: Mapping[int, str]) -> Sequence[str]:
+    """Return the words to try behind a number, those of a narrower chart if it has some."""
+    found = texts.get(one.number)
+    return (
+        [found] if found else [f" {shorten(one.annotation.word, most, FONT)}" for most in (LONG_WORD, SHORT_WORD)]
+    )
 
 
 def _rank(one: EventMark) -> int:
-    return 0 if _is_loud(one) else 1 if one.annotation.kind == "mark" else 2
+    """Return the place in the order of severity: kills and driver errors, critical levels, marks, high levels."""
+    word = one.annotation.word if one.annotation.kind == "level" else one.annotation.kind
+    order = (Level.CRITICAL.word, "mark", Level.HIGH.word)
+    return 0 if _is_loud(one) else 1 + order.index(word) if word in order else 1 + len(order)
 
 
 def _is_loud(one: EventMark) -> bool:
     return one.annotation.kind in LOUD
 
 
-def _take(taken: dict[int, Flag], one: EventMark, edges: Edges, words: str, width: float) -> bool:
-    """Take the room of a number and its words, unless another event has some of it."""
-    frame = Rectangle(0.0, 0.0, width, 0.0)
+def _take(
+    taken: dict[int, Flag], one: EventMark, edges: Edges, words: str, width: float, anchors: dict[int, str]
+) -> bool:
+    """Take the room of a number and its words, unless another event has some of it.
+
+    They begin at its line, or end there without room on that side, on the side that `anchors` has of it.
+    """
     others = [flag for number, flag in taken.items() if number != one.number]
-    x, length = edges.x(one.annotation.unix, frame), width_of(f"{one.number}{words}", FONT)
-    flag = place_flag(x, length, frame, others, lead=LEAD)
-    if flag is not None:
-        taken[one.number] = flag
-    return flag is not None
+    x, length = edges.at(one.annotation.unix) * width, width_of(f"{one.number}{words}", FONT)
+    starts = {"start": x + LEAD, "end": x - LEAD - length}
+    if one.number in anchors:
+        starts = {anchors[one.number]: starts[anchors[one.number]]}
+    for anchor, left in starts.items():
+        flag = Flag(x, left, left + length, anchor=anchor)
+        if left >= LEAD and flag.right <= width - LEAD and not any(map(flag.disturbs, others)):
+            taken[one.number] = flag
+            anchors[one.number] = anchor
+            return True
+    return False
 
 
 def _list_axis(top: float, unit: str) -> Iterator[Text]:
