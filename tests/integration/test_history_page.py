@@ -277,7 +277,7 @@ def test_page_of_every_machine_has_valid_markup(sample: str) -> None:
     "reason",
     [
         "CUDA Pool ⊂ System RAM",
-        "available to gpu0",
+        "can be allocated on NVIDIA GB10",
         "no data for 5 min",
         "Before VAE Load (process 4242)",
         "<script>alert(3)</script>",

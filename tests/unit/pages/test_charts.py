@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from memwatch.core.model import Pool, PoolKind, Quality, ShareKind
 from memwatch_monitor.history.series import collect_figures
 from memwatch_web.api.history_parameters import MAX_SERIES
-from memwatch_web.pages.charts import DASHES, build_charts, build_label, choose_chart, usual_series
+from memwatch_web.pages.charts import COLOURS, DASHES, LEFT, build_charts, build_label, choose_chart, usual_series
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu, mig_server
 
 
@@ -31,7 +31,7 @@ def test_cuda_pool_is_drawn_in_the_chart_of_system_ram() -> None:
     ram, pressure = build_charts(usual_series(list(collect_figures(snapshot)), snapshot), snapshot)
 
     labels = [curve.label for curve in ram.curves]
-    assert labels == ["used", "CUDA Pool ⊂ System RAM", "available to gpu0"]
+    assert labels == ["used", "CUDA Pool ⊂ System RAM", "can be allocated on NVIDIA GB10"]
     assert [curve.dash for curve in ram.curves] == [0, 0, 1]
     assert (ram.label, ram.top, ram.targets) == ("System RAM", snapshot.pools[0].size_bytes, ("ram",))
     assert (pressure.label, pressure.top) == ("Pressure", 1.0)
@@ -61,9 +61,27 @@ def test_both_bounds_of_a_headroom_have_a_label() -> None:
     (chart,) = build_charts(names, critical_gb10())
 
     assert [(curve.label, curve.dash) for curve in chart.curves] == [
-        ("available to gpu0", 1),
-        ("available to gpu0, without reclaim", 1),
+        ("can be allocated on NVIDIA GB10", 1),
+        ("can be allocated on NVIDIA GB10, without reclaim", 1),
     ]
+
+
+def test_devices_of_one_name_are_told_apart() -> None:
+    snapshot = critical_gb10()
+    twins = replace(snapshot, devices=tuple(replace(snapshot.devices[0], id=f"gpu{number}") for number in range(2)))
+
+    assert build_label("device.gpu1.headroom_bytes", twins).startswith("can be allocated on NVIDIA GB10 (gpu1)")
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_available_memory_is_never_green_and_first_in_the_colour_of_text(sample: str) -> None:
+    """That of System RAM was in the green of GPU memory, on whose area it was not seen."""
+    snapshot = SAMPLES[sample]()
+
+    for chart in build_charts(list(collect_figures(snapshot)), snapshot):
+        left = [curve.colour for curve in chart.curves[:COLOURS] if curve.name.endswith(LEFT)]
+        assert left == [0, 3, 4, 5, 6, 1][: len(left)]
+        assert len({(curve.colour, curve.dash) for curve in chart.curves[:COLOURS]}) == len(chart.curves[:COLOURS])
 
 
 def test_headroom_is_drawn_in_the_largest_pool_of_the_device() -> None:

@@ -26,6 +26,8 @@ POOL_WORDS = {
     "free_bytes": "free",
     "unattributed_bytes": "unattributed",
 }
+# Series of available memory. Their colours, by number in a chart, begin with that of text: green is GPU memory.
+LEFT_COLOURS = (0, 3, 4, 5, 6, 1)
 LEFT = (".available_bytes", ".free_bytes", ".headroom_after_reclaim_bytes", ".headroom_bytes")
 FIXED_LABELS = {
     "kernel.oom_kills_total": "OOM kills",
@@ -54,7 +56,7 @@ TITLES = {
 
 
 class Curve(Struct, frozen=True):
-    """One series in a chart. `colour` counts from 1.
+    """One series in a chart. `colour` counts from 1; 0 is that of text.
 
     `dash` is a pattern: 0 is solid, 1 is available rather than used memory, others tell curves of one colour apart.
     """
@@ -106,8 +108,14 @@ def _chart(place: str, names: Sequence[str], snapshot: Snapshot, titles: Mapping
     label = pool.label if pool else TITLES.get(place, place)
     judged = [one.target for one in snapshot.pressure if pool and one.target == pool.id]
     top = pool.size_bytes if pool else 1.0 if unit == "ratio" else None
+    left = [name for name in names[:COLOURS] if name.endswith(LEFT)]
     curves = [
-        Curve(name, build_label(name, snapshot, titles), number % COLOURS + 1, choose_dash(number, name))
+        Curve(
+            name,
+            build_label(name, snapshot, titles),
+            LEFT_COLOURS[left.index(name)] if name in left else number % COLOURS + 1,
+            choose_dash(number, name),
+        )
         for number, name in enumerate(names)
     ]
     return Chart(place, label, unit, top, tuple(judged), tuple(curves))
@@ -178,16 +186,18 @@ def build_label(name: str, snapshot: Snapshot, titles: Mapping[str, str] = Mappi
     if kind == "node":
         return f"largest free block, node {thing}"
     if kind == "device":
-        return next((_device_label(one, figure) for one in snapshot.devices if one.id == thing), name)
+        return next((_device_label(one, figure, snapshot) for one in snapshot.devices if one.id == thing), name)
     if kind == "pressure" and thing in snapshot.labels:
         words = {"ratio": "{}", "level": "level, {}", "seconds_to_full": "time to full, {}"}
         return words.get(figure, name).format(snapshot.labels[thing])
     return name
 
 
-def _device_label(device: Device, figure: str) -> str:
+def _device_label(device: Device, figure: str, snapshot: Snapshot) -> str:
     """Return the label of a headroom. That of a card's own memory is one figure, without page cache."""
-    return f"available to {device.id}{'' if figure == headroom_ends(device)[-1] else ', without reclaim'}"
+    is_alone = sum(one.name == device.name for one in snapshot.devices) == 1
+    end = "" if figure == headroom_ends(device)[-1] else ", without reclaim"
+    return f"can be allocated on {device.name if is_alone else f'{device.name} ({device.id})'}{end}"
 
 
 def _headroom_of(device: Device) -> str:
