@@ -97,7 +97,7 @@ def test_tower_of_a_range_before_the_history_has_no_figures() -> None:
     tower = build_view(PAST, replace(query, window=window), SNAPSHOT).charts[0].picture.tower
 
     assert tower is not None
-    assert (tower.used_ratio, tower.unix, tower.is_now) == (None, None, False)
+    assert (tower.used_ratio, tower.unix) == (None, None)
 
 
 def test_gap_has_no_layers() -> None:
@@ -134,7 +134,7 @@ def test_tower_is_the_composition_of_the_last_time() -> None:
 
     assert tower is not None
     assert tower.used_ratio == pytest.approx(0.964, abs=0.002)
-    assert tower.is_now
+    assert tower.unix == SNAPSHOT.unix
     ground = TOP + PLOT
     for piece in tower.pieces:
         assert piece.size_bytes is not None

@@ -100,12 +100,11 @@ class Piece(Struct, frozen=True):
 
 
 class Tower(Struct, frozen=True):
-    """The composition at the last time of a chart. `used_ratio` is None without data, `is_now` if that is now."""
+    """The composition at the last time of a chart. `used_ratio` is None without data."""
 
     pieces: tuple[Piece, ...]
     used_ratio: float | None
     unix: float | None
-    is_now: bool
 
 
 class ChartPicture(Struct, frozen=True):
@@ -250,7 +249,7 @@ def _build_tower(pool: Pool, past: Past, found: WindowData, snapshot: Snapshot, 
         if any(layer.sizes)
     ]
     unix = past.times[-1] if past.times else None
-    return Tower(tuple(pieces), sum(sizes[:-1]) / top if is_known else None, unix, is_now)
+    return Tower(tuple(pieces), sum(sizes[:-1]) / top if is_known else None, snapshot.unix if is_now else unix)
 
 
 def _trace(curve: Curve, buckets: Sequence[Bucket], edges: Edges, top: float) -> Trace:
