@@ -387,7 +387,7 @@ def test_entries_of_other_processes_are_folded() -> None:
     """Starts of the sixteen workers, without the one that was killed."""
     view = build_page(play("sixteen"), [])
 
-    assert {one.entry.kind for one in view.folded} == {"start", "level"}
+    assert {one.entry.kind for one in view.folded} == {"start"}
     assert (len(view.entries), len(view.folded), view.unrelated) == (7, 16, 15)
     text = Reader(Pages().incident(play("sixteen"))).text
     assert "7 of 23 entries; 1 more of this incident, 15 starts and ends of other processes" in text
@@ -395,7 +395,7 @@ def test_entries_of_other_processes_are_folded() -> None:
 
 
 def test_at_most_seven_entries_are_shown() -> None:
-    """Stalls are folded first, then entries in the middle. Each entry is either shown or folded."""
+    """Stalls are folded first, then entries in the middle of a kind. Each entry is either shown or folded."""
     kinds = ["level", "stall", "alert", "stall", *["level"] * 4, "oom_kill"]
     entries = [Entry(float(number), kind, f"{kind} {number}") for number, kind in enumerate(kinds)]
     many = [Entry(float(number), "kill", f"kill {number}") for number in range(9)]
@@ -406,6 +406,15 @@ def test_at_most_seven_entries_are_shown() -> None:
     view = build_page(replace(incident(), timeline=tuple(many)), [])
     assert sorted(one.entry.unix for one in (*view.entries, *view.folded)) == list(range(9))
     assert (len(view.entries), view.unrelated) == (7, 0)
+
+
+def test_kill_and_levels_of_an_incident_are_never_folded_for_others() -> None:
+    """The kill itself was, in the middle of a long timeline that showed a missed sample."""
+    kinds = ["level", "level", "alert", "end", "oom_kill", "alert", "late", "level", "alert", "end", "driver"]
+    entries = [Entry(float(number), kind, f"{kind} {number}") for number, kind in enumerate(kinds)]
+
+    assert [one.unix for one in incident_page.choose_entries(entries)] == [0, 1, 2, 4, 5, 7, 10]
+    assert [one.unix for one in incident_page.choose_entries(entries[:-1])] == [0, 1, 2, 4, 5, 7, 8]
 
 
 def test_entry_is_its_first_clause() -> None:

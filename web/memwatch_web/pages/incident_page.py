@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from msgspec import Struct
@@ -21,8 +21,11 @@ from memwatch.reporting.render import words
 from memwatch_web.pages.incident_picture import LAYOUTS, Picture, draw
 
 UNRELATED = ("start", "end")
-# An incident is one screen: more entries are folded, stalls before others, then those in the middle.
-MAX_ENTRIES, FIRST_ENTRIES = 7, 3
+# An incident is one screen: more entries are folded, those of the last kinds first. "repeated" are alerts after the
+# first one, and "" is any other kind.
+MAX_ENTRIES = 7
+KILLS = frozenset({"kill", "oom_kill", "unclean"})
+ENTRY_ORDER = ("kill", "level", "alert", "", "repeated", "start", "end", "late", "stall")
 # At least this many sentences of the evidence are shown, and as many lines as the timeline has entries. A line has
 # about this many characters.
 MIN_EVIDENCE, EVIDENCE_CHARACTERS = 3, 75
@@ -140,12 +143,29 @@ def link_to_history(began: float, ended: float | None = None) -> str:
 
 
 def choose_entries(related: Sequence[Entry]) -> list[Entry]:
-    """Return the entries that are not folded, in their order."""
-    others = [entry for entry in related if entry.kind != "stall"]
-    if len(others) > MAX_ENTRIES:
-        return [*others[:FIRST_ENTRIES], *others[FIRST_ENTRIES - MAX_ENTRIES :]]
-    stalls = [entry for entry in related if entry.kind == "stall"][: MAX_ENTRIES - len(others)]
-    return [entry for entry in related if entry in others or entry in stalls]
+    """Return the entries that are not folded, in their order: kills and levels before all others."""
+    kinds = list(_rank_kinds(related))
+    kept: list[int] = []
+    for kind in ENTRY_ORDER:
+        found = [number for number, its in enumerate(kinds) if its == kind]
+        left = MAX_ENTRIES - len(kept)
+        kept += found if len(found) <= left else _pick_ends(found, left)
+    return [related[number] for number in sorted(kept)]
+
+
+def _rank_kinds(related: Iterable[Entry]) -> Iterator[str]:
+    """Yield the kind of each entry, as in ENTRY_ORDER."""
+    has_alert = False
+    for entry in related:
+        kind = "kill" if entry.kind in KILLS else entry.kind if entry.kind in ENTRY_ORDER else ""
+        yield "repeated" if kind == "alert" and has_alert else kind
+        has_alert |= kind == "alert"
+
+
+def _pick_ends(found: Sequence[int], count: int) -> list[int]:
+    """Return as many of these: the first ones and the last ones."""
+    first = min(count, max(1, count // 2))
+    return [*found[:first], *found[len(found) - count + first :]]
 
 
 def split_timeline(one: Incident) -> tuple[list[Entry], list[Entry]]:
