@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
+from memwatch.core.units import size
 from memwatch.reporting.incidents.records import Entry, Incident, Sample, Suspect
 from memwatch.reporting.incidents.words import find_cut, write_summary, write_title
 from memwatch.reporting.render.drawing import Drawing, Flag, Rectangle, width_of
@@ -361,6 +362,24 @@ def test_name_is_inside_its_area() -> None:
     assert find_place(thin, [], [], 14.0, 900.0) is None
     assert find_place(steep, [], [], 14.0, 900.0) is None
     assert find_place(gap, [], [], 14.0, 900.0) is None
+
+
+@pytest.mark.parametrize("form", LAYOUTS)
+@pytest.mark.parametrize("name", ["1 GiB machine", "earlyoom ends the process with the highest", "kill -9 by hand"])
+def test_outline_of_a_killed_process_says_what_came_back(name: str, form: str) -> None:
+    """No name of a layer is on these words."""
+    one = play(name)
+
+    drawing = picture(one, form).drawing
+
+    (ghost,) = [line for line in drawing.lines if line.kind == "ghost"]
+    left, right = min(x for x, _ in ghost.points), max(x for x, _ in ghost.points)
+    said = [text for text in drawing.texts if text.strong.startswith("killed") or text.strong.endswith("came back")]
+    assert " ".join(text.strong for text in said) == f"killed, {size(one.came_back_bytes or 0)} came back"
+    for text in said:
+        assert left < text.x <= right - width_of(text.strong, LAYOUTS[form].font, strong=True)
+        inside = [other for other in drawing.texts if other not in said and left < other.x <= right]
+        assert all(abs(other.y - text.y) >= LAYOUTS[form].font for other in inside)
 
 
 def test_incident_without_samples_has_no_picture_and_says_why() -> None:

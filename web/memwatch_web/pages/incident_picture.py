@@ -56,6 +56,8 @@ MIN_GAP_SECONDS, GAP_FACTOR = 5.0, 4.0
 MIN_SWAP_PIXELS, MIN_STALL_RATIO = 1.5, 0.01
 STALL_LINES = 1.5
 MAX_KILLS = 8
+# Seconds after a kill by which its memory has come back.
+SETTLE_SECONDS = 5.0
 # From this width on, in the size of the font, the past has half of it.
 MIN_ROOMY = 100.0
 # Where the holders begin, beside their families, in parts of the width.
@@ -158,9 +160,11 @@ def draw(one: Incident, layout: Layout) -> Picture | None:
     if not has_levels:  # a strip would claim that all was well
         drawing = replace(drawing, areas=tuple(area for area in drawing.areas if area.kind != "level-low"))
     drawing += _draw_marks(one, past, frame, font, kills) + Drawing(texts=tuple(list_bytes(whole, frame, font)))
-    drawing += _draw_ghost(one, cut, past, frame, frame.height / whole)
+    ghost = _draw_ghost(one, cut, past, frame, frame.height / whole, font)
+    drawing += ghost
     walls = [past.axis.x(unix, frame) for unix in kills]
-    named, numbers = _name_past(past, whole, frame, layout, names_of(one, layers), walls)
+    taken = [text.y - part * font for text in ghost.texts for part in (0.0, 0.36, 0.72)]
+    named, numbers = _name_past(past, whole, frame, layout, names_of(one, layers), walls, taken)
     legend, depth_of_legend = _write_legend(numbers, frame, depth, font)
     drawing += Drawing(texts=(*named, *legend))
     held_frame = layout.place_held(frame, depth + depth_of_legend)
@@ -179,18 +183,24 @@ def draw(one: Incident, layout: Layout) -> Picture | None:
 
 
 def _name_past(
-    past: Past, whole: float, frame: Rectangle, layout: Layout, names: Sequence[str], walls: Sequence[float]
+    past: Past,
+    whole: float,
+    frame: Rectangle,
+    layout: Layout,
+    names: Sequence[str],
+    walls: Sequence[float],
+    taken: Sequence[float],
 ) -> tuple[list[Text], list[str]]:
     """Return the names in the past, and those of layers that have a number in their place, from 1 on.
 
-    A wide picture has no numbers: the composition stands beside its past.
+    No name is on a height that is `taken`. A wide picture has no numbers: the composition stands beside its past.
     """
-    named = list(name_layers(past, whole, frame, layout.font, names, walls))
+    named = list(name_layers(past, whole, frame, layout.font, names, walls, taken))
     shown, numbered = {text.strong for text in named}, list[str]()
     for place, name in enumerate(names if not layout.is_wide else ()):
         if name and name not in shown:
             only = [str(len(numbered) + 1) if place == other else "" for other in range(len(names))]
-            if found := list(name_layers(past, whole, frame, layout.font, only, walls)):
+            if found := list(name_layers(past, whole, frame, layout.font, only, walls, taken)):
                 named += found
                 numbered.append(name)
     return named, numbered
@@ -320,8 +330,8 @@ def _list_marks(one: Incident, past: Past, kills: Sequence[float], font: float) 
         yield fired[0].unix, "alert", "muted"
 
 
-def _draw_ghost(one: Incident, cut: Cut, past: Past, frame: Rectangle, scale: float) -> Drawing:
-    """Outline from the kill on what the cause held, if it is what was killed."""
+def _draw_ghost(one: Incident, cut: Cut, past: Past, frame: Rectangle, scale: float, font: float) -> Drawing:
+    """Outline from the kill on what the cause held, if it is what was killed, with what came back."""
     cause, victim = one.cause, one.victim
     if cut.kill is None or cause is None or victim is None or not victim.is_cause or victim.pid != cause.pid:
         return Drawing()
@@ -335,9 +345,26 @@ def _draw_ghost(one: Incident, cut: Cut, past: Past, frame: Rectangle, scale: fl
         return Drawing()
     ground = frame.ground - scale * sum(held[each] for each in ranked[: ranked.index(name)])
     top = ground - held[name] * scale
-    return Drawing(
-        lines=(Line("ghost", ((x, ground), (x, top), (frame.right, top), (frame.right, ground), (x, ground))),)
+    used = frame.ground - scale * max(
+        each.used_bytes for each in one.samples if each.unix > cut.kill + SETTLE_SECONDS
     )
+    place = Rectangle(x, top, frame.right - x, min(ground, used) - top)
+    return Drawing(
+        lines=(Line("ghost", ((x, ground), (x, top), (frame.right, top), (frame.right, ground), (x, ground))),),
+        texts=tuple(_write_ghost(one, place, font)),
+    )
+
+
+def _write_ghost(one: Incident, place: Rectangle, font: float) -> Iterator[Text]:
+    """Yield the words of a killed process where it was, in as few lines as fit, none without room."""
+    back = f"{size(one.came_back_bytes)} came back" if one.came_back_bytes else ""
+    for lines in ([f"killed, {back}"], ["killed,", back]) if back else (["killed"],):
+        width = max(width_of(line, font, strong=True) for line in lines)
+        if width + font <= place.width and len(lines) * LINE_HEIGHT * font + 0.4 * font <= place.height:
+            for number, line in enumerate(lines):
+                y = place.y + (1.2 + number * LINE_HEIGHT) * font
+                yield Text(place.x + 0.5 * font, y, strong=line, kind="critical")
+            return
 
 
 def _list_swap(samples: Sequence[Sample]) -> list[tuple[float, int]]:
