@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from memwatch.core.backends.finder import Finder
 from memwatch.core.processes.process_folder import PssReader, read_oom_score
 from memwatch.reporting.doctor.checks import MachineNames
-from memwatch.reporting.doctor.examiner import Examiner
 from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.neighbours.book import NeighbourBook
@@ -39,7 +37,8 @@ def create_services(daemon: Daemon) -> Services:
         daemon.monitor,
         daemon.broker,
         features.get(NotificationManager),
-        create_inquiries(daemon),
+        cache(partial(create_inquiries, daemon)),
+        partial(read_oom_score, daemon.roots),
         features.get(NeighbourBook),
         daemon.callers.account,
     )
@@ -58,6 +57,9 @@ def create_page_services(daemon: Daemon, services: Services) -> PageServices:
 
 def create_inquiries(daemon: Daemon) -> Inquiries:
     """Return the on-demand checks. Their threads end with the daemon."""
+    from memwatch.core.backends.finder import Finder  # pages load neither backends nor doctor
+    from memwatch.reporting.doctor.examiner import Examiner
+
     roots, self_usage = daemon.roots, daemon.monitor.self_usage
     inquiries = Inquiries(
         SingleFlight(Finder(roots, for_others=True).find, "backends", INQUIRY_DEADLINE_SECONDS),
@@ -73,7 +75,6 @@ def create_inquiries(daemon: Daemon) -> Inquiries:
             INQUIRY_DEADLINE_SECONDS,
         ),
         SingleFlight(PssReader(roots).read, "a PSS", PSS_DEADLINE_SECONDS),
-        partial(read_oom_score, roots),
     )
     daemon.on_leaving.append(inquiries.close)
     return inquiries

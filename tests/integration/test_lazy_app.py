@@ -132,7 +132,7 @@ def test_preloading_starts_after_a_delay_and_once() -> None:
     assert made[0][1] - began >= ALERTS_FIRST_SECONDS - 0.01
 
 
-ASK_FOR_THE_DESCRIPTION = """
+ASK_FOR_A_PATH = """
 import asyncio, sys
 from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatchd.daemon import Daemon
@@ -148,7 +148,7 @@ async def receive():
 
 async def ask():
     scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "root_path": ""}
-    scope |= {"method": "GET", "path": "/openapi.json", "query_string": b"", "headers": []}
+    scope |= {"method": "GET", "path": sys.argv[1], "query_string": b"", "headers": []}
     await app(scope, receive, send)
 
 daemon = Daemon(Settings(), lambda _: Settings())
@@ -157,24 +157,41 @@ asyncio.run(ask())
 app.close()
 daemon.stop()
 loaded = [name for name, module in sys.modules.items() if module is not None]
-print(*(one for one in loaded if one.startswith(("pydantic.v1", "memwatch_web.api.openapi"))), file=sys.stderr)
+print(*(one for one in loaded if one.startswith(tuple(sys.argv[2:]))), file=sys.stderr)
 """
 
 
-def test_description_of_the_api_needs_neither_its_generator_nor_pydantic_1() -> None:
-    """They would take 5 MiB that stay in use."""
+def ask_for(path: str, *modules: str) -> tuple[str, set[str]]:
+    """Return the body of an answer, and which of these modules are loaded after it."""
     done = subprocess.run(
-        [sys.executable, "-c", ASK_FOR_THE_DESCRIPTION],
+        [sys.executable, "-c", ASK_FOR_A_PATH, path, *modules],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, **WITHOUT_COVERAGE},
     )
+    return done.stdout, set(done.stderr.split())
 
-    described = json.loads(done.stdout)
+
+def test_description_of_the_api_needs_neither_its_generator_nor_pydantic_1() -> None:
+    """They would take 5 MiB that stay in use."""
+    body, loaded = ask_for("/openapi.json", "pydantic.v1", "memwatch_web.api.openapi")
+
+    described = json.loads(body)
     assert described["info"]["version"] == __version__
     assert len(described["paths"]) > 30
-    assert done.stderr.split() == []
+    assert loaded == set()
+
+
+def test_inquiries_of_the_api_are_loaded_with_it_and_not_with_pages() -> None:
+    """The API has all of its modules before memory is short. A first page compiles none of these."""
+    inquiries = {"memwatch.core.backends.finder", "memwatch.reporting.doctor.examiner"}
+
+    page, loaded = ask_for("/runbooks", *inquiries)
+
+    assert "<html" in page
+    assert loaded == set()
+    assert ask_for("/openapi.json", *inquiries)[1] == inquiries
 
 
 def test_app_is_kept_if_the_first_client_disconnects() -> None:

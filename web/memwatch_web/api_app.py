@@ -158,6 +158,7 @@ def api_routes() -> Iterable[Route]:
 def create_api(services: Services, metrics_endpoint: MetricsEndpoint) -> FastAPI:
     """Create the API of one monitor."""
     answer_error = ErrorAnswer(services.monitor.simulated)
+    services.inquiries()  # loads their modules: all of the API is there before memory is short
 
     async def invalid(request: Request, error: RequestValidationError) -> ASGIApp:
         wanted = request.scope["route"].dependant

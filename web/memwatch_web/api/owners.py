@@ -75,7 +75,7 @@ async def pss(services: ApiServices, pid: Annotated[int, Path(ge=1, lt=1 << 31)]
             429, "rate limit: one PSS read per second; retry in a second.", headers={"Retry-After": "1"}
         )
     try:
-        found = await services.inquiries.pss.ask(process)
+        found = await services.inquiries().pss.ask(process)
     except NotCompletedError as error:
         raise ProblemError(503, f"{error}.", headers={"Retry-After": "60"}) from None
     except PssError as error:

@@ -34,12 +34,11 @@ from memwatch_web.asgi.threads import QueryThread, QueueFullError, SingleFlight
 
 
 class Inquiries(Struct, frozen=True):
-    """The slow queries: backends, doctor, and the PSS of a process. `oom_score`: two small files, read at once."""
+    """The slow queries: backends, doctor, and the PSS of a process."""
 
     backends: SingleFlight[Snapshot, Backends]
     doctor: SingleFlight[Snapshot, Examination]
     pss: SingleFlight[Process, Pss]
-    oom_score: Callable[[Process], tuple[int, int] | Absent]
 
     def close(self) -> None:
         """Cancel all: waiting requests get an error at once."""
@@ -90,12 +89,16 @@ class RecentEvents:
 
 
 class Services(Struct):
-    """Parts of the daemon that handlers use, and state shared by requests."""
+    """Parts of the daemon that handlers use, and state shared by requests.
+
+    `inquiries`: those of the API, which no page needs. `oom_score`: of a process, two small files.
+    """
 
     monitor: Monitor
     broker: Broker
     alerting: NotificationManager
-    inquiries: Inquiries
+    inquiries: Callable[[], Inquiries]
+    oom_score: Callable[[Process], tuple[int, int] | Absent]
     neighbours: NeighbourBook
     find_account: FindAccount
     caches: RenderCaches = field(default_factory=RenderCaches)

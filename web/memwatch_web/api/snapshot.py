@@ -55,13 +55,13 @@ async def backends(services: ApiServices) -> Response:
     """Return the available compute backends (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), and why others are not
     available. Probed at most once a minute."""
     refuse_simulated(services.monitor)
-    return services.json(await _await_answer(services.inquiries.backends, services.current()))
+    return services.json(await _await_answer(services.inquiries().backends, services.current()))
 
 
 async def doctor(services: ApiServices) -> Response:
     """Diagnose missing data: what is not visible, why, and how to change that."""
     refuse_simulated(services.monitor)
-    return services.json(await _await_answer(services.inquiries.doctor, services.current()))
+    return services.json(await _await_answer(services.inquiries().doctor, services.current()))
 
 
 def refuse_simulated(monitor: Monitor) -> None:

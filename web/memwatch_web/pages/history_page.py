@@ -213,7 +213,7 @@ def view_process(services: PageServices, snapshot: Snapshot, pid: int) -> Proces
     """Return the view of a process. Raises ProblemError if nothing is known of it."""
     listed = find_process(snapshot, pid)
     simulated = services.monitor.simulated
-    score = Absent.NOT_AVAILABLE if listed is None or simulated else services.inquiries.oom_score(listed)
+    score = Absent.NOT_AVAILABLE if listed is None or simulated else services.oom_score(listed)
     view = services.pages.view_process(snapshot, pid, services.monitor.to_wall(0.0), score)
     if view is None:
         raise ProblemError(404, f"process {pid} is not on this machine, and was not listed in the last hour.")
