@@ -67,8 +67,6 @@ PRELOADED = (
 # too, but only helper processes, which are not forked, load a driver's library.
 READ_AT_START = ("COVERAGE_", "GLIBC_", "LD_PRELOAD", "MALLOC_", "PYTHON")
 MAX_REQUEST_BYTES = 1 << 20
-# Most tests with a demo start this one.
-USUAL_DEMO = "dgx-spark"
 
 
 class _Choice:
@@ -214,8 +212,9 @@ def _text(fd: int) -> str:
 class _Server:
     """Loop of the server: fork a child for each request, and report its PID and later its exit code."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, keep_demo: Callable[[str], None] | None = None) -> None:
         self._control = control
+        self._keep_demo = keep_demo
         self._children: dict[int, tuple[int, socket.socket]] = {}  # PID and status socket by pidfd
 
     def serve(self) -> tuple[Any, ...] | None:
@@ -230,8 +229,15 @@ class _Server:
                 if not message:
                     self._kill_children()
                     return None
+                request: list[Any] = json.loads(message)
+                self._prepare(request[2])
                 if self._is_child(fds):
-                    return tuple(json.loads(message))
+                    return tuple(request)
+
+    def _prepare(self, command: Sequence[str]) -> None:
+        """Decode the demo of a command here, if it has one, for those that follow as well."""
+        if self._keep_demo and "--demo" in command[:-1]:
+            self._keep_demo(command[command.index("--demo") + 1])
 
     def _kill_children(self) -> None:
         """End what a killed test process could not: children not reported yet keep their PID."""
@@ -319,7 +325,7 @@ def _preloaded() -> Iterator[str]:
 
 
 def _fill_caches() -> None:
-    """Do once what each daemon does at its start or first page: describe settings, load templates, read a demo."""
+    """Do once what each daemon does at its start or first page: describe settings, load templates."""
     from memwatch_web.pages.template_environment import shared_environment
     from memwatchd.settings.load import variables
 
@@ -327,31 +333,39 @@ def _fill_caches() -> None:
     templates = shared_environment()
     for name in templates.list_templates(("html", "svg")):
         templates.get_template(name)
-    _keep_snapshots_of(USUAL_DEMO)
 
 
-def _keep_snapshots_of(demo: str) -> None:
-    """Decode the recording of a demo once: half of the CPU time of its start."""
+def _keeping_demos() -> Callable[[str], None]:
+    """Return a function that decodes the recording of a demo once: half of the CPU time of its start."""
     from memwatchd.recording import demos, player
+    from memwatchd.settings.schema import DEMOS
 
-    recording, read = demos.path_of(demo), player.read_frames
-    kept = list(read(recording))
+    kept: dict[Path, list[Snapshot]] = {}
+    read = player.read_frames
 
     def read_frames(path: Path, on_unreadable: Callable[[], object] = lambda: None) -> Iterator[Snapshot]:
-        return iter(kept) if path == recording else read(path, on_unreadable)
+        return iter(kept[path]) if path in kept else read(path, on_unreadable)
+
+    def keep(demo: str) -> None:
+        if demo in DEMOS and (path := demos.path_of(demo)) not in kept:
+            kept[path] = list(read(path))
+            gc.freeze()
 
     player.read_frames = read_frames
+    return keep
 
 
 def _main() -> NoReturn:
     others = sys.argv[2:]
     for name in others or _preloaded():
         importlib.import_module(name)
+    keep_demo = None
     if not others:
         _fill_caches()
+        keep_demo = _keeping_demos()
     gc.collect()
     gc.freeze()
-    request = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
+    request = _Server(socket.socket(fileno=int(sys.argv[1])), keep_demo).serve()
     if request is None:
         sys.exit(0)
     _exit(_become(*request))
