@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -114,17 +114,15 @@ def test_equal_queries_share_one_result(full: FullDaemon) -> None:
 
 
 def test_daemon_stops_during_queries(tmp_path: Path) -> None:
-    """Waiting queries do not delay the end."""
+    """Waiting queries do not delay the end: it comes before they are answered."""
     with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon, ThreadPoolExecutor(30) as pool:
         names = daemon.get("/api/v1/history?series=x").json["detail"].rpartition(": ")[2].rstrip(".").split(", ")
         paths = [
             f"/api/v1/history?series={','.join(names[:15])}&points={2000 - number}&from=0" for number in range(30)
         ]
-        for path in paths:
-            pool.submit(daemon.get, path)
-        began = time.monotonic()
+        asked = [pool.submit(daemon.get, path) for path in paths]
+        wait(asked, return_when=FIRST_COMPLETED)
         status = daemon.terminate()
-        took = time.monotonic() - began
 
     assert status == 0
-    assert took < 10.0
+    assert any(isinstance(one.exception(), ConnectionError) for one in asked)
