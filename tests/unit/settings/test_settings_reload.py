@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -84,7 +84,7 @@ def test_setting_without_a_declaration_is_rejected() -> None:
 def test_reload_applies_the_settings_that_declare_it_and_no_others(other: Other) -> None:
     """Each key is changed alone. `LiveSettings` has the parts that a reload applies."""
     paths = [path for path in other.values if path not in PROXY_OF_OTHERS]
-    found = {path: outcome(other, path, None) for path in paths}
+    found = outcomes(other, paths, None)
 
     effects = {path: find_effect(path) for path in paths}
     assert found == {
@@ -114,7 +114,7 @@ def test_reload_of_a_recording_applies_the_settings_that_declare_it_and_no_other
     player = Player(open_recording(path_of("macbook"), salvage=False), ReplayClock(0.0, 1.0))
     # A renamed receiver is another receiver: a recording applies its events, and none of its other keys.
     paths = [path for path in other.values if path[-1] != "name" and path not in PROXY_OF_OTHERS]
-    found = {path: outcome(other, path, player) for path in paths}
+    found = outcomes(other, paths, player)
 
     effects = {path: find_effect(path) for path in paths}
     assert found == {
@@ -158,11 +158,18 @@ class Outcome(NamedTuple):
     logged: bool
 
 
-def outcome(other: Other, path: tuple[str, ...], player: Player | None) -> Outcome:
-    settings = other.than(path)
-    before, after = (wiring.build_live_settings(one, other.base, player) for one in (other.base, settings))
-    changes = describe_changes(other.base, settings, simulated=player is not None)
-    return Outcome(before != after, any(not change.note for change in changes))
+def outcomes(
+    other: Other, paths: Sequence[tuple[str, ...]], player: Player | None
+) -> dict[tuple[str, ...], Outcome]:
+    """Return the effect of each key, changed alone."""
+    before = wiring.build_live_settings(other.base, other.base, player)
+    found = {}
+    for path in paths:
+        settings = other.than(path)
+        after = wiring.build_live_settings(settings, other.base, player)
+        changes = describe_changes(other.base, settings, simulated=player is not None)
+        found[path] = Outcome(before != after, any(not change.note for change in changes))
+    return found
 
 
 @pytest.mark.process
