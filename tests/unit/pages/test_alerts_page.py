@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from memwatch.reporting.answers import AlertRow
 from memwatch.reporting.render import words
 from memwatch_monitor.alerts.rules import title_rule
-from memwatch_monitor.notify.status import AlertRow, AlertView, DeliveryRow, ReceiverRow
+from memwatch_monitor.notify.status import AlertView, DeliveryRow, ReceiverRow
 from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.template_environment import break_name
 from support.html_reader import Reader
