@@ -34,7 +34,7 @@ def test_page_that_is_not_live_has_the_level_and_silences(name: str) -> None:
     page = rendered(name, replace(critical_gb10(), unix=NOON, silences=(SILENCE,)))
 
     assert page.values("aria-label").count("State of spark-1") == 1
-    assert "critical Full in ~40 s System RAM as of 12:00:00 " in page.text
+    assert "System RAM is critical: full in ~40 s as of 12:00:00 " in page.text
     assert "Times in UTC" in page.text
     assert "silenced by root until 13:00 UTC: no one is notified" in page.text
     assert "alerts?end=sil_1" in page.values("action")
@@ -42,10 +42,10 @@ def test_page_that_is_not_live_has_the_level_and_silences(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_level_is_one_word_while_all_is_well(name: str) -> None:
+def test_state_is_a_sentence_while_all_is_well(name: str) -> None:
     page = rendered(name, calm_workstation())
 
-    assert "OK System RAM as of" in page.text
+    assert "System RAM is OK: 39.6% used as of" in page.text
     assert "silenced" not in page.values("class")
 
 

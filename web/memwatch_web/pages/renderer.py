@@ -14,7 +14,7 @@ from memwatch.core.model import Absent, Thresholds
 from memwatch.core.options import ConfigState
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.processes.growth import GrowthTracker, ProcessGrowth
-from memwatch.core.snapshot import Machine, Pressure, Snapshot
+from memwatch.core.snapshot import Level, Machine, Pressure, Snapshot
 from memwatch.core.wire import to_bytes
 from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.incidents.records import Incident
@@ -29,6 +29,7 @@ from memwatch.reporting.render.summary import (
     notices_of,
     target_labels,
 )
+from memwatch.reporting.render.words import ratio
 from memwatch_monitor.alerts.rules import DEFAULT_EVENTS, LEVELS, runbook_anchor
 from memwatch_monitor.history.holders import FOOTPRINTS, parse_name
 from memwatch_monitor.history.series import AllSeries
@@ -133,7 +134,7 @@ RECENT_SECONDS = 86_400.0
 
 
 class State(Struct, frozen=True):
-    """State of the machine on pages that are not live. `headline`: use, or the time left."""
+    """State of the machine on pages that are not live. `headline`: use, or the time left; a part of a sentence."""
 
     host: str
     machine: Machine
@@ -155,9 +156,18 @@ def build_state(snapshot: Snapshot | None) -> State | None:
         snapshot.unix,
         worst.level.word if worst else "unknown",
         snapshot.labels.get(worst.target, worst.target) if worst else "",
-        build_headline(snapshot, worst),
+        _headline_of_state(snapshot, worst),
         notices_of(snapshot),
     )
+
+
+def _headline_of_state(snapshot: Snapshot, worst: Pressure | None) -> str:
+    if worst is None:
+        return build_headline(snapshot, worst)
+    if worst.level is Level.LOW:
+        return f"{ratio(worst.ratio)} used"
+    headline = build_headline(snapshot, worst)
+    return headline[:1].lower() + headline[1:]
 
 
 def find_runbook(status: StatusLine) -> str | None:
