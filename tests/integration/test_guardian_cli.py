@@ -18,6 +18,7 @@ from memwatchd.guardian.load_guard import FROZEN_NAME, Frozen
 from memwatchd.guardian.outcome import Outcome
 from memwatchd.guardian.records import Adjustment, Match, receive, send
 from memwatchd.guardian_cli import load_config
+from support.daemon_process import run_program
 from support.guardian_machine import GuardianMachine, guardian_machine
 from support.guardian_states import GIB
 from support.hostile_folder import HostileFolder
@@ -39,10 +40,8 @@ def run(box: GuardianMachine, *words: str, settings: str = "") -> subprocess.Com
         f'[sampling]\nprocfs = "{box.proc}"\nsysfs = "{box.sys}"\n'
         '[web.auth]\nbearer_token = "file:/etc/memwatchd/not-readable"\n'
     )
-    variables = {**os.environ, "MEMWATCH_URL": box.config.daemon, "RUNTIME_DIRECTORY": str(box.run)}
-    return subprocess.run(
-        [*PROGRAM, "--config", str(file), *words], capture_output=True, text=True, env=variables, check=False
-    )
+    variables = {"MEMWATCH_URL": box.config.daemon, "RUNTIME_DIRECTORY": str(box.run)}
+    return run_program(*PROGRAM, "--config", file, *words, **variables)
 
 
 def test_settings_are_read_without_those_of_the_daemon_and_reach_the_process(tmp_path: Path) -> None:
@@ -183,9 +182,7 @@ def test_reload_applies_right_settings_and_keeps_those_in_force_otherwise(box: G
         file.write_text(f'[guardian]\nstate_dir = "{state_dir}"\n{lines}\n{sources}')
 
     def check() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*PROGRAM, "--config", str(file), "check"], capture_output=True, text=True, env=variables, check=False
-        )
+        return run_program(*PROGRAM, "--config", file, "check")
 
     write("")
     with (box.state / "log").open("ab") as log:

@@ -1,4 +1,4 @@
-"""Start memwatchd, memwatch and programs with the library by fork from a process that has imported their modules.
+"""Start programs of the product, and those with its library, by fork from a process that has their modules.
 
 A daemon that answers an API request has imported 600 modules, 0.5 s of CPU time; a forked one has them at once. It
 runs the same entry point with its own arguments, environment, session and files. Tests of the start, tests marked
@@ -38,7 +38,11 @@ if TYPE_CHECKING:
     from memwatch.core.snapshot import Snapshot
 
 # Entry points, and what they import later.
-PROGRAMS = {"memwatchd": "memwatchd.cli", "memwatch": "memwatch.cli.cli"}
+PROGRAMS = {
+    "memwatchd": "memwatchd.cli",
+    "memwatch": "memwatch.cli.cli",
+    "memwatchd-guardian": "memwatchd.guardian_cli",
+}
 PYTEST = ("pytest", "xdist.plugin", "support.failures", "support.deadline", "support.cpu_use")
 # First words of a command whose last word is a program in Python.
 CODE = (sys.executable, "-W", "error", "-c")
