@@ -66,6 +66,7 @@ def recovering() -> Snapshot:
         reasons=reasons,
         seconds_to_full=Absent.NOT_AVAILABLE,
         clears_in_seconds=31.0,
+        clears_to=Level.LOW,
     )
     return replace(base, pressure=(verdict,))
 

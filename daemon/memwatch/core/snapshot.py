@@ -132,6 +132,9 @@ class Pressure(Struct, frozen=True):
         float | Absent,
         Doc("Time until the level falls if use and signals stay as they are; null if it does not fall then."),
     ] = Absent.NOT_AVAILABLE
+    clears_to: Annotated[Level | Absent, Doc("The level that it falls to then; null if it does not fall.")] = (
+        Absent.NOT_AVAILABLE
+    )
 
     @property
     def used_ratio(self) -> Annotated[float, Doc("The same, including resident memory.")]:

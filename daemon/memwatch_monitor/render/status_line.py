@@ -77,8 +77,9 @@ class StatusLine(Struct, frozen=True):
     `headline` is the most urgent figure: time left, use, or "Recovering". `details`: the other reasons.
     `notice`: the silence that mutes alerts about the level. `actions`: what frees memory where it is short.
     `others`: how many of many targets are above OK as well: "6 more high". Empty otherwise.
-    `clears`: when the level falls, if everything stays as it is: "clears in 59 s". Empty if that is not known.
-    `no_forecast`: why the headline is the use of a level above OK, not the time left. Empty for other headlines.
+    `clears`: what follows if everything stays as it is, and when: "medium in 59 s". Empty if that is not known.
+    `beside`: why the headline is the use of a level above OK, not the time left; of a recovery, what ends the level
+    that follows: "OK after 30 s below 57%". Empty for other headlines.
     """
 
     level: str
@@ -96,7 +97,7 @@ class StatusLine(Struct, frozen=True):
     actions: tuple[Action, ...] = ()
     others: str = ""
     clears: str = ""
-    no_forecast: str = ""
+    beside: str = ""
 
 
 def build_status_line(
@@ -119,10 +120,16 @@ def build_status_line(
         grower=growers[0] if growers else None,
         notice=find_notice(snapshot, worst),
         others=count_others(snapshot, worst) if worst else "",
-        clears="" if worst is None else "".join(words.countdown(worst)).removeprefix(f"{worst.level.label} "),
+        clears="" if worst is None else "".join(words.countdown(worst)),
         actions=list_actions(snapshot, worst, [one.process for one in growers]),
-        no_forecast=explain_no_forecast(snapshot, worst, bool(growers)) if worst else "",
+        beside=_say_beside(snapshot, worst, bool(growers)) if worst else "",
     )
+
+
+def _say_beside(snapshot: Snapshot, worst: Pressure, grows: bool) -> str:
+    if words.is_recovering(worst):
+        return next(filter(None, [words.way_out(one.text) for one in worst.reasons]), "")
+    return explain_no_forecast(snapshot, worst, grows)
 
 
 def explain_no_forecast(snapshot: Snapshot, worst: Pressure, grows: bool) -> str:
@@ -198,18 +205,18 @@ def build_details(snapshot: Snapshot, worst: Pressure) -> tuple[str, ...]:
     """Return what the headline does not say: when the level clears, kills, other reasons."""
     ordered = sorted(words.stated(worst), key=lambda one: (one.signal != "oom_kill", one.signal == "util"))
     is_filling = bool(words.full(worst)) or worst.level is Level.LOW
-    found = [_detail(reason) for reason in ordered if not (is_filling and reason.signal == "ttf")]
+    found = [text for one in ordered if not (is_filling and one.signal == "ttf") for text in _list_details(one)]
     many = describe_alike(snapshot, worst) if worst.level is Level.CRITICAL and words.full(worst) else ""
     return tuple(filter(None, [many, *words.countdown(worst), *found]))
 
 
-def _detail(reason: Reason) -> str:
+def _list_details(reason: Reason) -> Sequence[str]:
     past, held = PAST.fullmatch(reason.text), words.HELD.search(reason.text)
     if past:
-        return _in_the_past(reason.signal, past)
+        return (_in_the_past(reason.signal, past),)
     if reason.signal == "util":
-        return "" if not held else reason.text[: held.start()] + (f"; clears {held['way']}" if held["way"] else "")
-    return reason.text
+        return (reason.text[: held.start()], words.way_out(reason.text)) if held else ()
+    return (reason.text,)
 
 
 def _in_the_past(signal: str, past: re.Match[str]) -> str:

@@ -240,12 +240,13 @@ def test_oom_kill_and_recovery_are_in_the_first_lines() -> None:
         ratio=0.66,
         seconds_to_full=None,
         clears_in_seconds=57.8,
+        clears_to="low",
         absent={"seconds_to_full": "not_available"},
         reasons=[{"signal": "oom_kill", "text": kill}],
     )
     first, second = text_of(draw(snapshot)).splitlines()[:2]
 
-    assert "⬣ CRITICAL  recovering, clears in 58 s" in first
+    assert "⬣ CRITICAL  recovering, OK in 58 s" in first
     assert second.strip() == kill
 
 

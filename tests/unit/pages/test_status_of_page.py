@@ -132,7 +132,7 @@ def test_level_that_is_held_is_recovering_with_the_use_and_when_it_clears() -> N
         Signal("oom_kill", Level.CRITICAL, "OOM killer: killed train.py (51210), 37.0 GiB"), 98.0, 130.0
     )
     held = Reason("oom_kill", add_age(kill, 100.0))
-    verdict = Pressure("ram", Level.CRITICAL, Level.LOW, 0.66, (held,), clears_in_seconds=59.0)
+    verdict = Pressure("ram", Level.CRITICAL, Level.LOW, 0.66, (held,), clears_in_seconds=59.0, clears_to=Level.LOW)
     used = base.pools[0].used_bytes
     assert isinstance(used, int)
     use = ratio(used / base.pools[0].size_bytes)
@@ -140,24 +140,26 @@ def test_level_that_is_held_is_recovering_with_the_use_and_when_it_clears() -> N
     timed = read(replace(base, pressure=(verdict,))).text.replace("\xa0", " ")
     plain = read(replace(base, pressure=(replace(verdict, clears_in_seconds=Absent.NOT_AVAILABLE),))).text
 
-    assert f"Recovering System RAM {use} used, clears in 59 s" in timed
-    assert "clears in 59 s · OOM kill" not in timed
+    assert f"Recovering System RAM {use} used, OK in 59 s" in timed
+    assert "OK in 59 s · OOM kill" not in timed
     assert "OOM kill 2 s ago: train.py" in timed
     assert f"Recovering System RAM {use} used " in plain.replace("\xa0", " ")
 
 
 def test_reasons_of_a_recovery_do_not_repeat_its_headline() -> None:
-    """It was "66.0% used, clears in 9 s" with "66.0% used" below it."""
+    """It was "66.0% used, OK in 9 s" with "66.0% used" below it."""
     base = critical_gb10()
     used = base.pools[0].used_bytes
     assert isinstance(used, int)
     use = ratio(used / base.pools[0].size_bytes)
-    held = Reason("util", f"{use} used; calm for 8 s")
-    verdict = Pressure("ram", Level.CRITICAL, Level.MEDIUM, 0.66, (held,), clears_in_seconds=9.0)
+    held = Reason("util", f"{use} used; calm for 8 s; medium clears after 30 s below 57%")
+    verdict = Pressure(
+        "ram", Level.CRITICAL, Level.LOW, 0.66, (held,), clears_in_seconds=9.0, clears_to=Level.MEDIUM
+    )
 
     page = read(replace(base, pressure=(verdict,)))
 
-    assert f"{use} used, clears in 9 s" in page.text.replace("\xa0", " ")
+    assert f"{use} used, medium in 9 s OK after 30 s below 57% " in " ".join(page.text.replace("\xa0", " ").split())
     assert "reason" not in page.values("class")
     assert "status-do-clears" not in page.values("id")
 

@@ -124,3 +124,12 @@ def test_held_level_says_since_when_or_what_is_missing() -> None:
 
     assert reason(state, 0.90, 112.0) == "90.0% used; calm for 12 s"
     assert reason(near, 0.94, 112.0) == "94.0% used; critical clears after 30 s below 92%"
+
+
+def test_held_level_says_what_holds_the_one_after_it() -> None:
+    """58.4% from critical on falls to medium and stays there, 57% ends all at once, and 60% is medium by itself."""
+    fallen = [update_level(LevelState(Level.CRITICAL), used, 100.0, "ram", RULES) for used in (0.584, 0.5, 0.66)]
+
+    assert reason(fallen[0], 0.584, 112.0) == "58.4% used; calm for 12 s; medium clears after 30 s below 57%"
+    assert reason(fallen[1], 0.5, 112.0) == "50.0% used; calm for 12 s"
+    assert reason(fallen[2], 0.66, 112.0) == "66.0% used; calm for 12 s"

@@ -31,7 +31,7 @@ NAMES = [
     pytest.param(name, marks=pytest.mark.long if trace.header.seconds > SHORT_SECONDS else ())
     for name, trace in TRACES.items()
 ]
-COUNTDOWN = re.compile(r"clears in (\d+)")
+COUNTDOWN = re.compile(r"(?:OK|medium|high) in (\d+)")
 CALM = calm_workstation()
 EPSILON = 1e-6
 
@@ -45,12 +45,17 @@ def is_true_now(verdict: Pressure) -> bool:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_time_left_is_said_first_and_countdowns_come_true(name: str) -> None:
-    """A countdown of a level ends when it said, or a cause of the level is true again before."""
-    before, end, shown_at = Level.LOW, None, -1.0
+    """A countdown of a level ends when it said, or a cause of the level is true again before.
+
+    The level that follows is the named one, a higher one of a new cause, or a lower one if its cause ended too.
+    """
+    before, end, shown_at, named = Level.LOW, None, -1.0, Level.LOW
     for at, verdict in replay(TRACES[name]):
         left = verdict.clears_in_seconds
         if end is not None and verdict.level < before:
             assert at >= end - EPSILON, at
+            assert verdict.level <= named or is_true_now(verdict), (at, named, verdict)
+            assert verdict.level >= named or at > end + EPSILON, (at, named, verdict)
         elif end is not None and isinstance(left, float) and verdict.level is before:
             assert at + left == pytest.approx(end), at
         elif end is not None:
@@ -60,6 +65,9 @@ def test_time_left_is_said_first_and_countdowns_come_true(name: str) -> None:
             check_words(verdict)
             shown_at = at
         before, end = verdict.level, at + left if isinstance(left, float) else None
+        assert isinstance(verdict.clears_to, Level) == isinstance(left, float)
+        named = verdict.clears_to if isinstance(verdict.clears_to, Level) else Level.LOW
+        assert named < before or end is None
 
 
 def test_level_that_falls_had_a_countdown() -> None:
@@ -68,7 +76,7 @@ def test_level_that_falls_had_a_countdown() -> None:
 
     ends = [one for one, after in pairwise(verdicts) if after.level < one.level]
     assert [(one.level, one.clears_in_seconds) for one in ends] == [(Level.MEDIUM, 1.0)]
-    assert build_sentence(replace(CALM, pressure=(ends[0],)), ends[0]).endswith("; medium clears in 1 s")
+    assert build_sentence(replace(CALM, pressure=(ends[0],)), ends[0]).endswith("; OK in 1 s")
 
 
 def check_words(verdict: Pressure) -> None:
@@ -113,7 +121,9 @@ def test_use_above_a_threshold_has_no_countdown() -> None:
     assert outlook(steady, is_now=True) == ""
     assert outlook(replace(steady, seconds_to_full=17.0), is_now=True) == "full in ~17 s"
     assert outlook(replace(steady, seconds_to_full=17.0), is_now=False) == ""
-    assert outlook(replace(steady, clears_in_seconds=12.0), is_now=True) == "clears in 12 s"
+    held = replace(steady, clears_in_seconds=12.0, clears_to=Level.LOW)
+    assert outlook(held, is_now=True) == "OK in 12 s"
+    assert outlook(replace(held, clears_to=Absent.NOT_AVAILABLE), is_now=True) == "medium clears in 12 s"
 
 
 def check_countdowns(verdict: Pressure, texts: tuple[str, ...]) -> None:

@@ -39,8 +39,11 @@ def with_verdict(
     *reasons: Reason,
     full: float | Absent = Absent.NOT_AVAILABLE,
     clears: float | Absent = Absent.NOT_AVAILABLE,
+    to: Level | Absent = Absent.NOT_AVAILABLE,
 ) -> Snapshot:
-    verdict = Pressure("ram", level, base, 0.66, reasons, full, "system_ram", clears_in_seconds=clears)
+    verdict = Pressure(
+        "ram", level, base, 0.66, reasons, full, "system_ram", clears_in_seconds=clears, clears_to=to
+    )
     return replace(critical_gb10(), pressure=(verdict,))
 
 
@@ -60,10 +63,27 @@ def test_machine_at_ease_is_ok() -> None:
 
 def test_level_held_after_an_oom_kill_is_recovering() -> None:
     """The victim is named, and once when the level clears; use alone would be OK."""
+    status = build_status_line(
+        with_verdict(Level.LOW, Level.CRITICAL, held_reason(KILL, 2), clears=28.4, to=Level.LOW)
+    )
+
+    assert (status.headline, status.recovering, status.clears) == ("Recovering", True, "OK in 28 s")
+    assert (status.details, status.beside) == (("OK in 28 s", "OOM kill 2 s ago: train.py"), "")
+
+
+def test_recovery_names_the_level_that_follows_and_what_holds_it() -> None:
+    """At 58.4% it was "clears in 51 s", and medium after that."""
+    held = Reason("util", "58.4% used; calm for 9 s; medium clears after 30 s below 57%", Level.CRITICAL)
+    status = build_status_line(with_verdict(Level.LOW, Level.CRITICAL, held, clears=51.0, to=Level.MEDIUM))
+
+    assert (status.clears, status.beside) == ("medium in 51 s", "OK after 30 s below 57%")
+    assert status.details == ("medium in 51 s", "58.4% used", "OK after 30 s below 57%")
+
+
+def test_snapshot_of_an_early_version_says_that_its_level_clears() -> None:
     status = build_status_line(with_verdict(Level.LOW, Level.CRITICAL, held_reason(KILL, 2), clears=28.4))
 
-    assert (status.headline, status.recovering, status.clears) == ("Recovering", True, "clears in 28 s")
-    assert status.details == ("critical clears in 28 s", "OOM kill 2 s ago: train.py")
+    assert status.clears == "critical clears in 28 s"
 
 
 def test_oom_kill_without_a_name_is_recovering() -> None:
@@ -75,15 +95,18 @@ def test_oom_kill_without_a_name_is_recovering() -> None:
 
 
 @pytest.mark.parametrize(
-    ("calm", "end"), [({}, "; clears after 30 s below 92%"), ({Level.CRITICAL: 88.0}, "")], ids=["near", "calm"]
+    ("calm", "end"), [({}, ("high after 30 s below 92%",)), ({Level.CRITICAL: 88.0}, ())], ids=["near", "calm"]
 )
-def test_level_held_by_hysteresis_is_recovering(calm: dict[Level, float], end: str) -> None:
+def test_level_held_by_hysteresis_is_recovering(calm: dict[Level, float], end: tuple[str, ...]) -> None:
     """The text is that of `hysteresis.describe_hold`."""
-    hold = describe_hold(LevelState(Level.CRITICAL, calm), 100.0, "ram", PressureRules())
+    hold = describe_hold(
+        LevelState(Level.CRITICAL, calm | {Level.HIGH: 88.0}), Level.MEDIUM, 100.0, "ram", PressureRules()
+    )
     status = build_status_line(with_verdict(Level.MEDIUM, Level.CRITICAL, Reason("util", f"66.0% used; {hold}")))
 
     assert status.recovering
-    assert status.details == (f"66.0% used{end}",)
+    assert status.details == ("66.0% used", *end)
+    assert status.beside == "".join(end)
 
 
 def test_signal_that_is_still_true_is_not_recovering() -> None:
@@ -276,7 +299,7 @@ def test_level_by_use_alone_counts_down_to_nothing() -> None:
     status = build_status_line(with_verdict(Level.MEDIUM, Level.MEDIUM, held_reason(KILL, 20)))
 
     assert status.headline == "66.0% used"
-    assert not [text for text in status.details if "clears" in text]
+    assert not [text for text in status.details if " in " in text]
 
 
 @pytest.mark.parametrize(
@@ -299,9 +322,9 @@ def test_level_without_a_time_left_has_the_reason(
 
     status = build_status_line(snapshot, (), [grown] if grows else [])
 
-    assert status.no_forecast == words
+    assert status.beside == words
 
 
 def test_level_with_a_time_left_needs_no_reason() -> None:
-    assert build_status_line(critical_gb10()).no_forecast == ""
-    assert build_status_line(with_verdict(Level.LOW, Level.CRITICAL, held_reason(KILL, 2))).no_forecast == ""
+    assert build_status_line(critical_gb10()).beside == ""
+    assert build_status_line(with_verdict(Level.LOW, Level.CRITICAL, held_reason(KILL, 2))).beside == ""

@@ -160,8 +160,8 @@ def _first_reason(verdict: Pressure) -> str:
     """Return the time left, when the level ends, or the first reason beside use, which the bar shows."""
     stated = words.stated(verdict)
     others = [one.text for one in stated if one.signal not in ("util", "ttf")]
-    held = [f"clears {found['way']}" for one in stated if (found := words.HELD.search(one.text)) and found["way"]]
-    return next(iter(filter(None, [words.full(verdict), *words.countdown(verdict), *others, *held])), "")
+    held = [words.way_out(one.text) for one in stated]
+    return next(iter(filter(None, [words.full(verdict), words.recovery(verdict), *others, *held])), "")
 
 
 def short_label(share: Share) -> str:

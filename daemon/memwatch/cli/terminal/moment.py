@@ -102,14 +102,13 @@ def level_word(level: str) -> str:
 
 
 def outlook(pressure: Pressure, is_now: bool) -> str:
-    """Return the time left, or when a held level clears: "full in ~17 s", "recovering, clears in 12 s".
+    """Return the time left, or when a held level clears: "full in ~17 s", "recovering, OK in 12 s".
 
     As in the status line of the pages, there is none at OK. `is_now`: False for a past moment and without newer
     data: its countdowns are over.
     """
     if pressure.level is Level.LOW:
         return ""
-    left = pressure.clears_in_seconds
-    held = ["recovering"] if wording.is_recovering(pressure) else []
-    held += [f"clears {wording.clears_in(left)}"] if is_now and not isinstance(left, Absent) else []
-    return (wording.full(pressure) if is_now else "") or ", ".join(held)
+    if is_now:
+        return wording.full(pressure) or wording.recovery(pressure)
+    return "recovering" if wording.is_recovering(pressure) else ""

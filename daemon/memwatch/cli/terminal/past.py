@@ -257,6 +257,7 @@ def _past_pressure(pressure: Pressure, level: int, pool: Pool | None, latest: Po
         available_bytes=counted,
         seconds_to_full=UNKNOWN,
         clears_in_seconds=UNKNOWN,
+        clears_to=UNKNOWN,
     )
 
 

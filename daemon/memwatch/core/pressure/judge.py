@@ -6,7 +6,7 @@ is full by design.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
@@ -52,6 +52,8 @@ CRITICAL_USED, CRITICAL_BYTES = 0.85, 512 * MIB
 LOCKED_RATIO = 0.10
 # From this time on a fall is no single allocation.
 LONG_SECONDS, LONG_USED = 6.0, 0.78
+# Sums of times are this exact.
+ROUNDING_SECONDS = 1e-6
 
 
 class Resident(Struct, frozen=True):
@@ -113,10 +115,14 @@ def update_level(
         for level in Level
         if base < level <= before.level and ratio < thresholds.entry(level) - rules.clear_margin
     }
-    level = before.level
+    return LevelState(fallen_level(before.level, calm, now, rules), calm)
+
+
+def fallen_level(level: Level, calm: Mapping[Level, float], now: float, rules: PressureRules) -> Level:
+    """Return the level of use once those are left that have been calm for long enough."""
     while level in calm and now - calm[level] >= rules.clear_after_seconds:
         level = Level(level - 1)
-    return LevelState(level, calm)
+    return level
 
 
 def use_reason(
@@ -127,8 +133,9 @@ def use_reason(
     if level is Level.LOW:
         return None
     text = describe_use(ratio, target, resident_bytes)
-    if base_level(ratio, rules.thresholds_for(target.id)) < level:
-        text += f"; {describe_hold(state, now, target.id, rules)}"
+    base = base_level(ratio, rules.thresholds_for(target.id))
+    if base < level:
+        text += f"; {describe_hold(state, base, now, target.id, rules)}"
     return Reason("util", text, level)
 
 
@@ -141,13 +148,19 @@ def describe_use(ratio: float, target: Target, resident_bytes: int = 0) -> str:
     return f"{used} of its limit of {units.size(target.size_bytes)} used" if target.is_limit else f"{used} used"
 
 
-def describe_hold(state: LevelState, now: float, target: str, rules: PressureRules) -> str:
-    """Explain why a level stays although usage has fallen: "calm for 12 s"."""
-    since = state.calm_since.get(state.level)
-    if since is None:
-        line = (rules.thresholds_for(target).entry(state.level) - rules.clear_margin) * 100
-        return f"{state.level.word} clears after {rules.clear_after_seconds:g} s below {line:.0f}%"
-    return f"calm for {now - since:.0f} s"
+def describe_hold(state: LevelState, base: Level, now: float, target: str, rules: PressureRules) -> str:
+    """Explain why a level stays although usage has fallen: "calm for 12 s; medium clears after 30 s below 57%".
+
+    The second part is the highest level that usage is not far enough below, if any.
+    """
+    since, held, texts = state.calm_since.get(state.level), state.level, []
+    if since is not None:
+        texts.append(f"calm for {now - since:.0f} s")
+        held = max(one for one in Level if one is Level.LOW or (one < held and one not in state.calm_since))
+    if base < held:
+        line = (rules.thresholds_for(target).entry(held) - rules.clear_margin) * 100
+        texts.append(f"{held.word} clears after {rules.clear_after_seconds:g} s below {line:.0f}%")
+    return "; ".join(texts)
 
 
 class HeldSignal(NamedTuple):
@@ -261,6 +274,7 @@ def judge_target(
         used = with_locked(used, inputs.kernel.mlocked_bytes, target)
     reasons = select_reasons(held, inputs.at) if held else []
     level = max([level_state.level, *map(LEVEL, reasons)])
+    end = None if level is Level.LOW else find_end(level, level_state, held.values(), inputs.at, rules)
     verdict = Pressure(
         target=target.id,
         level=level,
@@ -273,9 +287,8 @@ def judge_target(
         available_bytes=target.available_bytes,
         resident_bytes=resident_bytes,
         thresholds=thresholds,
-        clears_in_seconds=Absent.NOT_AVAILABLE
-        if level is Level.LOW
-        else clears_in(level, level_state, held.values(), inputs.at, rules),
+        clears_in_seconds=Absent.NOT_AVAILABLE if end is None else max(0.0, end.at - inputs.at),
+        clears_to=Absent.NOT_AVAILABLE if end is None else end.level,
     )
     return TargetState(level_state, target_state.trend, held, ends_soon, resident), verdict
 
@@ -325,20 +338,29 @@ def add_age(held: HeldSignal, now: float) -> str:
     return held.signal.text if age <= 0 else f"{max(1, round(age))} s ago: {held.signal.text}"
 
 
-def clears_in(
-    level: Level, level_state: LevelState, held: Iterable[HeldSignal], now: float, rules: PressureRules
-) -> float | Absent:
-    """Return the time until the level falls if use and signals stay as they are: the last of its causes decides.
+class End(NamedTuple):
+    """The time at which a level falls, and the level that follows."""
 
-    Absent while any of them is not over: use is not far enough below the threshold, or a signal is true now.
+    at: float
+    level: Level
+
+
+def find_end(
+    level: Level, level_state: LevelState, held: Collection[HeldSignal], now: float, rules: PressureRules
+) -> End | None:
+    """Return the end of the level if use and signals stay as they are: the last of its causes decides.
+
+    None while any of them is not over: use is not far enough below the threshold, or a signal is true now.
     """
     causes = [one for one in held if one.signal.level >= level]
     since = level_state.calm_since.get(level)
     is_of_use = level_state.level >= level
     if any(one.at >= now for one in causes) or (is_of_use and since is None):
-        return Absent.NOT_AVAILABLE
-    of_use = [since + rules.clear_after_seconds] if is_of_use and since is not None else []
-    return max(0.0, max([*of_use, *(one.until for one in causes)]) - now)
+        return None
+    ends = [since + rules.clear_after_seconds] if is_of_use and since is not None else []
+    end = max([*ends, *(one.until for one in causes)])
+    of_use = fallen_level(level_state.level, level_state.calm_since, end + ROUNDING_SECONDS, rules)
+    return End(end, max([of_use, *(one.signal.level for one in held if one.at >= now or one.until > end)]))
 
 
 def with_psi_point(points: tuple[PsiPoint, ...], at: float, psi: MemoryPsi | Absent) -> tuple[PsiPoint, ...]:

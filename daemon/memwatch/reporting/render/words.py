@@ -10,7 +10,7 @@ from memwatch.core import units
 from memwatch.core.accounting.driver_errors import describe_kind
 from memwatch.core.model import Absent, Bytes, Process, Vitals, known_or
 from memwatch.core.pressure.signals import PAST, full_in
-from memwatch.core.snapshot import Level, Pressure, Reason
+from memwatch.core.snapshot import LEVEL_WORDS, Level, Pressure, Reason
 
 DASH = "—"
 SIMULATED = "Simulated data: replayed from a recording, not measured on this machine."
@@ -18,7 +18,10 @@ SIMULATED = "Simulated data: replayed from a recording, not measured on this mac
 NOT_JUDGED = "no pressure level (the GPU also uses System RAM)"
 LEVEL_LABELS: Mapping[str, str] = {level.word: level.label for level in Level}
 # Why a level is held, as `pressure.judge.describe_hold` writes it.
-HELD = re.compile(r"; (?:calm for \d+ s|\w+ clears (?P<way>after [\d.]+ s below \d+%))")
+HELD = re.compile(
+    r"; (?=calm for|\w+ clears)(?:calm for \d+ s(?:; )?)?"
+    r"(?:(?P<held>\w+) clears (?P<way>after [\d.]+ s below \d+%))?"
+)
 DAY_SECONDS = 86_400
 # A smaller difference between the two bounds of a headroom is not worth a second figure: it is a percent of the
 # larger one, or what a process takes at its start.
@@ -314,14 +317,27 @@ def full(pressure: Pressure) -> str:
 
 
 def countdown(pressure: Pressure) -> list[str]:
-    """Return when the level falls, if everything stays as it is: ["critical clears in 12 s"], or an empty list."""
-    left = pressure.clears_in_seconds
-    return [] if isinstance(left, Absent) else [f"{pressure.level.label} clears {clears_in(left)}"]
+    """Return the level that follows if everything stays as it is: ["medium in 12 s"], or an empty list."""
+    left, follows = pressure.clears_in_seconds, pressure.clears_to
+    if isinstance(left, Absent):
+        return []
+    # Early development versions do not say which level follows.
+    what = f"{pressure.level.label} clears" if isinstance(follows, Absent) else follows.label
+    return [f"{what} in {units.duration_of_whole(max(1, round(left)))}"]
 
 
-def clears_in(seconds: float) -> str:
-    """Format the time until a level falls: "in 12 s"."""
-    return f"in {units.duration_of_whole(max(1, round(seconds)))}"
+def recovery(pressure: Pressure) -> str:
+    """Return how a held level ends: "recovering, medium in 12 s". Empty if that is not known."""
+    return ", ".join(["recovering"] * is_recovering(pressure) + countdown(pressure))
+
+
+def way_out(text: str) -> str:
+    """Return what ends the level that a text of use names: "OK after 30 s below 57%". Empty if it names none."""
+    held = HELD.search(text)
+    if held is None or held["way"] is None:
+        return ""
+    follows = LEVEL_WORDS[max(0, LEVEL_WORDS.index(held["held"]) - 1)]
+    return f"{level(follows)} {held['way']}"
 
 
 def verdict(label: str, pressure: Pressure) -> str:
