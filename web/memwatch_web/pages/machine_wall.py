@@ -136,7 +136,7 @@ class Fit(Struct, frozen=True):
 class Wall(Struct, frozen=True):
     """`strip`: a cell for each tile, as one path for each level.
 
-    `on_device`: the largest allocation that a device has room for; `in_ram`: the most available System RAM.
+    `on_device`: the largest that fits on a device after reclaim; `in_ram`: the most available System RAM.
 
     `found`: machines that announce themselves and are no neighbours.
     """
@@ -166,9 +166,10 @@ def build_wall(machines: Iterable[Machine], read_own: Callable[[Tick], OwnPast])
         tuple(count_words(tiles)),
         tuple(draw_strip(tiles)),
         _largest(
-            Fit(tick.headroom, name, tick.headroom_of)
+            Fit(tick.headroom_after_reclaim, name, tick.headroom_of)
             for name, tick in current
-            if tick.headroom is not None and tick.headroom_of not in {pool.label for pool in tick.pools}
+            if tick.headroom_after_reclaim is not None
+            and tick.headroom_of not in {pool.label for pool in tick.pools}
         ),
         _largest(
             Fit(pool.available, name, pool.label)
