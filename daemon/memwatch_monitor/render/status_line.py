@@ -72,7 +72,7 @@ class Use(Struct, frozen=True):
 
 
 class StatusLine(Struct, frozen=True):
-    """`level` is the word of the API, or "unknown". `since_unix` is None if no event of the change is kept.
+    """`level` is the word of the API, or "unknown". `since_unix`: begin of the level, or of its recovery, if known.
 
     `headline` is the most urgent figure: time left, use, or "Recovering". `details`: the other reasons.
     `notice`: the silence that mutes alerts about the level. `actions`: what frees memory where it is short.
@@ -113,7 +113,7 @@ def build_status_line(
         headline=build_headline(snapshot, worst),
         details=(*(build_details(snapshot, worst) if worst else ()), *filter(None, [name_unknown(snapshot)])),
         recovering=recovering,
-        since_unix=find_since(worst, events) if worst else None,
+        since_unix=_find_begin(snapshot, worst, events) if worst else None,
         uses=tuple(build_uses(snapshot, worst)),
         room=find_room(snapshot),
         cuda_free=find_cuda_free(snapshot),
@@ -226,6 +226,15 @@ def _in_the_past(signal: str, past: re.Match[str]) -> str:
     if signal == "ttf":
         return f"forecast {past['age']} s ago: {past['text']}"
     return f"{past['text']} ({past['age']} s ago)"
+
+
+def _find_begin(snapshot: Snapshot, worst: Pressure, events: Iterable[Event]) -> float | None:
+    """Return when the level began, or its recovery: when its last cause ended, None while use is not calm."""
+    if not words.is_recovering(worst):
+        return find_since(worst, events)
+    found = [words.over_for(one.text) for one in worst.reasons if one.level in (None, worst.level)]
+    ages = [age for age in found if age is not None]
+    return snapshot.unix - min(ages) if ages and len(ages) == len(found) else None
 
 
 def find_since(worst: Pressure, events: Iterable[Event]) -> float | None:

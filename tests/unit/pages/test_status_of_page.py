@@ -140,10 +140,10 @@ def test_level_that_is_held_is_recovering_with_the_use_and_when_it_clears() -> N
     timed = read(replace(base, pressure=(verdict,))).text.replace("\xa0", " ")
     plain = read(replace(base, pressure=(replace(verdict, clears_in_seconds=Absent.NOT_AVAILABLE),))).text
 
-    assert f"Recovering System RAM {use} used, OK in 59 s" in timed
+    assert f"Recovering System RAM for 2 s {use} used, OK in 59 s" in timed
     assert "OK in 59 s · OOM kill" not in timed
     assert "OOM kill 2 s ago: train.py" in timed
-    assert f"Recovering System RAM {use} used " in plain.replace("\xa0", " ")
+    assert f"Recovering System RAM for 2 s {use} used " in plain.replace("\xa0", " ")
 
 
 def test_reasons_of_a_recovery_do_not_repeat_its_headline() -> None:

@@ -25,6 +25,7 @@ from support.sample_snapshots import calm_workstation, critical_gb10, discrete_g
 KILL = OomKill(1, 51210, "train.py", 37 * GIB, "machine").text
 MIB = 1 << 20
 USED = "66.0% used"
+MEDIUM_HELD = "medium clears after 30 s below 57%"
 
 
 def held_reason(text: str, age: float, signal: str = "oom_kill") -> Reason:
@@ -73,7 +74,7 @@ def test_level_held_after_an_oom_kill_is_recovering() -> None:
 
 def test_recovery_names_the_level_that_follows_and_what_holds_it() -> None:
     """At 58.4% it was "clears in 51 s", and medium after that."""
-    held = Reason("util", "58.4% used; calm for 9 s; medium clears after 30 s below 57%", Level.CRITICAL)
+    held = Reason("util", f"58.4% used; calm for 9 s; {MEDIUM_HELD}", Level.CRITICAL)
     status = build_status_line(with_verdict(Level.LOW, Level.CRITICAL, held, clears=51.0, to=Level.MEDIUM))
 
     assert (status.clears, status.beside) == ("medium in 51 s", "OK after 30 s below 57%")
@@ -199,6 +200,28 @@ def test_time_left_of_a_gpu_is_the_headline_of_many() -> None:
 
     assert (status.target, status.headline) == (soon.target, "Full in ~12 s")
     assert status.details[0] == "4 of 5 pools and limits critical"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "seconds"),
+    [
+        ([held_reason(KILL, 11)], 11.0),
+        ([held_reason(KILL, 11), Reason("util", "66.0% used; calm for 8 s", Level.CRITICAL)], 8.0),
+        (
+            [held_reason(KILL, 11), Reason("util", "58.0% used; medium clears after 30 s below 57%", Level.MEDIUM)],
+            11.0,
+        ),
+        ([Reason("util", "94.0% used; critical clears after 30 s below 92%", Level.CRITICAL)], None),
+    ],
+    ids=["kill", "kill and use", "use of a lower level", "not calm"],
+)
+def test_recovery_lasts_since_its_last_cause_was_over(reasons: list[Reason], seconds: float | None) -> None:
+    """It was "Recovering for 27 s" 11 s after the kill: the time since the level began."""
+    snapshot = with_verdict(Level.LOW, Level.CRITICAL, *reasons)
+    status = build_status_line(snapshot, [Event(1, snapshot.unix - 27, "level", "high → critical", "ram")])
+
+    assert status.recovering
+    assert status.since_unix == (None if seconds is None else snapshot.unix - seconds)
 
 
 def test_since_is_the_time_of_the_last_level_event_of_the_target() -> None:

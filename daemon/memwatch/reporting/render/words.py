@@ -19,7 +19,7 @@ NOT_JUDGED = "no pressure level (the GPU also uses System RAM)"
 LEVEL_LABELS: Mapping[str, str] = {level.word: level.label for level in Level}
 # Why a level is held, as `pressure.judge.describe_hold` writes it.
 HELD = re.compile(
-    r"; (?=calm for|\w+ clears)(?:calm for \d+ s(?:; )?)?"
+    r"; (?=calm for|\w+ clears)(?:calm for (?P<calm>\d+) s(?:; )?)?"
     r"(?:(?P<held>\w+) clears (?P<way>after [\d.]+ s below \d+%))?"
 )
 DAY_SECONDS = 86_400
@@ -329,6 +329,13 @@ def countdown(pressure: Pressure) -> list[str]:
 def recovery(pressure: Pressure) -> str:
     """Return how a held level ends: "recovering, medium in 12 s". Empty if that is not known."""
     return ", ".join(["recovering"] * is_recovering(pressure) + countdown(pressure))
+
+
+def over_for(text: str) -> int | None:
+    """Return for how many seconds the reason of a held level has been over, None for one that is not."""
+    past, held = PAST.fullmatch(text), HELD.search(text)
+    age = past["age"] if past else held["calm"] if held else None
+    return None if age is None else int(age)
 
 
 def way_out(text: str) -> str:
