@@ -85,7 +85,7 @@ QUESTIONS = {
     "what is full": (".status-where", r"^System RAM$"),
     "how bad": (".status-level", r"CRITICAL"),
     "since when": (".status-level", r"for \d+ s"),
-    "when is it over": (".status-line", r"Full in (~\d+ s|seconds)|no forecast: \w+"),
+    "when is it over": (".status-line", r"Full in (~\d+ s|seconds)|forecast[^:]*: \w+"),
     "who grows": (".status-who a", r"^train\.py$"),
     "by how much": (".status-who", r"\+\d+\.\d [MG]iB/s"),
     "what to do": (".do-steps", r"stop train\.py.*or vLLM at 0\.\d\d"),

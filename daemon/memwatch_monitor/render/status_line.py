@@ -135,14 +135,17 @@ def _say_beside(snapshot: Snapshot, worst: Pressure, grows: bool) -> str:
 def explain_no_forecast(snapshot: Snapshot, worst: Pressure, grows: bool) -> str:
     """Return why memory that is short has no time left: "no forecast: no process grows". Empty for other headlines.
 
-    `grows`: True if a process grows.
+    `grows`: True if a process grows. While one does, a forecast that was stated a moment ago is not withdrawn.
     """
     if build_headline(snapshot, worst) != f"{words.ratio(worst.ratio)} used":
         return ""
     if not grows:
         return "no forecast: no process grows"
+    stated = next(filter(None, [PAST.fullmatch(one.text) for one in worst.reasons if one.signal == "ttf"]), None)
+    if stated:
+        return _in_the_past("ttf", stated).removesuffix(" at the current rate")
     if worst.ratio < SURELY_STATED_FROM:
-        return f"no forecast below {SURELY_STATED_FROM:.0%}: most growth stops before"
+        return f"no forecast yet: most growth stops before {SURELY_STATED_FROM:.0%}"
     said, swap = "no forecast: no steady fall", snapshot.swap
     if worst.kind != PoolKind.SYSTEM_RAM.value or isinstance(swap, Absent) or not swap.used_bytes:
         return said

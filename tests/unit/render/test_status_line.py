@@ -317,6 +317,18 @@ def test_process_that_has_ended_is_not_named_as_growing() -> None:
     assert build_status_line(reused, grown=grown).grower is None
 
 
+@pytest.mark.parametrize(("ratio", "level"), [(0.854, Level.HIGH), (0.956, Level.CRITICAL)])
+def test_forecast_is_not_withdrawn_while_a_process_grows(ratio: float, level: Level) -> None:
+    """At 80.6% it was "Full in ~1 min", and at 85.4% "no forecast below 90%", while the process grew."""
+    past = held_reason(signals.full_in(60.0), 12, "ttf")
+    verdict = Pressure("ram", level, level, ratio, (past,), kind="system_ram")
+    snapshot = replace(critical_gb10(), pressure=(verdict,))
+    grown = [ProcessGrowth(snapshot.processes[0], 0.0, 0, 30.0, 3 * GIB, whole=True)]
+
+    assert build_status_line(snapshot, (), grown).beside == "forecast 12 s ago: full in about 1 min"
+    assert build_status_line(snapshot).beside == "no forecast: no process grows"
+
+
 def test_level_by_use_alone_counts_down_to_nothing() -> None:
     """66% used stays medium: a kill that is over ends its own signal, and not the level."""
     status = build_status_line(with_verdict(Level.MEDIUM, Level.MEDIUM, held_reason(KILL, 20)))
@@ -330,7 +342,7 @@ def test_level_by_use_alone_counts_down_to_nothing() -> None:
     [
         (Level.LOW, 0.3, 0, True, ""),
         (Level.MEDIUM, 0.66, 0, False, "no forecast: no process grows"),
-        (Level.HIGH, 0.85, 0, True, "no forecast below 90%: most growth stops before"),
+        (Level.HIGH, 0.85, 0, True, "no forecast yet: most growth stops before 90%"),
         (Level.CRITICAL, 0.988, 0, True, "no forecast: no steady fall"),
         (Level.CRITICAL, 0.988, 7 * GIB, True, "no forecast: no steady fall; swap 7.0 of 16.0 GiB"),
     ],
