@@ -146,10 +146,10 @@ def explain_no_forecast(snapshot: Snapshot, worst: Pressure, grows: bool) -> str
         return _in_the_past("ttf", stated).removesuffix(" at the current rate")
     if worst.ratio < SURELY_STATED_FROM:
         return f"no forecast yet: most growth stops before {SURELY_STATED_FROM:.0%}"
-    said, swap = "no forecast: no steady fall", snapshot.swap
+    said, swap = "no forecast: no steady fall of available memory", snapshot.swap
     if worst.kind != PoolKind.SYSTEM_RAM.value or isinstance(swap, Absent) or not swap.used_bytes:
         return said
-    return f"{said}; swap {words.size_within(swap.used_bytes, swap.size_bytes)} of {words.size(swap.size_bytes)}"
+    return f"{said}; swap {words.ratio(swap.used_bytes / swap.size_bytes)} used"
 
 
 def build_headline(snapshot: Snapshot, worst: Pressure | None) -> str:

@@ -343,8 +343,8 @@ def test_level_by_use_alone_counts_down_to_nothing() -> None:
         (Level.LOW, 0.3, 0, True, ""),
         (Level.MEDIUM, 0.66, 0, False, "no forecast: no process grows"),
         (Level.HIGH, 0.85, 0, True, "no forecast yet: most growth stops before 90%"),
-        (Level.CRITICAL, 0.988, 0, True, "no forecast: no steady fall"),
-        (Level.CRITICAL, 0.988, 7 * GIB, True, "no forecast: no steady fall; swap 7.0 of 16.0 GiB"),
+        (Level.CRITICAL, 0.988, 0, True, "no forecast: no steady fall of available memory"),
+        (Level.CRITICAL, 0.988, 7 * GIB, True, "no forecast: no steady fall of available memory; swap 43.8% used"),
     ],
 )
 def test_level_without_a_time_left_has_the_reason(
