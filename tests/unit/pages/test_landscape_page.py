@@ -17,9 +17,9 @@ from memwatch.core.model import Absent, Pool, PoolKind, Quality, Share, ShareKin
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.actions import list_actions
-from memwatch.reporting.render.containment import Growing
+from memwatch.reporting.render.containment import Growing, build_nodes
 from memwatch.reporting.render.drawing import DAY_SECONDS, TIME_FORMS, Rectangle, TimeAxis, width_of
-from memwatch.reporting.render.memory_map import build_limit_maps, build_maps
+from memwatch.reporting.render.memory_map import build_limit_maps, build_maps, held_in
 from memwatch.reporting.render.past import Layer, Past, build_layers, find_sources, split_now
 from memwatch.reporting.render.summary import find_worst
 from memwatch.reporting.render.tower import Block, write_gutter
@@ -442,6 +442,19 @@ def test_no_name_beside_a_tower_is_cut(name: str) -> None:
         cut = [text.plain + text.strong for tower in drawn(frame).towers for text in tower.now.drawing.texts]
 
         assert [text for text in cut if "…" in text] == []
+
+
+def test_rest_of_a_share_has_its_whole_name() -> None:
+    """It was "other in CUDA"."""
+    base = critical_gb10()
+    (share,) = [one for one in base.shares if one.within == "ram" and one.kind is ShareKind.CUDA_POOL]
+    holder = max(base.processes, key=lambda one: held_in(one, [share.id]))
+    half = replace(holder, device_bytes={share.id: held_in(holder, [share.id]) // 2})
+    (one,) = build_maps(replace(base, processes=(half,), engines=()), {})
+
+    (family,) = [node for node in build_nodes(one) if node.name == "CUDA Pool"]
+
+    assert [node.name for node in family.inside] == [half.title, "other in CUDA Pool"]
 
 
 def test_figure_without_room_beside_its_name_is_below_it() -> None:

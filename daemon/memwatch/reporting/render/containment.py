@@ -147,7 +147,7 @@ def _build_shares(family: Node, shares: Sequence[Bracket], inside: Sequence[Node
         )
         named = tuple(node for node in inside if _is_named(node) and _find_share(node, [found]) is found)
         yield (
-            replace(share, inside=(*named, *_build_rest(share, named, f"other in {share.name.split()[0]}")))
+            replace(share, inside=(*named, *_build_rest(share, named, f"other in {share.name}")))
             if named
             else share
         )
