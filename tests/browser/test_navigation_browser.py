@@ -45,6 +45,30 @@ def test_navigation_follows_the_number_of_firing_alerts(page: Page, path: str) -
         expect(page.locator("#firing")).to_be_hidden()
 
 
+# The left edges of the words of "Alerts" and of the link after it.
+WORDS = """() => ["#nav-alerts", "#nav-alerts + a"].map((one) => {
+  const link = document.querySelector(one);
+  return link.getBoundingClientRect().x + parseFloat(getComputedStyle(link).paddingLeft);
+})"""
+
+
+def test_number_of_alerts_leaves_no_hole_and_covers_nothing(page: Page) -> None:
+    """It kept 35 pixels free while no alert fired. In the narrowest header of one line, with two digits."""
+    site = Site(calm_workstation())
+    page.set_viewport_size({"width": 1080, "height": 600})
+    with served(site) as address:
+        page.goto(address)
+        before = page.evaluate(WORDS)
+        site.firing = 12
+        expect(page.locator("#firing")).to_have_text("12")
+        box, after = page.locator("#firing").bounding_box(), page.evaluate(WORDS)
+
+    assert after == before
+    assert box is not None
+    assert box["x"] + box["width"] <= after[1]
+    assert after[1] - box["x"] < 30
+
+
 def test_hidden_page_follows_the_number(page: Page) -> None:
     """By the stream of titles."""
     site = Site(calm_workstation())

@@ -81,7 +81,7 @@ def test_page_of_an_incident_that_lasts_says_how_old_its_figures_are() -> None:
 
     text = Reader(Pages().incident(found)).text
 
-    assert f"not over: figures so far, as of {clock(found.samples[-1].unix)[:8]}" in text
+    assert f"still going on: figures so far, as of {clock(found.samples[-1].unix)[:8]}" in text
 
 
 def test_failed_allocation_is_no_kill() -> None:
@@ -473,6 +473,18 @@ def test_list_has_a_row_for_each_incident(count: int) -> None:
     assert page.count(b'href="incidents/inc-') == count
     assert (b"None." in page) == (not count)
     assert Reader(page).text.count(write_title(incident())) == count
+
+
+def test_row_names_its_figures() -> None:
+    """A duration without a word is that of what? And "Kill System RAM" is an order."""
+    calm = replace(incident(), kind="kill", began=1_800_000_000.0, ended=1_800_000_078.0)
+    pages = [Pages().incidents([one]) for one in (calm, replace(calm, ended=None))]
+    texts = [Reader(page).text for page in pages]
+
+    assert b"<span>Began</span><span>Lasted</span><span>Cause</span>" in pages[0]
+    assert "lasted 1 min 18 s" in texts[0]
+    assert "still going on" in texts[1]
+    assert "process killed · System RAM" in Reader(Pages().incident(calm)).text
 
 
 def test_row_says_what_came_of_it() -> None:
