@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from memwatch.build_info import __version__
 from memwatch.core.model import Absent, Pool, PoolKind, Quality, Thresholds
 from memwatch.core.pressure.rules import PressureRules
 from memwatch.core.snapshot import Snapshot, Swap
@@ -338,6 +339,24 @@ def test_own_cpu_use_is_averaged_over_the_last_minute() -> None:
     assert "CPU — not available" in one
     assert "CPU — not available" in two
     assert "CPU 0.2% of a core" in three
+
+
+def test_cost_of_the_daemon_has_one_base_on_all_pages() -> None:
+    """The overview had "1.6% CPU" and the page about it "0.3% of a core"."""
+    pages = Pages()
+    first = calm_workstation()
+    later = replace(first, monotonic=first.monotonic + 60, self_usage=replace(first.self_usage, cpu_seconds=18.52))
+    pages.page("overview", first)
+
+    assert "memwatchd 0.2% of a core" in Reader(pages.page("overview", later)).text
+
+
+def test_page_about_the_daemon_has_its_version_in_a_row_and_no_card_of_one_sentence() -> None:
+    page = Reader(Pages().page("about", calm_workstation()))
+
+    assert f"Version {__version__}" in page.text
+    assert "History is not stored" in page.text
+    assert page.values("class").count("card") == 3, "the program, its cost, its collectors"
 
 
 def test_restarted_clock_gives_no_cpu_use() -> None:
