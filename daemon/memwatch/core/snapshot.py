@@ -128,6 +128,10 @@ class Pressure(Struct, frozen=True):
     thresholds: Annotated[Thresholds | Absent, Doc("Fractions of the ratio at which the levels begin.")] = (
         Absent.NOT_AVAILABLE
     )
+    clear_margin: Annotated[
+        float | Absent,
+        Doc("How far below its threshold the ratio has to fall for a level to end; null if not known."),
+    ] = Absent.NOT_AVAILABLE
     clears_in_seconds: Annotated[
         float | Absent,
         Doc("Time until the level falls if use and signals stay as they are; null if it does not fall then."),

@@ -272,6 +272,7 @@ def test_oom_kill_is_critical_for_a_minute() -> None:
     assert verdicts[40].reasons[0].text == "35 s ago: OOM killer: killed a process"
     assert (verdicts[5].clears_in_seconds, verdicts[40].clears_in_seconds) == (Absent.NOT_AVAILABLE, 25.0)
     assert (verdicts[5].clears_to, verdicts[40].clears_to) == (Absent.NOT_AVAILABLE, Level.LOW)
+    assert verdicts[5].clear_margin == 0.03
     assert verdicts[-1].level is Level.LOW
 
 

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from memwatch.core.engines.records import Engine
 from memwatch.core.linux.cgroups import parse_cgroup, parse_owners
-from memwatch.core.model import Absent, Bytes, Process, Share, ShareKind
+from memwatch.core.model import Absent, Bytes, Process, Share, ShareKind, Thresholds
+from memwatch.core.pressure.judge import base_level
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
 from memwatch.reporting.render.actions import Freed, find_command, list_actions, measure_held
 from support.sample_parts import GIB, MEASURED, vram
@@ -56,6 +57,34 @@ def test_growing_process_is_to_be_stopped_with_what_that_frees() -> None:
     assert found.freed == Freed(37 * GIB, 37 * GIB)
     assert found.ratio_after == pytest.approx(0.965 - 37 / 120)
     assert (found.level_after, found.target) == (Level.MEDIUM, "ram")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "reasons", "level"),
+    [
+        (0.89, (), Level.MEDIUM),
+        (0.87, (), Level.LOW),
+        (0.55, (), Level.LOW),
+        (1.09, (Reason("util", "109.0% used", Level.CRITICAL),), Level.HIGH),
+    ],
+)
+def test_level_that_follows_is_left_only_below_its_margin(
+    ratio: float, reasons: tuple[Reason, ...], level: Level
+) -> None:
+    """58.2% after a stop was "OK", and medium for as long as it stayed: that ends below 57%."""
+    snapshot = spark()
+    verdict = replace(
+        snapshot.pressure[0],
+        ratio=ratio,
+        base_level=base_level(ratio, Thresholds()),
+        reasons=reasons,
+        clear_margin=0.03,
+    )
+
+    (found,) = list_actions(snapshot, verdict, [TRAIN])
+
+    assert found.ratio_after == pytest.approx(ratio - 37 / 120)
+    assert found.level_after is level
 
 
 def test_process_that_has_ended_is_never_to_be_stopped() -> None:

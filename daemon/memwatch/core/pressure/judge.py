@@ -125,6 +125,13 @@ def fallen_level(level: Level, calm: Mapping[Level, float], now: float, rules: P
     return level
 
 
+def level_after_fall(level: Level, ratio: float, thresholds: Thresholds, margin: float) -> Level:
+    """Return the level of use that follows on a level once use has stayed at a lower ratio for long enough."""
+    while level > base_level(ratio, thresholds) and ratio < thresholds.entry(level) - margin:
+        level = Level(level - 1)
+    return max(level, base_level(ratio, thresholds))
+
+
 def use_reason(
     state: LevelState, ratio: float, now: float, target: Target, rules: PressureRules, resident_bytes: int = 0
 ) -> Reason | None:
@@ -287,6 +294,7 @@ def judge_target(
         available_bytes=target.available_bytes,
         resident_bytes=resident_bytes,
         thresholds=thresholds,
+        clear_margin=rules.clear_margin,
         clears_in_seconds=Absent.NOT_AVAILABLE if end is None else max(0.0, end.at - inputs.at),
         clears_to=Absent.NOT_AVAILABLE if end is None else end.level,
     )

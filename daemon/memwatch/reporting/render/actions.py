@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from memwatch.core.doc import Doc
 from memwatch.core.engines.records import Engine
-from memwatch.core.model import Absent, Bytes, PoolKind, Process, Share, ShareKind
+from memwatch.core.model import Absent, Bytes, PoolKind, Process, Share, ShareKind, known_or
 from memwatch.core.owners import find_home, is_qualified
-from memwatch.core.pressure.judge import base_level
+from memwatch.core.pressure.judge import level_after_fall
 from memwatch.core.processes.growth import key_of
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.render import words
@@ -47,6 +47,7 @@ class Action(Struct, frozen=True):
 
     `target`: the pool or limit where memory comes back. `command`: text to copy, None where none is certain.
     `ratio_after` and `level_after`: use of the target by at least `freed.low_bytes` less, None if it is not known.
+    The level is left only some points below its threshold.
     """
 
     kind: Literal["stop", "option"]
@@ -197,9 +198,17 @@ def _build(
     freed: Freed,
 ) -> Action:
     after = _ratio_after(worst, freed.low_bytes)
-    known = after is not None and not isinstance(worst.thresholds, Absent)
-    level = base_level(after, worst.thresholds) if known else None  # type: ignore[arg-type]
+    level = None if after is None else _level_after(worst, after)
     return Action(kind, subject, process, owner, command, worst.target, freed, after, level)
+
+
+def _level_after(worst: Pressure, after: float) -> Level | None:
+    """Return the level that use falls to, with hysteresis. Levels that only signals ask for end with them."""
+    if isinstance(worst.thresholds, Absent):
+        return None
+    held = [one.level for one in worst.reasons if one.signal == "util" and one.level is not None]
+    margin = known_or(worst.clear_margin, 0.0)  # early development versions do not send it
+    return level_after_fall(max([worst.base_level, *held]), after, worst.thresholds, margin)
 
 
 def _ratio_after(worst: Pressure, freed: int) -> float | None:
