@@ -196,7 +196,8 @@ def otlp_conventions(view: View) -> Cells:
 FIGURE = re.compile(
     r'<data[^>]* value="(?P<bytes>\d+)"[^>]*>(?:<b>)?(?P<text>[^<]*)(?:</b>)?</data>'
     r'|<span class="absent"[^>]*>(?P<absent>[^<]*)</span>'
-    r'|<span class="figure[^"]*"[^>]*>(?P<range>[^<]*)</span>'
+    r'|<span class="figure range"[^>]*>(?P<range>(?:[^<]|<span>|</span>(?= <span>))*</span>)</span>'
+    r'|<span class="figure[^"]*"[^>]*>(?P<words>[^<]*)</span>'
 )
 
 
@@ -207,7 +208,7 @@ def figures_in(html: str) -> list[Any]:
 def _figure(match: re.Match[str]) -> Any:
     if match["bytes"]:
         return Shown(int(match["bytes"]), plain(match["text"]))
-    return plain(match["absent"] or match["range"]).removeprefix("— ")
+    return plain(match["absent"] or match["range"] or match["words"]).removeprefix("— ")
 
 
 def plain(html: str) -> str:

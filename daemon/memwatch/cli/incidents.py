@@ -151,7 +151,7 @@ def _role(is_cause: bool | None) -> str:
 
 # Rows of the last words: the newest, next to the prompt.
 MAX_SAMPLES = 15
-SHOWN_SERIES = (".used_bytes", ".ratio_10s")
+SERIES_OF_TABLE = (".used_bytes", ".ratio_10s")
 
 
 @click.command("last-words", short_help="The last data before a crash.")
@@ -177,7 +177,7 @@ def last_word_lines(found: UncleanShutdown) -> Iterator[str]:
             yield f"{one.label}: {wording.level(one.word)}, {'; '.join(reasons)}"
         yield from _last_processes(found.last.processes)
     samples = found.samples[-MAX_SAMPLES:]
-    names = sorted({name for one in samples for name in one.figures if name.endswith(SHOWN_SERIES)})
+    names = sorted({name for one in samples for name in one.figures if name.endswith(SERIES_OF_TABLE)})
     if names:
         yield ""
         rows: list[tuple[str, ...]] = [("time", *(_series_name(name) for name in names))]
