@@ -140,7 +140,7 @@ def test_level_that_is_held_is_recovering_with_the_use_and_when_it_clears() -> N
     timed = read(replace(base, pressure=(verdict,))).text.replace("\xa0", " ")
     plain = read(replace(base, pressure=(replace(verdict, clears_in_seconds=Absent.NOT_AVAILABLE),))).text
 
-    assert f"Recovering System RAM for 2 s {use} used, OK in 59 s" in timed
+    assert f"Recovering System RAM for 2 s {use}, OK in 59 s" in timed
     assert "OK in 59 s · OOM kill" not in timed
     assert "OOM kill 2 s ago: train.py" in timed
     assert f"Recovering System RAM for 2 s {use} used " in plain.replace("\xa0", " ")
@@ -159,7 +159,7 @@ def test_reasons_of_a_recovery_do_not_repeat_its_headline() -> None:
 
     page = read(replace(base, pressure=(verdict,)))
 
-    assert f"{use} used, medium in 9 s OK after 30 s below 57% " in " ".join(page.text.replace("\xa0", " ").split())
+    assert f"{use}, medium in 9 s OK after 30 s below 57% " in " ".join(page.text.replace("\xa0", " ").split())
     assert "reason" not in page.values("class")
     assert "status-do-clears" not in page.values("id")
 
