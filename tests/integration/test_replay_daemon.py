@@ -128,7 +128,7 @@ def test_recording_recommends_no_state_folder(demo: RunningDaemon) -> None:
     """A recording is not stored, whatever --state-dir says."""
     pages = [demo.get(path).text for path in ("/about", "/last-words", "/api/v1/last-words")]
 
-    assert "history of a recording is not written to disk" in pages[0]
+    assert "The history of a recording is not written to disk" in pages[0]
     assert "a recording has no previous run" in pages[1]
     assert "a recording has no previous run" in pages[2]
     assert not any("--state-dir" in one for one in pages)

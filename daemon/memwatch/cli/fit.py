@@ -160,7 +160,7 @@ def fit(subject: str | None, url: Address | None, as_json: bool, **options: obje
         fits = answered.is_yes
         if options["machines"]:
             placed = find_places(context.address, answered, use.reserve_bytes, fits, is_least=bool(note))
-            found["machines"] = [one.as_json() for one in placed]
+            found["machines"] = ANSWERS.encode_all(placed)
             fits = fits or any(one.fits for one in placed)
             found["unknown"] = answered.unknown if not fits else None
         code = EXIT_OK if fits else EXIT_UNKNOWN if answered.unknown else EXIT_FAILURE

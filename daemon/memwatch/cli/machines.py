@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.cli.context import EXIT_OK, build_context, check_shape, common, print_errors
@@ -153,9 +153,6 @@ class Placement(Struct, frozen=True):
     headroom_after_reclaim_bytes: int | None = None
     short_bytes: int | None = None
     moved: tuple[Mover, ...] = ()
-
-    def as_json(self) -> Json:
-        return to_builtins(self)  # type: ignore[no-any-return]
 
 
 def place(need: Need, machines: Sequence[ListedMachine], fits_here: bool | None) -> list[Placement]:

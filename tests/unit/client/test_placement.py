@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from memwatch.cli.fit import ANSWERS, read_answer
 from memwatch.cli.machines import Need, Placement, machine_lines, place, placement_lines, read_machines
 from memwatch.core.model import Absent
 from memwatch.reporting.answers import ListedMachine, MachineHolder, MachinePool, MachineTick
@@ -55,6 +56,15 @@ def test_fewest_processes_that_are_enough_are_named(need: int, moved: list[str])
     assert [one.name for one in found.moved] == moved
     assert ("would have to go elsewhere" in found.reason) == bool(moved)
     assert ("hold 70.0 GiB together, which is not enough" in found.reason) == (not moved)
+
+
+def test_placements_are_read_as_the_command_prints_them() -> None:
+    """With and without processes that would have to move. Its tuples were no JSON, so it refused its answer."""
+    placed = place(Need(50 * GIB), [machine("spark-2"), machine("ember", state="silent")], None)
+    found = {"bytes": 50 * GIB, "best": None, "verdicts": [], "machines": ANSWERS.encode_all(placed)}
+
+    assert read_answer(found).machines == tuple(placed)
+    assert [len(one.moved) for one in placed] == [0, 1]
 
 
 def test_need_beyond_the_device_moves_no_process() -> None:
