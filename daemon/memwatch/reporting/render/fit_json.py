@@ -19,8 +19,7 @@ RamBytes = Annotated[int, Doc("Most bytes in system RAM at one time beside the G
 
 
 class FitChange(Struct, frozen=True):
-    """A change that reduces the need. `words` complete "it would fit with"; `flags` are the command's options for
-    it, `use` the same as options of a request."""
+    """A change that reduces the need. `words` complete "it would fit with"; `flags` are the command's options."""
 
     words: str
     flags: Annotated[str, Doc("Options of memwatch fit for it.")]
