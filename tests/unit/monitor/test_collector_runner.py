@@ -16,6 +16,7 @@ class Device(FakeCollector):
     """Collector that answers at once, and whose device can be released."""
 
     released: float = 0.0
+    fast_seconds: float = 1.0
 
     def release(self, seconds: float) -> None:
         self.released = seconds
@@ -87,3 +88,16 @@ def test_findings_are_stale_after_their_deadline(late: float, state: str) -> Non
 
     assert status.state == state
     assert (status.error is None) == (state == "ok")
+
+
+def test_tick_runs_a_collector_sooner_in_fast_mode() -> None:
+    """A driver that is asked every two seconds at rest is asked every second once memory moves."""
+    device, clock = Device(period_seconds=2.0), FakeClock()
+    runner = started(device, clock)
+    clock.now += 1.0
+
+    assert not runner.send_request(clock.now, 1.0)
+
+    runner.is_fast = True
+
+    assert runner.send_request(clock.now, 1.0)

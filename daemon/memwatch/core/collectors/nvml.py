@@ -33,6 +33,7 @@ SIGNS_SECONDS = 2.0
 LIBRARY, LIBRARY_CACHE = "libnvidia-ml.so.1", "etc/ld.so.cache"
 DEADLINE_SECONDS = 5.0
 PAUSE_SECONDS = 60.0
+PERIOD_SECONDS, STILL_PERIOD_SECONDS, STILL_ANSWERS = 1.0, 2.0, 10
 
 
 def driver_signs(roots: Roots, library_path: str) -> tuple[int, ...]:
@@ -61,6 +62,32 @@ def pids_with_memory(reading: NvmlReading) -> frozenset[int]:
     return frozenset(process.pid for one in lists if not isinstance(one, Absent) for process in one)
 
 
+class Pace:
+    """Period of the questions. GPUs whose memory is system RAM are asked half as often while nothing changes there.
+
+    What a process takes on them is missing from available memory, which is read at least once a second: movement
+    there ends the longer period, as do other processes or bytes in an answer. GPUs with dedicated memory, sleeping
+    and failed ones are asked once a second.
+    """
+
+    def __init__(self) -> None:
+        self._held: tuple[object, ...] = ()
+        self._still_answers = 0
+
+    def period_after(self, reading: NvmlReading) -> float:
+        """Return the seconds from this answer's question to the next one."""
+        before, self._held = self._held, held_of_system_ram(reading)
+        self._still_answers = self._still_answers + 1 if self._held and self._held == before else 0
+        return STILL_PERIOD_SECONDS if self._still_answers >= STILL_ANSWERS else PERIOD_SECONDS
+
+
+def held_of_system_ram(reading: NvmlReading) -> tuple[object, ...]:
+    """Return the processes of each GPU. Empty unless all GPUs are awake and use system RAM as their memory."""
+    if any(gpu.memory is not Absent.NOT_SUPPORTED or gpu.asleep or gpu.state != "ok" for gpu in reading.gpus):
+        return ()
+    return tuple(gpu.processes for gpu in reading.gpus)
+
+
 def helper_options(roots: Roots) -> list[str]:
     """Return facts of the host with which the helper validates the driver's answers."""
     options = ["--procfs", str(roots.procfs), "--sysfs", str(roots.sysfs)]
@@ -84,7 +111,7 @@ class Collector(BaseCollector):
 
     name = "nvml"
     signs: tuple[str, ...] = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
-    period_seconds: float = 1.0
+    fast_seconds: float = PERIOD_SECONDS
     may_block = True
     options: type[Options] = Options
 
@@ -110,6 +137,8 @@ class Collector(BaseCollector):
         self._released_until = 0.0
         self._asked = False
         self._last: tuple[bytes, NvmlReading] | None = None
+        self.period_seconds: float = PERIOD_SECONDS
+        self._pace = Pace()
 
     @classmethod
     def create(cls, host: Host) -> Collector:
@@ -141,6 +170,7 @@ class Collector(BaseCollector):
             raise ParseError(str(error)) from None
         reading = self._parse_cached(answer)
         self._is_failing = False
+        self.period_seconds = self._pace.period_after(reading)
         return Findings(nvml=reading, rejected=sum(reading.rejected.values()))
 
     def _reopen_command(self) -> bytes:

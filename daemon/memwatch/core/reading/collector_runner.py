@@ -169,7 +169,8 @@ class CollectorRunner:
 
         If it cannot be sent at once, or if ticks are too rare for the collector, its thread runs it instead.
         """
-        if self._non_blocking is None or self.due > now:
+        due = self._fast_due if self.is_fast else self.due
+        if self._non_blocking is None or due > now:
             return False
         self.on_tick = self._comes_often(spacing) and self._non_blocking.send_request()
         self._sent_at = self._clock.monotonic() if self.on_tick else None
