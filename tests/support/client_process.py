@@ -21,6 +21,23 @@ MODULE = [sys.executable, "-m", "memwatch.cli"]
 QUERIES = ("status", "devices", "backends", "doctor", "events", "alerts", "growth", "owners")
 OTHERS = ("advise", "check", "fit", "history", "incidents", "last-words", "room", "run", "top", "wait", "watch")
 COMMANDS = (*QUERIES, "release", "silence", *OTHERS)
+# For programs that `memwatch run` follows: it may look late. A sample of two processes makes nine reads.
+OBSERVED = """
+import json, os, time, urllib.request
+def wait_for_samples(above=1):
+    pid = os.getppid()
+    for _ in range(above - 1):
+        pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+    def count_reads():
+        return int(open(f"/proc/{pid}/io").read().partition("syscr: ")[2].split()[0])
+    enough = count_reads() + 40
+    while count_reads() < enough:
+        time.sleep(0.02)
+def wait_for_mark():
+    url, end = os.environ["MEMWATCH_URL"] + "/api/v1/events?limit=1000", f"(process {os.getpid()})"
+    while not any(one["text"].endswith(end) for one in json.load(urllib.request.urlopen(url))):
+        time.sleep(0.02)
+"""
 
 
 def into_a_closed_pipe(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -27,7 +27,7 @@ from memwatch.core.wire import to_bytes
 from memwatch.reporting.render.json import snapshot_json
 from simulators import sample_nvml
 from simulators.nvml_machine import Simulator
-from support.client_process import SCRIPT, memwatch
+from support.client_process import OBSERVED, SCRIPT, memwatch
 from support.daemon_process import RunningDaemon, clean_environment, running_daemon
 from support.dead_address import dead_address
 from support.library_process import roots_environment
@@ -165,9 +165,14 @@ def test_advice_has_reasons_and_sources(spark: RunningDaemon) -> None:
     )
 
 
-PROGRAM = (
-    "import time, memwatch; memwatch.log_memory_usage('loaded'); x = b'x' * (100 << 20); time.sleep(1.2); exit(7)"
-)
+PROGRAM = f"""{OBSERVED}
+import memwatch
+memwatch.log_memory_usage('loaded')
+x = b'x' * (100 << 20)
+wait_for_samples(above=2)
+wait_for_mark()
+exit(7)
+"""
 
 
 def test_run_reports_peaks_and_stages_and_returns_the_exit_code(daemon: RunningDaemon, tmp_path: Path) -> None:
@@ -310,14 +315,20 @@ def test_program_that_cannot_be_started_has_the_exit_code_of_shells(command: lis
     assert "cannot be run (the interpreter in its first line was not found)" in done[2].stderr
 
 
-SLOW = (
-    "import os, signal, sys, time, memwatch; memwatch.log_memory_usage('loaded'); x = b'x' * (100 << 20);"
-    "time.sleep(0.6); del x; time.sleep(2); os.kill(int(sys.argv[1]), signal.SIGCONT); time.sleep(0.5)"
-)
+SLOW = f"""{OBSERVED}
+import signal, sys, memwatch
+memwatch.log_memory_usage('loaded')
+x = b'x' * (100 << 20)
+wait_for_samples()
+del x
+time.sleep(2)
+os.kill(int(sys.argv[1]), signal.SIGCONT)
+wait_for_mark()
+"""
 
 
 def test_run_keeps_sampling_while_the_daemon_does_not_respond(daemon: RunningDaemon) -> None:
-    """Memory used while the daemon does not respond for 2.6 s is counted. Later responses are used again."""
+    """Memory used while the daemon does not respond for two seconds is counted. Later responses are used again."""
     daemon.process.send_signal(signal.SIGSTOP)
     try:
         command = ["--json", "run", "--", sys.executable, "-c", SLOW, str(daemon.pid)]
@@ -333,7 +344,7 @@ def test_run_keeps_sampling_while_the_daemon_does_not_respond(daemon: RunningDae
 def test_run_as_json_counts_children() -> None:
     """Also without a daemon. A signal gives the exit code 128 plus its number."""
     url = f"http://{dead_address()}"
-    program = "import time; x = b'x' * (100 << 20); time.sleep(0.6)"
+    program = f"{OBSERVED}\nx = b'x' * (100 << 20)\nwait_for_samples(above=2)"
     done = memwatch("--url", url, "--json", "run", "--", "sh", "-c", '"$0" -c "$1"; true', sys.executable, program)
     killed = memwatch("--url", url, "run", "--", "sh", "-c", "kill -9 $$")
 

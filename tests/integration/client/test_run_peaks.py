@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.cli.run import find_home, make, peak_cgroup
-from support.client_process import memwatch
+from support.client_process import OBSERVED, memwatch
 from support.dead_address import dead_address
 from support.null_reasons import unexplained_nulls
 
@@ -25,7 +25,6 @@ def spike(mib):
 spike(300)
 with memwatch.track("small") as small:
     spike(20)
-time.sleep(0.3)
 """
 
 
@@ -46,7 +45,8 @@ def test_transient_of_a_child_is_reported_exactly() -> None:
 
 def test_program_smaller_than_memwatch_has_no_exact_peak() -> None:
     """It inherits the peak of the process that starts it, so the kernel's count says nothing."""
-    done = memwatch("--url", f"http://{dead_address()}", "--json", "run", "--", "sleep", "0.3")
+    program = f"{OBSERVED}\nwait_for_samples()"
+    done = memwatch("--url", f"http://{dead_address()}", "--json", "run", "--", sys.executable, "-c", program)
 
     found = json.loads(done.stderr)
     assert found["peak_process_rss_bytes"] is None
