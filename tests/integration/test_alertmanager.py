@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -158,21 +158,29 @@ def channel_to(url: str, repeat_seconds: float, ahead_seconds: float = 0.0) -> A
 
 
 def test_repeated_alert_outlives_the_resolve_timeout(tmp_path: Path) -> None:
-    """Alertmanager resolves after 2 s without an update; an alert sent each 0.5 s keeps firing."""
-    with receiving(200) as site, alertmanager(tmp_path, site.url, timeout="2s") as port:
+    """Alertmanager resolves an alert that long after its last update. Each repetition moves that time."""
+    with receiving(200) as site, alertmanager(tmp_path, site.url) as port:
         made = new_receiver(channel_to(f"http://127.0.0.1:{port}", 0.5))
         made.start()
         put_notices(made, notice(1))
         wait_until(lambda: made.counts()["delivered"] == 1)
-        time.sleep(4.0)
-        still = get(port, "/api/v2/alerts").json
+        first, end = update_of(port)
+        wait_until(lambda: update_of(port)[1] - end >= timedelta(seconds=1))
+        still, _ = update_of(port)
         put_notices(made, notice(2, firing=False))
         wait_until(lambda: get(port, "/api/v2/alerts").json == [])
         wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved")
         made.close()
 
-    assert [alert["labels"]["target"] for alert in still] == ["ram"]
+    assert end - convert(first["updatedAt"], datetime) == timedelta(minutes=5)
+    assert (still["labels"]["target"], still["startsAt"]) == ("ram", first["startsAt"])
     assert {alert["status"] for alert in alerts_in(site)[:-1]} == {"firing"}
+
+
+def update_of(port: int) -> tuple[dict[str, Any], datetime]:
+    """Return the only alert of Alertmanager, and the time at which it is resolved without another update."""
+    (alert,) = get(port, "/api/v2/alerts").json
+    return alert, convert(alert["endsAt"], datetime)
 
 
 def test_late_one_off_event_fires_and_expires(tmp_path: Path) -> None:
