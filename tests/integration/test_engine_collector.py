@@ -146,7 +146,7 @@ def test_reason_of_a_refusal_stays_the_same(host: EngineHost) -> None:
 
 def test_server_too_busy_for_rare_questions_keeps_its_figures(host: EngineHost) -> None:
     """SGLang answers /server_info between two steps of its scheduler."""
-    answers = texts.sglang() | {"/server_info": lambda _: time.sleep(3.0)}
+    answers = texts.sglang() | {"/server_info": hangs}
     host.add(500, ("python3", "-m", "sglang.launch_server"))
     with engine_site(answers) as site:
         host.listen(500, site.port)
@@ -604,9 +604,10 @@ def endless(handler: Handler) -> None:
 
 
 def slow(handler: Handler) -> None:
+    """Send a byte after the other until the client has closed the connection."""
     handler.send_response(200)
     handler.end_headers()
-    for _ in range(100):
+    while True:
         handler.wfile.write(b"x")
         handler.wfile.flush()
         time.sleep(0.1)
@@ -616,8 +617,9 @@ def no_http(handler: Handler) -> None:
     handler.wfile.write(b"\x00\x01\x02 hello\r\n\r\n")
 
 
-def hangs(_handler: Handler) -> None:
-    time.sleep(4)
+def hangs(handler: Handler) -> None:
+    """Answer nothing until the client has closed the connection."""
+    handler.rfile.read(1)
 
 
 @pytest.mark.parametrize(

@@ -196,9 +196,10 @@ def test_inquiries_of_the_api_are_loaded_with_it_and_not_with_pages() -> None:
 
 def test_app_is_kept_if_the_first_client_disconnects() -> None:
     made: list[str] = []
+    is_alone = threading.Event()
 
     def make() -> ASGIApp:
-        time.sleep(0.1)
+        assert is_alone.wait(MAX_WAIT_SECONDS)
         made.append("made")
         return PlainTextResponse("pages")
 
@@ -206,7 +207,8 @@ def test_app_is_kept_if_the_first_client_disconnects() -> None:
         loader = loader_of(make)
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(loader.prepare(), 0.02)
-        await asyncio.sleep(0.3)
+        is_alone.set()
+        await loader.prepare()
         await loader.prepare()
 
     asyncio.run(ask())

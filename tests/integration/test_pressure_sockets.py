@@ -17,7 +17,7 @@ from support.daemon_process import MEMWATCHD, RunningDaemon, run_program, runnin
 from support.mutable_machine import MutableMachine
 from support.other_user import CAN_SWITCH, connect_as
 from support.passed_socket import passed_socket
-from support.waiting import MAX_WAIT_SECONDS, wait_readable
+from support.waiting import MAX_WAIT_SECONDS, wait_readable, wait_until
 
 CONFIG = "[systemd]\npressure_sockets = true\nsocket_dir = '{}'\n[pressure]\nclear_after = '0s'\n"
 
@@ -42,7 +42,7 @@ def connect(path: Path, request: bytes = b"") -> socket.socket:
     return client
 
 
-def is_notified(client: socket.socket, seconds: float) -> bytes:
+def is_notified(client: socket.socket, seconds: float = MAX_WAIT_SECONDS) -> bytes:
     """Return what arrives in this time; empty if nothing does."""
     return client.recv(100) if wait_readable(client, seconds) else b""
 
@@ -71,11 +71,11 @@ def test_client_of_a_named_socket_is_notified_when_its_pool_fills(tmp_path: Path
         machine.use(0.9)
 
         assert before == b""
-        assert is_notified(high, 20.0) == b"ram high\n"
+        assert is_notified(high) == b"ram high\n"
         assert is_notified(critical, 0.5) == b""
         machine.use(0.98)
-        assert is_notified(critical, 20.0) == b"ram critical\n"
-        assert is_notified(high, 20.0) == b"ram critical\n"
+        assert is_notified(critical) == b"ram critical\n"
+        assert is_notified(high) == b"ram critical\n"
 
 
 def test_client_of_the_common_socket_chooses_target_and_level(tmp_path: Path) -> None:
@@ -86,10 +86,10 @@ def test_client_of_the_common_socket_chooses_target_and_level(tmp_path: Path) ->
         silent = opened.enter_context(closing(connect(tmp_path / "run/pressure.sock")))
         machine.use(0.7)
 
-        assert is_notified(medium, 20.0) == b"ram medium\n"
+        assert is_notified(medium) == b"ram medium\n"
         assert is_notified(silent, 0.5) == b""
         machine.use(0.9)
-        assert is_notified(silent, 20.0) == b"ram high\n"
+        assert is_notified(silent) == b"ram high\n"
 
 
 def test_malformed_request_is_logged_and_the_connection_stays_open(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_malformed_request_is_logged_and_the_connection_stays_open(tmp_path: Pat
         daemon.wait_for_log(f"the request of process {os.getpid()} is ignored: it is not TARGET LEVEL")
         daemon.wait_for_log("waits for gpu7, which is not a target now; targets are ram")
         machine.use(0.9)
-        assert is_notified(wrong, 20.0) == b"ram high\n"
+        assert is_notified(wrong) == b"ram high\n"
         assert not wait_readable(other, 0.2)
 
 
@@ -126,12 +126,12 @@ def test_account_has_an_eighth_of_the_clients_and_root_is_served(tmp_path: Path)
             daemon.wait_for_log("uid 54321 has 4 of 32 clients of the pressure sockets, its share; more are closed")
         machine.use(0.9)
 
-        assert [is_notified(one, 20.0) for one in (many[0], other, root)] == [b"ram high\n"] * 3
+        assert [is_notified(one) for one in (many[0], other, root)] == [b"ram high\n"] * 3
         assert daemon.get("/healthz").status == 200
         if CAN_SWITCH:
             many[0].close()
-            later = opened.enter_context(connect_as(54321, path))
-            assert is_notified(later, 20.0) == b"ram high\n"
+            # memwatchd may accept another connection before it sees the end of this one, and close that.
+            wait_until(lambda: is_notified(opened.enter_context(connect_as(54321, path))) == b"ram high\n")
 
 
 def test_root_is_never_refused_and_its_clients_stay_bounded(tmp_path: Path) -> None:
@@ -143,21 +143,21 @@ def test_root_is_never_refused_and_its_clients_stay_bounded(tmp_path: Path) -> N
         machine.use(0.9)
         if CAN_SWITCH:
             assert [one.recv(100) for one in of_root[:3]] == [b""] * 3
-            assert [is_notified(one, 20.0) for one in (other, *of_root[3:])] == [b"ram high\n"] * 9
+            assert [is_notified(one) for one in (other, *of_root[3:])] == [b"ram high\n"] * 9
         else:  # the user of the tests has one of eight
-            assert is_notified(other, 20.0) == b"ram high\n"
+            assert is_notified(other) == b"ram high\n"
 
 
 def test_unread_notifications_are_not_queued(tmp_path: Path) -> None:
     """A client that never reads costs memwatchd nothing: its socket's buffer is full, and others are notified."""
-    with daemon_with_sockets(tmp_path) as (_, machine), ExitStack() as opened:
+    with daemon_with_sockets(tmp_path) as (daemon, machine), ExitStack() as opened:
         path = tmp_path / "run/pressure-ram-high.sock"
         unread, reader = (opened.enter_context(closing(connect(path))) for _ in range(2))
         for _ in range(3):
             machine.use(0.9)
-            assert is_notified(reader, 20.0) == b"ram high\n"
+            assert is_notified(reader) == b"ram high\n"
             machine.use(0.3)
-            time.sleep(0.5)
+            daemon.wait_for("/api/v1/pressure", lambda found: found[0]["level"] == "low")
 
         assert unread.recv(1000, socket.MSG_DONTWAIT) == b"ram high\n" * 3
 
@@ -182,7 +182,7 @@ def test_service_manager_keeps_connections_over_a_restart(tmp_path: Path) -> Non
         starter = opened.enter_context(passed_socket(tmp_path, stored, name))
         with running_daemon(tmp_path, *arguments, config=config, through=starter):
             machine.use(0.7)
-            notified = is_notified(client, 20.0)
+            notified = is_notified(client)
 
     assert is_open
     assert notified == b"ram medium\n"
