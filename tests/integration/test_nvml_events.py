@@ -13,6 +13,7 @@ from simulators.nvml_machine import Simulator
 from simulators.nvml_parts import DOUBLE_BIT_ECC, XID
 from simulators.nvml_state import Event, Trouble
 from simulators.sample_nvml import EIGHT_H100, RTX_4090, WSL2
+from support.waiting import wait_until
 
 FIRST, SECOND = (gpu.uuid for gpu in EIGHT_H100.gpus[:2])
 
@@ -68,14 +69,15 @@ def test_wait_without_events_is_not_an_error(tmp_path: Path) -> None:
     """Five seconds without events are a TIMEOUT: nothing is counted or logged, and the wait is repeated."""
     simulator = Simulator.of(tmp_path, RTX_4090)
 
+    began = time.monotonic()
     with running_child(simulator) as child:
         wait_until_listening(simulator, child)
-        time.sleep(WAIT_SECONDS + 1.0)
+        wait_until(lambda: count_waits(simulator) >= 2)
+        took = time.monotonic() - began
         found = child.reading()
-        waits = [call.function for call in simulator.calls()].count("nvmlEventSetWait_v2")
 
     assert (found.xids, found.gpus[0].codes.get("events")) == ((), None)
-    assert waits == 2
+    assert took >= WAIT_SECONDS
     assert (simulator.folder / "stderr").read_text() == ""
 
 
@@ -85,13 +87,18 @@ def test_failed_wait_is_repeated_with_backoff(tmp_path: Path) -> None:
         tmp_path, RTX_4090.__class__(gpus=RTX_4090.gpus, troubles={"nvmlEventSetWait_v2": Trouble(error=999)})
     )
 
+    began = time.monotonic()
     with running_child(simulator) as child:
         wait_until_listening(simulator, child)
-        time.sleep(1.5)
+        wait_until(lambda: count_waits(simulator) >= 3)
+        took = time.monotonic() - began
         child.reading()
-        waits = [call.function for call in simulator.calls()].count("nvmlEventSetWait_v2")
 
-    assert waits == 2
+    assert took >= 1.0 + 2.0
+
+
+def count_waits(simulator: Simulator) -> int:
+    return [call.function for call in simulator.calls()].count("nvmlEventSetWait_v2")
 
 
 def test_machine_without_events_has_no_waiting_thread(tmp_path: Path) -> None:
