@@ -11,6 +11,7 @@ from memwatch.core.collectors.nvml import UNBOUND
 from simulators.amd_machine import GIB, AmdMachine, discrete
 from simulators.nvml_machine import Simulator
 from simulators.sample_nvml import RTX_4090
+from support.budget import within
 from support.daemon_process import RunningDaemon, running_daemon
 from support.mutable_machine import MutableMachine
 from support.waiting import Stopwatch
@@ -38,6 +39,7 @@ def load_nvidia(machine: MutableMachine, simulator: Simulator) -> None:
     (machine.folder / "root/dev/nvidiactl").touch()
 
 
+@pytest.mark.measure
 @pytest.mark.parametrize(
     ("host", "is_bound"),
     [("workstation", True), ("rtx-4090", False), ("rtx-4090", True)],
@@ -58,7 +60,7 @@ def test_nvidia_driver_loaded_later_is_found_within_seconds(host: str, is_bound:
         took = seconds_until_found(daemon, "NVIDIA GeForce RTX 4090")
 
     assert before == []
-    assert took <= MAX_SECONDS
+    within("from a driver to its GPU", took, MAX_SECONDS, "s")
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", "nouveau", ""])
@@ -89,6 +91,7 @@ def is_nvidia(device: Path) -> bool:
     return is_display and (device / "vendor").read_text().strip() == "0x10de"
 
 
+@pytest.mark.measure
 def test_amd_card_that_appears_is_found_within_seconds(tmp_path: Path) -> None:
     machine = AmdMachine(tmp_path / "machine")
     machine.host(ram=64 * GIB, available=48 * GIB)
@@ -101,4 +104,4 @@ def test_amd_card_that_appears_is_found_within_seconds(tmp_path: Path) -> None:
         took = seconds_until_found(daemon, "AMD Radeon RX 7900 XT/XTX")
 
     assert before == []
-    assert took <= MAX_SECONDS
+    within("from a driver to its GPU", took, MAX_SECONDS, "s")

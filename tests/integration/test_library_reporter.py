@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from support.budget import within
 from support.http_site import http, site
 from support.library_process import run_program
 
@@ -61,6 +62,7 @@ def test_last_mark_of_a_program_arrives(seconds: float) -> None:
     assert [request.split()[1] for request in answered if request.startswith(b"POST")] == [b"/api/v1/marks"]
 
 
+@pytest.mark.measure
 @pytest.mark.parametrize("daemon", ["hangs", "refuses"])
 def test_silent_daemon_delays_the_exit_by_five_seconds_at_most(daemon: str) -> None:
     """A refused connection delays nothing."""
@@ -73,4 +75,5 @@ def test_silent_daemon_delays_the_exit_by_five_seconds_at_most(daemon: str) -> N
     took = time.monotonic() - began
 
     assert done.returncode == 0, done.stderr
-    assert took < (10 if daemon == "hangs" else 5)  # a busy machine needs some of it to start Python
+    budget = 6.0 if daemon == "hangs" else 1.0  # with the start of Python
+    within(f"program with a daemon that {daemon}", took, budget, "s")

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from support.budget import within
 from support.client_process import memwatch
 from support.daemon_process import running_daemon
 from support.html_reader import Reader
@@ -102,6 +103,7 @@ def test_machine_without_neighbours_has_no_entry_and_no_thread(shared_daemons: S
     assert "neighbour" not in daemon.get("/metrics").text  # also not among the threads
 
 
+@pytest.mark.measure
 def test_hostile_neighbours_are_named_and_cost_little(tmp_path: Path) -> None:
     """Every kind at once: each has its reason, the good one stays up, and memory and ticks are as before."""
     redirect = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
@@ -152,8 +154,8 @@ def test_hostile_neighbours_are_named_and_cost_little(tmp_path: Path) -> None:
         states = {name: machine(daemon, name)["state"] for name in ("good", "flood")}
 
         assert daemon.snapshot()["seq"] - first >= 3
-        assert used / seconds < 0.25
-        assert grown < 16 * MIB
+        within("CPU beside hostile neighbours", used / seconds, 0.25, "cores")
+        within("growth beside hostile neighbours", grown, 16 * MIB, "bytes")
         assert states == {"good": "up", "flood": "up"}
         assert "<b>\\u001b" not in page
         assert "\x1b" not in page
@@ -245,6 +247,7 @@ def test_reload_adds_and_removes_neighbours(tmp_path: Path) -> None:
         wait_for_state(daemon, "two", "up")
 
 
+@pytest.mark.measure
 def test_name_service_that_hangs_does_not_delay_the_end(tmp_path: Path) -> None:
     """getaddrinfo(3) of the neighbour takes a minute. systemd kills a service that takes 15 s to stop."""
     library = built_library(SOURCE.with_name("slow_names.c"))
@@ -256,4 +259,4 @@ def test_name_service_that_hangs_does_not_delay_the_end(tmp_path: Path) -> None:
         began = time.monotonic()
 
         assert daemon.terminate() == 0
-        assert time.monotonic() - began < 10
+        within("end beside a name service that hangs", time.monotonic() - began, 5.0, "s")

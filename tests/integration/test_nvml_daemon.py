@@ -39,6 +39,7 @@ def seconds_until(daemon: RunningDaemon, wanted: int) -> float:
     return watch.seconds
 
 
+@pytest.mark.measure
 def test_allocated_and_freed_gpu_memory_is_seen_within_two_ticks(tmp_path: Path) -> None:
     """One GiB more in a process list is one GiB more in the CUDA Pool; an empty list is a measured zero."""
     with_gib = GB10.with_gpu(0, compute=(Holder(3921, GIB),), graphics=())
@@ -54,7 +55,7 @@ def test_allocated_and_freed_gpu_memory_is_seen_within_two_ticks(tmp_path: Path)
         less = seconds_until(daemon, 0)
 
     # The driver is read once a second, however short the interval is.
-    assert max(more, less) <= 2.5
+    within("from the driver's list to the CUDA Pool", max(more, less), 2.5, "s")
     assert (
         'memwatch_share_used_bytes{device="gpu0",kind="cuda_pool",share="cuda0",within="ram"} 1.073741824e+09'
         in metrics
@@ -63,6 +64,7 @@ def test_allocated_and_freed_gpu_memory_is_seen_within_two_ticks(tmp_path: Path)
     assert metrics.count("\nmemwatch_pool_size_bytes{") == 1
 
 
+@pytest.mark.measure
 @pytest.mark.parametrize(
     ("trouble", "sentence"),
     [
@@ -94,7 +96,7 @@ def test_hanging_or_crashing_call_costs_only_the_gpu_figures(
     assert [pool["id"] for pool in pools] == ["ram", "gpu0"]
     assert pools[0]["used_bytes"] is not None
     assert pools[1]["size_bytes"] == 24564 * MIB
-    assert slowest < 0.1
+    within("scrape while the driver hangs", slowest, 0.1, "s")
     assert ticks >= 2
     assert errors[0]
     assert after[1]["used_bytes"] is not None
@@ -221,7 +223,7 @@ def test_driver_is_released_on_request_and_opened_again(tmp_path: Path) -> None:
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
         daemon.wait_until_ok("nvml")
         helpers = {call.pid for call in simulator.calls()}
-        answer = get(daemon.port, "/api/v1/release?seconds=4", method="POST")
+        answer = get(daemon.port, "/api/v1/release?seconds=3600", method="POST")
         assert_gone(helpers)
         released = daemon.wait_for(
             "/api/v1/collectors", lambda found: any("released" in (one["error"] or "") for one in found)
@@ -229,16 +231,17 @@ def test_driver_is_released_on_request_and_opened_again(tmp_path: Path) -> None:
         pools = daemon.get("/api/v1/pools").json
         metrics = daemon.get("/metrics").text
         foreign = get(daemon.port, "/api/v1/release", {"Origin": "https://evil.example"}, "POST")
+        get(daemon.port, "/api/v1/release?seconds=1", method="POST")
         daemon.wait_until_ok("nvml")
         events = [event["text"] for event in daemon.get("/api/v1/events").json]
 
-    assert answer.json == {"released": ["nvml"], "seconds": 4.0}
+    assert answer.json == {"released": ["nvml"], "seconds": 3600.0}
     assert next(one["state"] for one in released if one["name"] == "nvml") == "unavailable"
     assert pools[0]["used_bytes"] is not None
     assert "memwatch_device_info{" in metrics
     assert "memwatch_device_up{" not in metrics
     assert foreign.status == 403
-    assert any(text.startswith("GPU drivers released for 4 s: nvml, by ") for text in events)
+    assert any(text.startswith("GPU drivers released for 3600 s: nvml, by ") for text in events)
 
 
 def test_scrambled_lists_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from memwatch.core.reading.sampler import Sampler
 from memwatch.core.snapshot import Level, Pressure, Reason
 from memwatch_monitor.feature import MonitorRules
 from memwatch_monitor.pacing import MIN_MOVE_RATIO, RESTLESS_SECONDS, Pacing
+from support.budget import within
 from support.daemon_process import running_daemon
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.monitors import create_monitor
@@ -258,6 +259,7 @@ def test_failed_tick_is_retried_at_the_next_check() -> None:
     assert not pacing.is_still(10.2, 1.0, lambda: 0)
 
 
+@pytest.mark.measure
 def test_daemon_reports_a_large_allocation_within_half_a_second(tmp_path: Path) -> None:
     """A DGX Spark that is 64 % used has one tick a second, and 2 GiB more are reported within half a second."""
     machine = tmp_path / "machine"
@@ -285,4 +287,4 @@ def test_daemon_reports_a_large_allocation_within_half_a_second(tmp_path: Path) 
             delays.append(time.monotonic() - written)
 
     assert ticks <= 6
-    assert min(delays) < 0.5
+    within("from a large allocation to its tick", min(delays), 0.5, "s")

@@ -298,6 +298,7 @@ def test_limit_read_by_a_thread_is_read_at_once_after_an_event() -> None:
     assert limit.closed
 
 
+@pytest.mark.measure
 def test_daemon_at_rest_reports_a_kill_at_once(tmp_path: Path) -> None:
     """It ticks once a second, and the kill is an event some milliseconds after its line, in four of four cases."""
     machine = tmp_path / "machine"
@@ -320,4 +321,4 @@ def test_daemon_at_rest_reports_a_kill_at_once(tmp_path: Path) -> None:
             )
             delays.append(watch.seconds)
 
-    assert max(delays) < 0.4, delays
+    within("from a line of the kernel log to the event", max(delays), 0.15, "s")

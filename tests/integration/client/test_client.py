@@ -28,7 +28,6 @@ from support.client_process import (
 from support.daemon_process import RunningDaemon, running_daemon
 from support.dead_address import dead_address
 from support.paths import MACHINES
-from support.waiting import Stopwatch
 
 QUICK = '[collectors.nvml]\nrestart_after = "1s"\n'
 
@@ -206,29 +205,27 @@ def test_unix_socket_url_is_supported(command: str, daemon: RunningDaemon) -> No
 
 
 def test_release_closes_and_reopens_the_driver(tmp_path: Path) -> None:
-    """`memwatch release --for 6s` over a Unix socket prints the drivers and the time of reopening.
+    """`memwatch release --for 10m` over a Unix socket prints the drivers and the time of reopening.
 
-    The GPU is available again afterwards. `events` lists the release, the newest event last.
+    Another one replaces it: the GPU is available again after a second. `events` lists each, the newest last.
     """
     simulator = Simulator.of(tmp_path, sample_nvml.READY["rtx-4090"])
     listen = f"--listen=unix:{tmp_path / 'socket'}"
     with running_daemon(tmp_path, listen, *simulator.roots, environ=simulator.environ, config=QUICK) as running:
         running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["ok"])
-        done = call_memwatch("--url", unix_url(running), "release", "--for", "6s")
-        watch = Stopwatch(running.pid)
+        done = call_memwatch("--url", unix_url(running), "release", "--for", "10m")
         running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["stalled"])
-        released = watch.seconds
         simulator.clear_calls()
         time.sleep(1.0)
         calls = simulator.calls()
+        call_memwatch("--url", unix_url(running), "release", "--for", "1s")
         running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["ok"])
         as_json = call_memwatch("--url", running.url, "release", "--json")
         newest = call_memwatch("--url", running.url, "events", "--limit", "1").stdout
         events = call_memwatch("--url", running.url, "events").stdout.splitlines()
 
     assert done.returncode == 0
-    assert released < 2.5
-    assert done.stdout.startswith("nvml: devices close within 1 s and reopen after 6.0 s, at ")
+    assert done.stdout.startswith("nvml: devices close within 1 s and reopen after 10 min, at ")
     assert done.stdout.endswith(" UTC.\n")
     assert calls == []
     assert json.loads(as_json.stdout) == {"released": ["nvml"], "seconds": 60.0}
