@@ -19,9 +19,9 @@ QUICK = '[collectors.nvml]\nrestart_after = "1s"\n'
 RTX = sample_nvml.READY["rtx-4090"]
 
 
-def newest_helper(simulator: Simulator, before: set[int], seconds: float = 15.0) -> int:
+def newest_helper(simulator: Simulator, before: set[int]) -> int:
     """Return the pid of the helper if it is not one of `before`."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + MAX_WAIT_SECONDS
     while not (found := {call.pid for call in simulator.calls()} - before):
         assert time.monotonic() < until, "no other helper came"
         time.sleep(0.05)

@@ -288,7 +288,7 @@ def test_worker_that_cannot_be_interrupted_is_ended_and_its_other_tests_run(
     suite.commit()
     suite.git("tag", "base")
 
-    timeout = ("-o", "faulthandler_timeout=3", "-o", "faulthandler_exit_on_timeout=true")
+    timeout = ("-o", "faulthandler_timeout=10", "-o", "faulthandler_exit_on_timeout=true")
     report = run(suite, "-n", "2", "--max-worker-restart=3", "-rA", *timeout)
     printed, said = capfd.readouterr()
     assert report.exit_code == 1

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from simulators.tegra_machine import Tegrastats, is_alive, wait_until_gone
 from support.daemon_process import POWERLESS, RunningDaemon, running_daemon
 from support.machine_folders import NAMES, machine_folder
 from support.paths import SYSTEMD
-from support.waiting import Stopwatch, wait_until
+from support.waiting import wait_until
 
 JETSONS = [name for name in NAMES if machine_folder(name).report]
 ORIN = "jetson-agx-orin-jp6"
@@ -70,24 +69,30 @@ def collector_in(snapshot: Any, name: str) -> Any:
     return next(one for one in snapshot["collectors"] if one["name"] == name)
 
 
-# Of eight seconds each.
+# Of six seconds each.
 RARE_FAILURES = ("die", "garbage", "cut", "long", "silent")
+# Some figures come in between, or all lines have some.
+NEVER_STALE = ("kill", "die", "cut")
 
 
-def ticks_during(
-    daemon: RunningDaemon, jetson: Tegrastats, what: str, seconds: float
-) -> tuple[dict[int, Any], float]:
-    """Return each tick's snapshot by number while tegrastats fails, and the seconds this machine did not run."""
+def ticks_during(daemon: RunningDaemon, jetson: Tegrastats, what: str, count: int) -> dict[int, Any]:
+    """Return snapshots by the number of their tick while tegrastats fails: of `count`, and until it is stale."""
     jetson.does("print" if what == "kill" else what)
-    until, watch = time.monotonic() + seconds, Stopwatch(daemon.pid)
-    ticks = {}
-    while time.monotonic() < until:
+    ticks: dict[int, Any] = {}
+
+    def are_all_seen() -> bool:
         if what == "kill" and is_alive(jetson.pids()[-1]):
             os.kill(jetson.pids()[-1], signal.SIGKILL)
         snapshot = daemon.snapshot()
         ticks[snapshot["seq"]] = snapshot
-        time.sleep(0.04)
-    return ticks, min(max(0.0, seconds - watch.seconds), seconds / 2)
+        return snapshot["seq"] - min(ticks) >= count and (what in NEVER_STALE or is_stale(snapshot))
+
+    wait_until(are_all_seen, describe=lambda: f"ticks {min(ticks)} to {max(ticks)} only")
+    return ticks
+
+
+def is_stale(snapshot: Any) -> bool:
+    return (snapshot["tegrastats"], snapshot["absent"].get("tegrastats")) == (None, "stale")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,7 @@ def ticks_during(
 def test_failing_tegrastats_delays_no_tick(what: str, tmp_path: Path) -> None:
     """Only its own figures become stale: System RAM and the CUDA Pool stay current. It recovers without help."""
     with jetson_daemon(tmp_path) as (daemon, jetson):
-        ticks, lost = ticks_during(daemon, jetson, what, 8.0)
+        ticks = ticks_during(daemon, jetson, what, 60)
         jetson.does("print")
         daemon.wait_for("/api/v1/snapshot", lambda one: one["tegrastats"] is not None)
         daemon.wait_until_ok("tegrastats")
@@ -104,17 +109,15 @@ def test_failing_tegrastats_delays_no_tick(what: str, tmp_path: Path) -> None:
 
     last = ticks[max(ticks)]
     lags = sorted(one["self"]["tick_lag_seconds"] for one in ticks.values())
-    # A tick that waited for tegrastats would be seconds late; one that waits for a busy test machine is not.
-    assert max(ticks) - min(ticks) >= 60 - 10 * lost
-    assert lags[len(lags) // 2] <= 0.05 + lost / 10
-    assert lags[-1] < 1 + lost
+    # Ticks that waited for tegrastats would be seconds late each; a busy test machine delays few of them.
+    assert lags[len(lags) // 2] < 0.5
     assert all(one["shares"][0]["used_bytes"] == 24114503680 for one in ticks.values())
     assert all(collector_in(one, "meminfo")["state"] == "ok" for one in ticks.values())
     if what == "cut":  # the fields before the cut stay
         assert last["tegrastats"] is not None
         assert last["devices"][0]["state"] == "ok"
-    elif what not in ("kill", "die"):
-        assert (last["tegrastats"], last["absent"]["tegrastats"]) == (None, "stale")
+    elif what not in NEVER_STALE:
+        assert is_stale(last)
         assert last["devices"][0]["busy_ratio"] is None
         assert last["devices"][0]["state"] == "ok"
     assert log.count("collector tegrastats is failing") <= 3
