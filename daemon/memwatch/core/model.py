@@ -277,6 +277,11 @@ class Share(Struct, frozen=True):
         return self.used_bytes / self.limit_bytes if self.limit_bytes else Absent.INCONSISTENT
 
 
+def whole_of(place: Pool | Share) -> int:
+    """Return the size of a pool or the limit of a share, 0 if it is unknown."""
+    return known_or(place.size_bytes if isinstance(place, Pool) else place.limit_bytes, 0)
+
+
 class Thresholds(Struct, frozen=True):
     """Thresholds of the levels, as used fractions (0 to 1)."""
 

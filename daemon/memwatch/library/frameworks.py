@@ -400,6 +400,11 @@ def read_stats(pool: MemoryPool) -> PoolStats:
     return check_stats(pool.stats(), pool)
 
 
+@never_raise(Absent.NOT_AVAILABLE)
+def read_free(pool: MemoryPool) -> Bytes:
+    return pool.free()
+
+
 @never_raise(PoolStats(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE))
 def read_counters(pool: MemoryPool) -> PoolStats:
     """Return the statistics with the peaks as the allocator counts them now."""

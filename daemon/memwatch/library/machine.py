@@ -12,7 +12,19 @@ from msgspec.structs import replace
 
 from memwatch.core.backends.devices import UNIFIED, certain_part, compute_capacity, find_widest_place
 from memwatch.core.findings import stale_pool, stale_share
-from memwatch.core.model import RAM, RAM_LABEL, Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality, Share
+from memwatch.core.model import (
+    RAM,
+    RAM_LABEL,
+    Absent,
+    Architecture,
+    Bytes,
+    Device,
+    Pool,
+    PoolKind,
+    Quality,
+    Share,
+    whole_of,
+)
 from memwatch.library.daemon_client import Daemon, NoDaemonError, daemon
 from memwatch.library.frameworks import TorchPool, pools
 from memwatch.library.host import Ram, host
@@ -197,7 +209,7 @@ def with_current_ram(found: Machine, ram: Ram | Absent) -> Machine:
 
 def _is_read_by_host(pool: Pool | Share | None, ram: Ram | Absent) -> bool:
     """Return True for System RAM that is exactly the memory that `host` reads."""
-    return pool is not None and pool.id == RAM and isinstance(ram, Ram) and ram.total_bytes == _size_of(pool)
+    return pool is not None and pool.id == RAM and isinstance(ram, Ram) and ram.total_bytes == whole_of(pool)
 
 
 def _with_current_figures(pool: Pool, ram: Ram | Absent) -> Pool | None:
@@ -251,7 +263,7 @@ def _read_capacity(device: object) -> int:
     here = machine_cache.any()
     target = here.find(device)
     found = _find_place(here, target) if target is None or target.instance else None
-    whole = _size_of(found) if found else 0 if target is None else compute_capacity(target.device, here)
+    whole = whole_of(found) if found else 0 if target is None else compute_capacity(target.device, here)
     if isinstance(whole, Absent) or not whole:
         name = RAM_LABEL if target is None else f"{target.id} ({target.device.name})"
         raise DeviceError(f"the memory of {name} is not known; `memwatch doctor` shows what its driver reports")
@@ -284,7 +296,7 @@ def _memory_info(device: object) -> MemoryInfo | None:
         _log_unknown(None if target is None else target.device)
         return None
     unified = target is not None and UNIFIED.get(target.device.architecture, False)
-    total, (used, available, free) = _size_of(place), _now(place, here, target)
+    total, (used, available, free) = whole_of(place), _now(place, here, target)
     room, certain = available, certain_part(available, free)
     if target is not None and not target.instance and _is_current(here):
         room, certain = target.device.headroom_after_reclaim_bytes, target.device.headroom_bytes
@@ -308,7 +320,7 @@ def _find_place(here: Machine, target: Target | None) -> Pool | Share | None:
     device = target.device
     shares = {share.id: share for share in here.shares}
     if target.instance in shares:
-        return shares[target.instance] if _size_of(shares[target.instance]) else None
+        return shares[target.instance] if whole_of(shares[target.instance]) else None
     limits = []
     place = find_widest_place(device, here)
     while place in shares:
@@ -317,18 +329,12 @@ def _find_place(here: Machine, target: Target | None) -> Pool | Share | None:
     known = next((pool for pool in here.pools if pool.id == place), None)
     if known is not None or device.architecture is Architecture.UNIFIED:
         return known or here.ram
-    return min((share for share in limits if _size_of(share)), key=_size_of, default=None)
-
-
-def _size_of(place: Pool | Share) -> int:
-    """Return the size of a pool, or the limit of a share. 0 if it has none."""
-    size = place.size_bytes if isinstance(place, Pool) else place.limit_bytes
-    return size if isinstance(size, int) else 0
+    return min((share for share in limits if whole_of(share)), key=whole_of, default=None)
 
 
 def _now(place: Pool | Share, here: Machine, target: Target | None) -> tuple[Bytes, Bytes, Bytes]:
     """Return used, available and free bytes. System RAM is read again if the host has exactly its size."""
-    ram, total = host.ram(), _size_of(place)
+    ram, total = host.ram(), whole_of(place)
     if not isinstance(ram, Absent) and daemon.is_here and _is_read_by_host(place, ram):
         return ram.total_bytes - ram.available_bytes, ram.available_bytes, ram.free_bytes
     if _is_current(here):

@@ -9,6 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from memwatch.core.model import Absent, Bytes
+from memwatch.core.units import size
 
 
 class PoolStats(Struct, frozen=True):
@@ -145,3 +146,7 @@ def greater(one: Bytes, other: Bytes) -> Bytes:
     if isinstance(one, Absent):
         return other
     return one if isinstance(other, Absent) else max(one, other)
+
+
+def describe_bytes(figure: Bytes) -> str:
+    return f"— {figure.value.replace('_', ' ')}" if isinstance(figure, Absent) else size(figure)

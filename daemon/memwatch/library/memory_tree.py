@@ -26,7 +26,7 @@ from memwatch.library.guard import limit_bytes
 from memwatch.library.host import own_limit, rss_bytes
 from memwatch.library.machine import machine
 from memwatch.library.machine_record import Machine
-from memwatch.library.memory_pool import MemoryPool, PoolStats
+from memwatch.library.memory_pool import MemoryPool, PoolStats, describe_bytes
 from memwatch.library.program_safety import never_raise
 from memwatch.library.reporter import reporter
 from memwatch.library.stage_log import write_line
@@ -166,7 +166,7 @@ def build_lines(title: str, here: Machine, environ: Mapping[str, str]) -> Iterat
     model = f" ({here.name})" if isinstance(here.name, str) else ""
     yield f"[start] {title} on {here.host}{model}, {_source(here)}"
     for pool in here.pools:
-        yield f"  {pool.label} {size(pool.size_bytes)}: {_size(pool.available_bytes)} available"
+        yield f"  {pool.label} {size(pool.size_bytes)}: {describe_bytes(pool.available_bytes)} available"
         yield from _list_shares(pool.id, here, "    ")
     yield from _list_gpus(here)
     yield from _list_limits()
@@ -180,7 +180,7 @@ def _source(here: Machine) -> str:
 def _list_shares(place: str, here: Machine, indent: str, seen: frozenset[str] = frozenset()) -> Iterator[str]:
     for share in here.shares:
         if share.within == place and share.id not in seen:
-            yield f"{indent}of which {share.label}: {_size(share.used_bytes)}{_limit_of(share)}"
+            yield f"{indent}of which {share.label}: {describe_bytes(share.used_bytes)}{_limit_of(share)}"
             yield from _list_shares(share.id, here, indent + "  ", seen | {share.id})
 
 
@@ -204,7 +204,7 @@ def _list_gpus(here: Machine) -> Iterator[str]:
 
 
 def _headroom_of(device: Device) -> str:
-    now, most = _size(device.headroom_bytes), _size(device.headroom_after_reclaim_bytes)
+    now, most = describe_bytes(device.headroom_bytes), describe_bytes(device.headroom_after_reclaim_bytes)
     return f"{now} headroom" if now == most else f"{now} headroom, {most} after reclaim of page cache"
 
 
@@ -234,7 +234,3 @@ def _list_settings(here: Machine, environ: Mapping[str, str]) -> Iterator[str]:
     for one in advice:
         if one.certainty == "avoid" and one.name in environ:
             yield f"  {one.name} is set: {one.reason}"
-
-
-def _size(figure: Bytes) -> str:
-    return f"— {figure.value.replace('_', ' ')}" if isinstance(figure, Absent) else size(figure)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent, Bytes, known_or
 from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.units import size
-from memwatch.library.memory_pool import greater
+from memwatch.library.memory_pool import describe_bytes, greater
 from memwatch.library.peaks import Peak, PeakWatch, PeriodicSampler, Sample, counters
 from memwatch.library.program_safety import never_raise
 from memwatch.library.reporter import reporter
@@ -234,11 +234,7 @@ def _row(peak: Peak) -> str:
 
 
 def _peak_words(figure: Bytes, exact: bool) -> str:
-    return _words(figure) if exact or isinstance(figure, Absent) else f"~ {_words(figure)}"
-
-
-def _words(figure: Bytes) -> str:
-    return f"— {figure.value.replace('_', ' ')}" if isinstance(figure, Absent) else size(figure)
+    return describe_bytes(figure) if exact or isinstance(figure, Absent) else f"~ {describe_bytes(figure)}"
 
 
 def _plot(samples: Rows) -> str:

@@ -7,9 +7,9 @@ import sys
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.units import size
 from memwatch.library import guard as guarding
-from memwatch.library.frameworks import pools, read_stats
+from memwatch.library.frameworks import pools, read_free, read_stats
 from memwatch.library.host import host, rss_bytes
-from memwatch.library.memory_pool import MemoryPool
+from memwatch.library.memory_pool import MemoryPool, describe_bytes
 from memwatch.library.program_safety import log, never_raise
 from memwatch.library.reporter import reporter
 
@@ -39,7 +39,10 @@ def write_line(line: str) -> None:
 def build_parts(found: list[MemoryPool]) -> list[str]:
     if not found:
         resident = rss_bytes()
-        return [f"Free: {_size(host.available_bytes())}", f"Resident: {_size(resident)}{_describe_limit(resident)}"]
+        return [
+            f"Free: {describe_bytes(host.available_bytes())}",
+            f"Resident: {describe_bytes(resident)}{_describe_limit(resident)}",
+        ]
     if len(found) == 1:
         return _build_pool_parts(found[0], "")
     return [part for pool in found for part in _build_pool_parts(pool, f"{pool.device} ")]
@@ -48,17 +51,12 @@ def build_parts(found: list[MemoryPool]) -> list[str]:
 def _build_pool_parts(pool: MemoryPool, prefix: str) -> list[str]:
     stats = read_stats(pool)
     return [
-        f"{prefix}Free: {_size(_free(pool))}",
-        f"Allocated: {_size(stats.allocated_bytes)}{_describe_limit(stats.allocated_bytes)}",
-        f"Reserved: {_size(stats.reserved_bytes)}",
+        f"{prefix}Free: {describe_bytes(read_free(pool))}",
+        f"Allocated: {describe_bytes(stats.allocated_bytes)}{_describe_limit(stats.allocated_bytes)}",
+        f"Reserved: {describe_bytes(stats.reserved_bytes)}",
         *([f"Cache hits: {stats.hit_rate:.1%}"] if isinstance(stats.hit_rate, float) else ()),
         *([f"CPU fallbacks: {stats.cpu_fallbacks}"] if stats.cpu_fallbacks not in (0, *Absent) else ()),
     ]
-
-
-@never_raise(Absent.NOT_AVAILABLE)
-def _free(pool: MemoryPool) -> Bytes:
-    return pool.free()
 
 
 def _describe_limit(used: Bytes) -> str:
@@ -66,7 +64,3 @@ def _describe_limit(used: Bytes) -> str:
     if limit is None or isinstance(used, Absent):
         return ""
     return f" ({100 * used / limit:.1f}% of the {size(limit)} limit)"
-
-
-def _size(figure: Bytes) -> str:
-    return f"— {figure.value.replace('_', ' ')}" if isinstance(figure, Absent) else size(figure)

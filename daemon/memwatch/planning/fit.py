@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import Annotated, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.accounting.leased import way_out
 from memwatch.core.backends.devices import compute_capacity, describe_state, read_system_ram
 from memwatch.core.doc import Doc
 from memwatch.core.model import (
@@ -209,7 +210,7 @@ def _is_own(device: Device, snapshot: Snapshot) -> bool:
 
 def _pools(places: Iterable[str], snapshot: Snapshot) -> set[str]:
     within = {share.id: share.within for share in snapshot.shares}
-    return {tuple(_way_out(place, within))[-1] for place in places}
+    return {tuple(way_out(place, within))[-1] for place in places}
 
 
 def has_context(device: Device) -> bool:
@@ -368,7 +369,7 @@ def _holders(snapshot: Snapshot, places: Set[str]) -> list[Holder]:
     """Return the processes that hold memory in these pools or shares, or in shares inside them, largest first."""
     within = {share.id: share.within for share in snapshot.shares}
     unsure = {share.id for share in snapshot.shares if share.kind in PERHAPS_IN_RSS}
-    inside = {place for place in {*places, *within} if not places.isdisjoint(_way_out(place, within))}
+    inside = {place for place in {*places, *within} if not places.isdisjoint(way_out(place, within))}
     ram = find_system_ram(snapshot.pools)
     counts_rss = ram is not None and ram.id in places
     found = [Holder(process, _held(process, inside, unsure, counts_rss)) for process in snapshot.processes]
@@ -401,10 +402,3 @@ def _narrowest(place: str, snapshot: Snapshot) -> str:
     pools = [pool.available_bytes for pool in snapshot.pools if pool.id == place]
     bounds += [(available, place) for available in pools if isinstance(available, int)]
     return min(bounds, default=(0, place))[1]
-
-
-def _way_out(place: str, within: Mapping[str, str]) -> Iterator[str]:
-    yield place
-    while place in within:
-        place = within[place]
-        yield place

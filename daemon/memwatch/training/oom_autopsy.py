@@ -20,7 +20,7 @@ from memwatch.core.printable import decode, printable
 from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.units import size
 from memwatch.library.daemon_client import daemon, read_roots
-from memwatch.library.frameworks import pools, read_stats
+from memwatch.library.frameworks import pools, read_free, read_stats
 from memwatch.library.host import PAGE_BYTES, host, own_limit, rss_bytes
 from memwatch.library.machine_record import decode_machine
 from memwatch.library.memory_pool import CachingPool, MemoryPool, is_framework
@@ -228,11 +228,6 @@ def examine(pool: MemoryPool) -> PoolAutopsy:
         free_bytes=read_free(pool),
         would_fit_bytes=fits(pool),
     )
-
-
-@never_raise(Absent.NOT_AVAILABLE)
-def read_free(pool: MemoryPool) -> Bytes:
-    return pool.free()
 
 
 @never_raise(Absent.NOT_AVAILABLE)

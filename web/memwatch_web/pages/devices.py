@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.engines.records import Engine
-from memwatch.core.model import HELD_BY_DEVICES, Absent, Bytes, Device, Pool, Process, Share, ShareKind
+from memwatch.core.model import HELD_BY_DEVICES, Absent, Bytes, Device, Pool, Process, Share, ShareKind, whole_of
 from memwatch.core.snapshot import LEVEL_WORDS, Pressure, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.engine_view import engines_in
@@ -176,8 +176,8 @@ def _bars(snapshot: Snapshot, device: Device) -> Iterator[DeviceBar]:
     pools = {pool.id: pool for pool in snapshot.pools}
     roots = dict.fromkeys(_find_root(place, shares, pools) for place in device.allocates_from)
     wholes: list[Pool | Share] = [pools[root] if root in pools else shares[root] for root in roots]
-    for whole in sorted(wholes, key=lambda one: -_size(one)):
-        size = _size(whole)
+    for whole in sorted(wholes, key=lambda one: -whole_of(one)):
+        size = whole_of(whole)
         if not size:
             continue
         inside = [one for one in snapshot.shares if one.within == whole.id and one.device == device.id]
@@ -194,11 +194,6 @@ def _bars(snapshot: Snapshot, device: Device) -> Iterator[DeviceBar]:
             cells,
             tuple((snapshot.relation(one), one.used_bytes) for one in held),
         )
-
-
-def _size(whole: Pool | Share) -> int:
-    size = whole.size_bytes if isinstance(whole, Pool) else whole.limit_bytes
-    return size if isinstance(size, int) else 0
 
 
 def _find_root(place: str, shares: Mapping[str, Share], pools: Mapping[str, Pool]) -> str:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from memwatch.core.accounting.leased import with_leases_used
 from memwatch.core.events import Event
-from memwatch.core.model import Absent, Bytes, PoolKind, Process
+from memwatch.core.model import Absent, Bytes, PoolKind, Process, known_or
 from memwatch.core.processes.growth import ProcessGrowth, ProcessKey, key_of
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.planning.fit import CPU
@@ -113,7 +113,7 @@ def find_top_holders(
     groups = list(islice(_group_alike(ordered), max(1, rows - len(ghosts))))
     largest = [process for process, *_ in groups]
     growth = {key_of(one.process): one for one in grown}
-    scale = max((_known(process.footprint_high_bytes) for process in largest), default=0)
+    scale = max((known_or(process.footprint_high_bytes, -1) for process in largest), default=0)
     built = (
         _build_holder(process, growth.get(key_of(process)), scale, key_of(process) == first) for process in largest
     )
@@ -125,7 +125,7 @@ def find_top_holders(
 def _group_alike(ordered: Sequence[Process]) -> Iterator[tuple[Process, ...]]:
     """Yield processes in their order, those of a job with about the same footprint together: its ranks."""
     taken: set[ProcessKey] = set()
-    large = [one for one in ordered if _known(one.footprint_low_bytes) >= MIN_ALIKE_BYTES]
+    large = [one for one in ordered if known_or(one.footprint_low_bytes, -1) >= MIN_ALIKE_BYTES]
     for process in ordered:
         if key_of(process) in taken:
             continue
@@ -184,16 +184,12 @@ def _build_holder(process: Process, grown: ProcessGrowth | None, scale: int, gro
 def _build_bar(process: Process, scale: int) -> Iterator[BarPart]:
     """Yield GPU memory, then the resident set. Where both may hold the same pages, the sum is the upper bound."""
     start = 0.0
-    devices = sum(_known(figure) for figure in process.device_bytes.values() if isinstance(figure, int))
-    for holder, held in (("gpu", devices), ("processes", max(0, _known(process.rss_bytes)))):
+    devices = sum(figure for figure in process.device_bytes.values() if isinstance(figure, int))
+    for holder, held in (("gpu", devices), ("processes", max(0, known_or(process.rss_bytes, -1)))):
         width = min(1.0 - start, held / scale) if scale > 0 else 0.0
         if width > 0:
             yield BarPart(holder, start, width)
             start += width
-
-
-def _known(figure: Bytes) -> int:
-    return -1 if isinstance(figure, Absent) else figure
 
 
 def value_at(history: History, name: str, boottime: float) -> float | None:

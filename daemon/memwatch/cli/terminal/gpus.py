@@ -15,11 +15,10 @@ from memwatch.cli.terminal.stacks import (
     marks_of,
     merge,
     put_share_names,
-    whole_of,
 )
 from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells, pad
 from memwatch.cli.terminal.towers import AXIS, MIN_NARROW
-from memwatch.core.model import Absent, Device, Pool, PoolKind, Share, ShareKind
+from memwatch.core.model import Absent, Device, Pool, PoolKind, Share, ShareKind, whole_of
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.memory_map import MemoryMap, build_map
 from memwatch.reporting.render.tower import MAX_CELLS

@@ -8,11 +8,11 @@ from memwatch.cli.terminal.figures import Trend, short, spark
 from memwatch.cli.terminal.frame import Body, Frame, View, finish, header_of, notice_lines
 from memwatch.cli.terminal.moment import LEVELS, STYLES, labels_of
 from memwatch.cli.terminal.past import build_past
-from memwatch.cli.terminal.stacks import Ink, Place, look_of, whole_of
+from memwatch.cli.terminal.stacks import Ink, Place, look_of
 from memwatch.cli.terminal.style import Line, Span, clip, line_cells, pad, wrapped
 from memwatch.cli.terminal.towers import AXIS, Area, Canvas, draw_axis, draw_past, write_times
 from memwatch.core.events import Event
-from memwatch.core.model import Pool, PoolKind
+from memwatch.core.model import Pool, PoolKind, whole_of
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.past import Past
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from memwatch.cli.charset import to_ascii
 from memwatch.cli.terminal.figures import short
 from memwatch.cli.terminal.style import Line, Span, cells, clip
-from memwatch.core.model import Absent, Pool, Process, Share, known_or
+from memwatch.core.model import Absent, Pool, Process, Share, whole_of
 from memwatch.core.snapshot import LEVEL_WORDS, Pressure
 from memwatch.reporting.render.memory_map import Mark, Segment, Slice, name_holders
 
@@ -285,9 +285,3 @@ def marks_of(place: Place, pressure: Sequence[Pressure]) -> tuple[Mark, ...]:
         left = (1 - threshold) * (judged - verdict.resident_bytes) + beyond
         found.append(Mark(level, threshold, 1 - left / size))
     return tuple(one for one in found if 0 < one.position <= 1)
-
-
-def whole_of(place: Place) -> int:
-    """Return the size of a pool or the limit of a share, 0 if it is unknown."""
-    size = place.size_bytes if isinstance(place, Pool) else place.limit_bytes
-    return known_or(size, 0)

@@ -185,9 +185,6 @@ class Collector(BaseCollector):
             except NoOutputError as within:
                 raise SourceUnavailable(f"{without}; {within}") from None
 
-    def close(self) -> None:
-        pass
-
     def _refuse_if_superseded(self) -> None:
         if cards.find(self._drm).gpus:
             raise SourceUnavailable("not needed: the amdgpu driver's files are visible")

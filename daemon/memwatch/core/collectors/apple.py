@@ -75,9 +75,6 @@ class Collector(BaseCollector):
         )
         return Findings(apple=reading, machine=build_machine(reading))
 
-    def close(self) -> None:
-        pass
-
     def _run_tool(self, tool: str, *arguments: str) -> bytes:
         """Return the output of a tool. Exit codes are ignored: sysctl exits with 1 if one setting is unknown."""
         try:

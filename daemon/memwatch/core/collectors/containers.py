@@ -98,9 +98,6 @@ class RuntimeCollector(BaseCollector):
             raise ParseError(f"{self._path}: a list of more than {MAX_ANSWER_BYTES} bytes")
         return Findings(container_names=parse_containers(data))
 
-    def close(self) -> None:
-        pass
-
 
 FOLDER = "var/log/containers"
 # A node has at most some hundreds of containers; ended ones keep their link until their log is removed.

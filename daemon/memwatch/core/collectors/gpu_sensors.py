@@ -324,9 +324,6 @@ class AmdgpuSensorsCollector(BaseCollector):
             self._errors = {pci: read_errors(self._pci / pci / "ras") for pci in self._gpus}
         return Findings(amdgpu_sensors={pci: self._read_sensors(pci) for pci in self._gpus})
 
-    def close(self) -> None:
-        pass
-
     def _read_sensors(self, pci: str) -> AmdSensors:
         device = self._pci / pci
         return AmdSensors(

@@ -127,9 +127,6 @@ class Collector(BaseCollector):
         )
         return Findings(machine=machine, pci_gpus=Counter(gpu.vendor for gpu in self._pci_gpus))
 
-    def close(self) -> None:
-        pass
-
     def _name(self) -> Words:
         folder = self._roots.sysfs / "class/dmi/id"
         keys = ("sys_vendor", "product_name", "product_version", "board_vendor", "board_name")

@@ -62,9 +62,6 @@ class HostCollector(BaseCollector):
         pool = build_pool(ram.total, ram.available, ram.free, self._label)
         return Findings(pools=(pool,), swap=Swap(size_bytes=swap.total, used_bytes=used), kernel=NO_COUNTERS)
 
-    def close(self) -> None:
-        pass
-
 
 def build_process(info: Mapping[str, Any]) -> Process:
     """Build a process from psutil's data, where None means "not permitted"."""
@@ -125,6 +122,3 @@ class ProcessesCollector(BaseCollector):
         top = nlargest(self._top, known, key=lambda info: info["memory_info"].rss)
         scan = ProcessScan(seen=len(seen), unreadable=len(seen) - len(known))
         return Findings(processes=tuple(map(build_process, top)), process_scan=scan, owners=sum_owners(known))
-
-    def close(self) -> None:
-        pass

@@ -158,9 +158,6 @@ class NvmapCollector(BaseCollector):
                 return file.read(MAX_BYTES)
         return None
 
-    def close(self) -> None:
-        pass
-
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -68,9 +68,6 @@ class Collector(BaseCollector):
             rejected=sum(one is Absent.INCONSISTENT for one in (*stored, *memory)),
         )
 
-    def close(self) -> None:
-        pass
-
     def _devices(self) -> list[str]:
         with suppress(OSError):
             return [name for name in os.listdir(self._folder) if name.startswith("zram") and name[4:5].isdecimal()]

@@ -30,7 +30,7 @@ from memwatch.core.drivers.amd.sysfs import (
     parse_text,
 )
 from memwatch.core.linux.files import Roots
-from memwatch.core.linux.pci import is_awake_status, is_pci_address, may_suspend
+from memwatch.core.linux.pci import bound_driver, is_awake_status, is_pci_address, may_suspend
 from memwatch.core.model import Absent, Bytes, Words, known_or
 from memwatch.core.printable import decode
 
@@ -136,16 +136,9 @@ def find(drm: Path) -> CardEntries:
         if device.name.startswith(_PARTITION):
             minor = _render_minor(device)
             partitions |= {} if minor is None else {minor: name}
-        elif is_pci_address(device.name) and _read_driver_name(device) == DRIVER:
+        elif is_pci_address(device.name) and bound_driver(device) == DRIVER:
             gpus[device.name] = (*gpus.get(device.name, ()), name)
     return CardEntries(dict(sorted(gpus.items())), partitions)
-
-
-def _read_driver_name(device: Path) -> str:
-    try:
-        return os.path.basename(os.readlink(device / "driver"))
-    except OSError:
-        return ""
 
 
 def _render_minor(device: Path) -> int | None:
