@@ -128,8 +128,6 @@ class Collector(BaseCollector):
 
     name = "amdgpu"
     signs: tuple[str, ...] = ("sys/class/drm/",)
-    period_seconds: float = 0.0
-    may_block = False
 
     def __init__(
         self,

@@ -126,7 +126,6 @@ def _word(text: bytes) -> str:
 class Collector(BaseCollector):
     name = "buddyinfo"
     period_seconds: float = 5.0
-    may_block = False
 
     def __init__(self, roots: Roots, page_size: int) -> None:
         self._file = kept_file(roots.procfs / "buddyinfo", 2048)

@@ -149,9 +149,6 @@ class KubernetesCollector(BaseCollector):
             left_out={"container_logs": len(listed) - len(names)},
         )
 
-    def close(self) -> None:
-        """Do nothing: no file is open."""
-
     def _list(self) -> list[str]:
         try:
             return sorted(os.listdir(self._folder))

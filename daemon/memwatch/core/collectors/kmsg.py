@@ -34,7 +34,6 @@ class Collector(BaseCollector):
 
     name = "kmsg"
     period_seconds: float = 1.0
-    may_block = False
     about = (
         "The kernel log: OOM kills and errors of GPU drivers. "
         "Needs root or CAP_SYSLOG where kernel.dmesg_restrict is 1."

@@ -105,7 +105,6 @@ def is_wsl2(kernel_release: bytes | None) -> bool:
 class Collector(BaseCollector):
     name = "machine"
     period_seconds: float = 60.0
-    may_block = False
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots

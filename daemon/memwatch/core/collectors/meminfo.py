@@ -249,8 +249,6 @@ def _why_unread(error: OSError) -> Absent | None:
 
 class Collector(BaseCollector):
     name = "meminfo"
-    period_seconds: float = 0.0
-    may_block = False
 
     def __init__(self, roots: Roots, page_size: int) -> None:
         self._file = kept_file(roots.procfs / "meminfo")

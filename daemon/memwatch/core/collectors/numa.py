@@ -133,7 +133,6 @@ class Collector(BaseCollector):
     """
 
     name = "numa"
-    may_block = False
 
     def __init__(self, roots: Roots) -> None:
         self._folder = roots.sysfs / "devices/system/node"

@@ -39,8 +39,6 @@ class HostCollector(BaseCollector):
     """System RAM and swap on systems without /proc (macOS, the BSDs and Windows), through psutil."""
 
     name = "psutil_host"
-    period_seconds: float = 0.0
-    may_block = False
 
     def __init__(self, label: str = RAM_LABEL) -> None:
         try:

@@ -30,8 +30,6 @@ def _line(ten: bytes, sixty: bytes, three_hundred: bytes, total: bytes) -> PsiLi
 
 class Collector(BaseCollector):
     name = "psi"
-    period_seconds: float = 0.0
-    may_block = False
 
     def __init__(self, roots: Roots) -> None:
         # A kernel booted with psi=0 has the file, but reading it fails (EOPNOTSUPP).

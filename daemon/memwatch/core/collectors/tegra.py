@@ -67,8 +67,6 @@ class BoardCollector(BaseCollector):
     """
 
     name = "tegra"
-    period_seconds: float = 0.0
-    may_block = False
     options: type[TegraOptions] = TegraOptions
 
     def __init__(self, roots: Roots, board: str = AUTO) -> None:

@@ -70,7 +70,6 @@ class Collector(BaseCollector):
     # The kernel sums per-CPU counters for this file, the most expensive one: 19 of the 26 µs for meminfo, pressure
     # and vmstat together. So it is not read on every fast tick.
     period_seconds: float = 1.0
-    may_block = False
 
     def __init__(self, roots: Roots, page_size: int) -> None:
         self._file = kept_file(roots.procfs / "vmstat")

@@ -52,7 +52,6 @@ def _read_device(folder: Path) -> Zram:
 class Collector(BaseCollector):
     name = "zram"
     period_seconds: float = 10.0
-    may_block = False
 
     def __init__(self, roots: Roots) -> None:
         self._folder = roots.sysfs / "block"
