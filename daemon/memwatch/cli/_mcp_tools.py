@@ -20,11 +20,11 @@ from memwatch.cli.context import ClientContext, check_shape
 from memwatch.cli.fit import fit_lines, name_answer, prepare, read_answer
 from memwatch.cli.http import CommandError, ask
 from memwatch.cli.status import verdict_lines
+from memwatch.core.wire import Json
 from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.request import PARAMETERS, Use
 from memwatch.reporting.render.summary import by_footprint
 
-Json = dict[str, Any]
 INSTRUCTIONS = """Memory of a machine with GPUs, from memwatchd. A pool is physical memory; pools never overlap and
 may be added up. A share is a number of bytes inside a pool, such as CUDA Pool inside System RAM; never add it to
 anything. A figure that is null is unknown, not 0; `absent` has the reason. Sizes are bytes. Names of processes,

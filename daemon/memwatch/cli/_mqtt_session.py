@@ -22,7 +22,6 @@ from memwatch.core.linux.key_owner import KeyOwners, KeyUse, KnownOwners
 from memwatch.core.linux.process_files import Passwd
 from memwatch.core.snapshot import Snapshot
 
-Json = dict[str, Any]
 ONLINE, OFFLINE = "online", "offline"
 CONNECT_SECONDS = 10.0
 # Received bytes of one connection, at its start and for each second. The command subscribes to nothing: a broker

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import quote, urlencode
 
 import click
@@ -20,6 +19,7 @@ from memwatch.core.printable import printable
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import RECORDS
+from memwatch.core.wire import Json
 from memwatch.reporting.answers import AlertRow
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.summary import (
@@ -29,8 +29,6 @@ from memwatch.reporting.render.summary import (
     target_labels,
     until_local,
 )
-
-Json = dict[str, Any]
 
 
 @click.command(short_help="Firing and pending alerts.")

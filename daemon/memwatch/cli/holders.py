@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 from urllib.parse import urlencode
 
 import click
@@ -17,11 +16,11 @@ from memwatch.core.owners import OwnerTotal
 from memwatch.core.printable import shorten_ids
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import RECORDS
+from memwatch.core.wire import Json
 from memwatch.reporting.answers import History
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.summary import by_footprint
 
-Json = dict[str, Any]
 GROUPS = ("process", "container", "pod", "job", "unit", "user")
 LIMIT = click.option("--limit", type=Number(1, 1000, 20), default=20, help="Maximum number of rows.  [default: 20]")
 MAX_PLACES = 2

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from memwatch import __version__
 from memwatch.cli.terminal.moment import LEVELS, labels_of
 from memwatch.core.model import Absent, Bytes
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import GIB
+from memwatch.core.wire import Json
 
-Json = dict[str, Any]
 DISCOVERY = "homeassistant"
 # Variable with the password of the command's user at the broker.
 PASSWORD_VARIABLE = "MEMWATCH_MQTT_PASSWORD"  # noqa: S105  a name

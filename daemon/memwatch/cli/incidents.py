@@ -19,6 +19,7 @@ from memwatch.core.owners import describe_home
 from memwatch.core.printable import printable_lines
 from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.units import size
+from memwatch.core.wire import Json
 from memwatch.reporting.history.last_run import UncleanShutdown
 from memwatch.reporting.history.notable_ticks import Holder
 from memwatch.reporting.incidents.markdown import render
@@ -26,8 +27,6 @@ from memwatch.reporting.incidents.records import Incident, Suspect, Victim, titl
 from memwatch.reporting.incidents.words import INCIDENTS, NOT_KNOWN, Fact, list_facts, write_summary, write_title
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.json import read_last_words
-
-Json = dict[str, Any]
 
 
 @click.command(short_help="What took the memory, who was killed.")

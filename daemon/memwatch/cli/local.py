@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
 from memwatch.cli.http import CommandError
 from memwatch.core.collectors import list_collectors
@@ -15,10 +14,9 @@ from memwatch.core.collectors.base import Host
 from memwatch.core.linux.files import Roots
 from memwatch.core.reading.machine import DirectReading, read_machine
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.wire import Json
 from memwatch.library.daemon_client import read_roots
 from memwatch.planning.answer import FitAnswer
-
-Json = dict[str, Any]
 
 
 def load_reading() -> DirectReading:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 from msgspec import Struct
@@ -16,10 +16,10 @@ from memwatch.cli.http import Address, CommandError, ask, parse_url
 from memwatch.cli.tables import MARKS, columns
 from memwatch.core.model import RAM, Absent, known_or
 from memwatch.core.snapshot_json import RECORDS
+from memwatch.core.wire import Json
 from memwatch.reporting.answers import ListedMachine, MachineHolder, MachineTick
 from memwatch.reporting.render import words as wording
 
-Json = dict[str, Any]
 METRICS = "/metrics"
 
 

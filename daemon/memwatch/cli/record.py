@@ -7,7 +7,7 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import click
 
@@ -16,13 +16,12 @@ from memwatch.cli.http import Address, CommandError, DaemonResponse, DaemonUnrea
 from memwatch.core.printable import describe_error
 from memwatch.core.runtime.own_files import remedy_to_write
 from memwatch.core.snapshot_json import MAX_INTERVAL, MIN_INTERVAL
+from memwatch.core.wire import Json
 from memwatch.reporting.recording import RecordingError, RecordingFile, Redactor
 from memwatch.reporting.render import words as wording
 
 # Time to wait for a daemon that restarts.
 RECONNECT_SECONDS = 30.0
-
-Json = dict[str, Any]
 
 
 class SnapshotRedactor(Protocol):

@@ -40,6 +40,7 @@ from memwatch.core.printable import describe_error, printable
 from memwatch.core.runtime.own_files import open_own
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import RECORDS
+from memwatch.core.wire import Json
 from memwatch.library.host import KEEP_PEAK, MAXRSS_UNIT, Ram, host
 from memwatch.reporting.render import words as wording
 
@@ -284,7 +285,6 @@ class SnapshotPoller:
             self._is_over.wait(POLL_SECONDS)
 
 
-Json = dict[str, Any]
 SAMPLE_SECONDS = 0.1
 # Deadline of the last request, after the program has ended. A daemon that takes longer is still building its API or
 # hangs.

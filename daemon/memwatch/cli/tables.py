@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memwatch.core.model import RAM_LABEL, Absent, Device, known_or
 from memwatch.core.snapshot import Snapshot
@@ -14,8 +14,6 @@ from memwatch.reporting.render import words as wording
 
 if TYPE_CHECKING:
     from memwatch.core.backends.model import BackendDevice, Backends
-
-Json = dict[str, Any]
 
 
 def clock(unix: float) -> str:

@@ -10,11 +10,12 @@ from msgspec.structs import asdict, replace
 
 from memwatch.cli.context import EXIT_OK, ClientContext, check_shape
 from memwatch.cli.http import EXIT_FAILURE, EXIT_UNKNOWN, CommandError, DaemonResponse
-from memwatch.cli.tables import Json, columns
+from memwatch.cli.tables import columns
 from memwatch.core.accounting.leased import with_leases_used
 from memwatch.core.leases import OWN_LEASE, without_lease
 from memwatch.core.model import Absent, Architecture, PoolKind
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.wire import Json
 from memwatch.planning.answer import FitAnswer, figure
 from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.fit import CPU, compute_fit

@@ -10,14 +10,13 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from memwatch.core.listing import first_of
 from memwatch.core.model import Absent, Bytes, Device, Pool, Share
 from memwatch.core.printable import printable
 from memwatch.core.snapshot_json import RECORDS
 from memwatch.core.units import size
-from memwatch.core.wire import Shape, known
+from memwatch.core.wire import Json, Shape, known
 from memwatch.library.advice import advice_for, with_visible_gpus
 from memwatch.library.daemon_client import daemon
 from memwatch.library.device_selection import hidden_devices
@@ -31,8 +30,6 @@ from memwatch.library.program_safety import never_raise
 from memwatch.library.reporter import reporter
 from memwatch.library.stage_log import write_line
 from memwatch.library.visible_gpus import CUDA, HIP, MPS, XPU, DeviceError, find_visible_gpus
-
-Json = dict[str, Any]
 
 
 @never_raise(Absent.NOT_AVAILABLE)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeGuard
 from msgspec import MsgspecError, Struct, convert
 from msgspec.json import Decoder
 
+from memwatch.core.wire import Json
 from memwatch.planning.arguments import InvalidInputError
 from memwatch.planning.model_file import HeaderLimit, ModelPath, open_model, read_small
 
@@ -33,8 +34,6 @@ BITS = {
 }  # fmt: skip
 
 PLAIN = frozenset({"F32", "BF16", "F16"})
-
-Json = dict[str, Any]
 
 
 class TensorBytes(NamedTuple):

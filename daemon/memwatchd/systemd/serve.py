@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -27,6 +27,7 @@ from memwatch.core.linux.files import Roots
 from memwatch.core.printable import printable
 from memwatch.core.runtime.worker import FailureLog
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.wire import Json
 from memwatch_monitor.feature import Feature
 from memwatch_monitor.incident_observer import IncidentObserver
 from memwatch_monitor.incidents.sentence import describe_holders
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 
 END = b"\0"
 SERVICE = "org.varlink.service"
-Json = dict[str, Any]
 
 
 class MessageError(ValueError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,6 +12,7 @@ from memwatch.core.events import Event
 from memwatch.core.model import Absent, Pool, Share
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import MIB
+from memwatch.core.wire import Json
 from memwatch.reporting.history.tier import TierSpec
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.past import build_layers, find_sources, split
@@ -295,9 +295,6 @@ def _flags(
     began = past.events[-1].unix if past.events else snapshot.unix
     older = build_older_annotations(runs, snapshot.labels, find_restarts(beacon), began)
     return tuple(sorted([*older, *annotations], key=lambda flag: flag.unix))
-
-
-Json = dict[str, Any]
 
 
 def build_data(found: WindowData, snapshot: Snapshot) -> Json:

@@ -24,13 +24,14 @@ from memwatch.cli.context import EXIT_OK, ClientContext, check_shape
 from memwatch.cli.terminal.feed import Feed, read_history
 from memwatch.cli.terminal.figures import Trend
 from memwatch.cli.terminal.frame import Frame, View
-from memwatch.cli.terminal.moment import Json, Moment, ProcessReading
+from memwatch.cli.terminal.moment import Moment, ProcessReading
 from memwatch.cli.terminal.pages import render
 from memwatch.cli.terminal.past import RECENT_SECONDS, Recent, nearest_tick, note_of, past_snapshot
 from memwatch.cli.terminal.state import Facts, State, press
 from memwatch.cli.terminal.style import Depth, Line, find_depth, paint
 from memwatch.core.events import Event
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.wire import Json
 
 # Decode the bytes that a terminal sends for keys and the mouse. Pure functions.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -11,9 +10,9 @@ from memwatch.cli.terminal.figures import Trend
 from memwatch.core.events import Event
 from memwatch.core.model import Absent, Bytes, Share, ShareKind
 from memwatch.core.snapshot import LEVEL_WORDS, Level, LevelWord, Pressure, Snapshot
+from memwatch.core.wire import Json
 from memwatch.reporting.render import words as wording
 
-Json = dict[str, Any]
 LEVELS: Sequence[str] = LEVEL_WORDS
 MARKS = {"low": "●", "medium": "◆", "high": "▲", "critical": "⬣"}
 STYLES = {"low": "ok", "medium": "medium", "high": "high", "critical": "critical"}

@@ -16,7 +16,7 @@ from memwatch.cli.terminal.gpus import (
     worst_level,
 )
 from memwatch.cli.terminal.history import event_lines
-from memwatch.cli.terminal.moment import STYLES, Json, living_of
+from memwatch.cli.terminal.moment import STYLES, living_of
 from memwatch.cli.terminal.past import RECENT_SECONDS, build_past
 from memwatch.cli.terminal.processes import add_table
 from memwatch.cli.terminal.stacks import Ink, draw_bar, marks_of
@@ -24,6 +24,7 @@ from memwatch.cli.terminal.style import Line, Span, cells, clip, line_cells
 from memwatch.cli.terminal.towers import Scene, draw_scene
 from memwatch.core.model import RAM_LABEL, Absent, Bytes, Thresholds, known_or
 from memwatch.core.processes.growth import MIN_FALL_BYTES
+from memwatch.core.wire import Json
 from memwatch.reporting.render import words as wording
 from memwatch.reporting.render.containment import Growing
 from memwatch.reporting.render.memory_map import MemoryMap, build_limit_maps, build_maps, split_gpus

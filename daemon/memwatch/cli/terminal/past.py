@@ -15,7 +15,6 @@ from math import nan
 from msgspec.structs import replace
 
 from memwatch.cli.terminal.figures import Trend
-from memwatch.cli.terminal.moment import Json
 from memwatch.core.events import Event
 from memwatch.core.model import (
     COUNTED_AS_DEVICES,
@@ -31,6 +30,7 @@ from memwatch.core.model import (
     known_or,
 )
 from memwatch.core.snapshot import Level, MemoryPsi, Pressure, PsiLine, Snapshot
+from memwatch.core.wire import Json
 from memwatch.reporting.history.notable_ticks import Holder
 from memwatch.reporting.render.json import WIRE
 from memwatch.reporting.render.past import Past, find_sources, list_past_layers, split

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 from memwatch.cli.terminal.figures import short, signed
 from memwatch.cli.terminal.frame import Body, View
-from memwatch.cli.terminal.moment import Json, mig_label
+from memwatch.cli.terminal.moment import mig_label
 from memwatch.cli.terminal.state import Region, State
 from memwatch.cli.terminal.style import Line, Span, pad
 from memwatch.core.model import Process, ShareKind, Words, known_or
 from memwatch.core.owners import WITHIN, describe_home
 from memwatch.core.snapshot import Snapshot
+from memwatch.core.wire import Json
 from memwatch.reporting.render.words import DASH
 
 BAR = 4
