@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,6 @@ from memwatch.core.accounting.leased import (
     find_room,
     held_by_pool,
     list_targets,
-    way_out,
     with_leases_used,
 )
 from memwatch.core.budget import ROOT, Account, Budget
@@ -35,7 +34,7 @@ from memwatch.core.leases import (
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.files import ParseError, read_once
 from memwatch.core.linux.process_files import find_living_thread, parse_real_uid, parse_stat
-from memwatch.core.model import PERHAPS_IN_RSS, Absent, Process, Share, find_system_ram
+from memwatch.core.model import PERHAPS_IN_RSS, Absent, Process, find_inside, find_system_ram
 from memwatch.core.printable import decode, printable
 from memwatch.core.snapshot import Snapshot
 from memwatch_monitor.feature import Feature, Tick
@@ -151,7 +150,7 @@ class ArrivalTracker:
         self._find_members(processes, seen)
         ram = find_system_ram(snapshot.pools)
         in_ram = ram is not None and ram.id in self._pools
-        inside = find_inside(snapshot.shares, self._pools)
+        inside = find_inside(self._pools, snapshot.shares)
         unsure = {share.id for share in snapshot.shares if share.kind in PERHAPS_IN_RSS}
         private, anonymous, shared = {}, {}, 0
         for key in self._members:
@@ -193,12 +192,6 @@ class ArrivalTracker:
         if pid not in seen:
             seen[pid] = self._reader.read(pid)
         return seen[pid]
-
-
-def find_inside(shares: Sequence[Share], pools: Collection[str]) -> set[str]:
-    """Return these pools and all shares inside them."""
-    within = {share.id: share.within for share in shares}
-    return {*pools, *(share for share in within if any(place in pools for place in way_out(share, within)))}
 
 
 def _device_bytes(process: Process, inside: Collection[str], unsure: Collection[str]) -> tuple[int, int]:

@@ -6,7 +6,7 @@ decide how to show "unknown".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Literal, TypeVar
 
@@ -282,6 +282,27 @@ def whole_of(place: Pool | Share) -> int:
     return known_or(place.size_bytes if isinstance(place, Pool) else place.limit_bytes, 0)
 
 
+def find_root(place: str, within: Mapping[str, str]) -> str:
+    """Return the pool around a share, after at most as many steps as there are shares.
+
+    It is the device itself for one whose memory size is unknown.
+    """
+    for _ in within:
+        if place not in within:
+            break
+        place = within[place]
+    return place
+
+
+def find_inside(places: Iterable[str], shares: Collection[Share]) -> set[str]:
+    """Return these places and all shares inside them."""
+    found = more = set(places)
+    while more:
+        more = {share.id for share in shares if share.within in more} - found
+        found = found | more
+    return found
+
+
 class Thresholds(Struct, frozen=True):
     """Thresholds of the levels, as used fractions (0 to 1)."""
 
@@ -498,9 +519,8 @@ def find_system_ram(pools: Iterable[Pool]) -> Pool | None:
 
 def holds_discrete_memory(process: Process, pools: Iterable[Pool], shares: Sequence[Share]) -> bool:
     """Return True if a process holds memory outside System RAM, which its footprint contains."""
-    within, places = {share.id: share.within for share in shares}, set(process.device_bytes)
-    for _ in within:
-        places = {within.get(place, place) for place in places}
+    within = {share.id: share.within for share in shares}
+    places = {find_root(place, within) for place in process.device_bytes}
     return not places <= {pool.id for pool in pools if pool.kind is PoolKind.SYSTEM_RAM}
 
 

@@ -10,7 +10,7 @@ import math
 from msgspec import Struct
 
 from memwatch.core.engines.records import Engine
-from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind
+from memwatch.core.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, find_root
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
 
@@ -24,12 +24,8 @@ OPTIONS = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"
 
 def pools_of(device: Device, snapshot: Snapshot) -> list[Pool]:
     within = {share.id: share.within for share in snapshot.shares}
-    found = []
-    for place in device.allocates_from:
-        while place in within:
-            place = within[place]
-        found += [pool for pool in snapshot.pools if pool.id == place]
-    return found
+    roots = [find_root(place, within) for place in device.allocates_from]
+    return [pool for root in roots for pool in snapshot.pools if pool.id == root]
 
 
 def reported_total(device: Device, snapshot: Snapshot) -> Bytes:
@@ -121,8 +117,7 @@ def find_pool(engine: Engine, snapshot: Snapshot) -> tuple[Pool, int] | None:
     devices += [
         one for one in snapshot.devices for share in snapshot.shares if share.id == place and share.device == one.id
     ]
-    while place in within:
-        place = within[place]
-    pool = next((one for one in snapshot.pools if one.id == place), None)
+    root = find_root(place, within)
+    pool = next((one for one in snapshot.pools if one.id == root), None)
     total = reported_total(devices[0], snapshot) if devices else Absent.NOT_AVAILABLE
     return None if pool is None or isinstance(total, Absent) or total <= 0 else (pool, total)

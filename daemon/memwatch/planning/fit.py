@@ -8,7 +8,6 @@ from typing import Annotated, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.core.accounting.leased import way_out
 from memwatch.core.backends.devices import compute_capacity, describe_state, read_system_ram
 from memwatch.core.doc import Doc
 from memwatch.core.model import (
@@ -20,6 +19,8 @@ from memwatch.core.model import (
     Device,
     Process,
     Thresholds,
+    find_inside,
+    find_root,
     find_system_ram,
     sum_figures,
 )
@@ -210,7 +211,7 @@ def _is_own(device: Device, snapshot: Snapshot) -> bool:
 
 def _pools(places: Iterable[str], snapshot: Snapshot) -> set[str]:
     within = {share.id: share.within for share in snapshot.shares}
-    return {tuple(way_out(place, within))[-1] for place in places}
+    return {find_root(place, within) for place in places}
 
 
 def has_context(device: Device) -> bool:
@@ -367,9 +368,8 @@ def find_holders(device: Device, snapshot: Snapshot) -> list[Holder]:
 
 def _holders(snapshot: Snapshot, places: Set[str]) -> list[Holder]:
     """Return the processes that hold memory in these pools or shares, or in shares inside them, largest first."""
-    within = {share.id: share.within for share in snapshot.shares}
     unsure = {share.id for share in snapshot.shares if share.kind in PERHAPS_IN_RSS}
-    inside = {place for place in {*places, *within} if not places.isdisjoint(way_out(place, within))}
+    inside = find_inside(places, snapshot.shares)
     ram = find_system_ram(snapshot.pools)
     counts_rss = ram is not None and ram.id in places
     found = [Holder(process, _held(process, inside, unsure, counts_rss)) for process in snapshot.processes]

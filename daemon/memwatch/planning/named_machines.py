@@ -21,6 +21,7 @@ from memwatch.core.model import (
     Quality,
     Share,
     ShareKind,
+    find_root,
     find_system_ram,
 )
 from memwatch.core.snapshot import Machine, SelfUsage, Snapshot
@@ -188,20 +189,13 @@ def without_load(snapshot: Snapshot) -> Snapshot:
     devices = []
     for device in snapshot.devices:
         whole = compute_capacity(device, snapshot)
-        places = dict.fromkeys(_pool_of(place, within) for place in device.allocates_from)
+        places = dict.fromkeys(find_root(place, within) for place in device.allocates_from)
         rooms = [room for place in places if isinstance(room := sizes.get(place), int)]
         room = min(whole, sum(rooms)) if isinstance(whole, int) and rooms else whole
         devices.append(replace(device, headroom_bytes=room, headroom_after_reclaim_bytes=room))
     return replace(
         snapshot, pools=pools, shares=shares, devices=tuple(devices), processes=(), leases=(), engines=()
     )
-
-
-def _pool_of(place: str, within: Mapping[str, str]) -> str:
-    """Return the pool around a share, after at most as many steps as there are shares."""
-    for _ in within:
-        place = within.get(place, place)
-    return place
 
 
 def _emptied(pool: Pool, idle: int) -> Pool:

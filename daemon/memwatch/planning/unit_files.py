@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from memwatch.core import units
-from memwatch.core.model import Absent, PoolKind, Process
+from memwatch.core.model import Absent, PoolKind, Process, find_root
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import GIB
 
@@ -105,12 +105,7 @@ def _places_in_ram(snapshot: Snapshot) -> dict[str, bool]:
     """Return for each pool and share if it is inside System RAM."""
     places = {pool.id: pool.kind is PoolKind.SYSTEM_RAM for pool in snapshot.pools}
     within = {share.id: share.within for share in snapshot.shares}
-    for share in within:
-        place, steps = share, 0
-        while place in within and steps <= len(within):
-            place, steps = within[place], steps + 1
-        places[share] = places.get(place, False)
-    return places
+    return places | {share: places.get(find_root(share, within), False) for share in within}
 
 
 def _drop_in_path(unit: str) -> str:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from memwatch.core.engines.records import Engine
 from memwatch.core.events import Event
 from memwatch.core.guardian_report import ACTED, WOULD_HAVE_ACTED
-from memwatch.core.model import RAM, STALLED, Absent, Device, Pool, PoolKind, find_own_limit
+from memwatch.core.model import RAM, STALLED, Absent, Device, Pool, PoolKind, find_own_limit, find_root
 from memwatch.core.pressure.rules import FILLED_ON_PURPOSE
 from memwatch.core.snapshot import CollectorState, CollectorStatus, Level, Pressure, Reason, Snapshot
 from memwatch.core.units import size
@@ -261,9 +261,7 @@ def find_engine_pool(engine: Engine, snapshot: Snapshot) -> Pool | None:
     """Return the pool in which an engine holds most device memory; System RAM for one that holds none."""
     within = {share.id: share.within for share in snapshot.shares}
     held = {place: figure for place, figure in engine.held_bytes.items() if isinstance(figure, int)}
-    place = max(held, key=lambda one: held[one], default=RAM)
-    while place in within:
-        place = within[place]
+    place = find_root(max(held, key=lambda one: held[one], default=RAM), within)
     return next((pool for pool in snapshot.pools if pool.id == place), None)
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from memwatch.core.events import MARK, OF_PROGRAMS, Event
 from memwatch.core.kernel_log import ProcessEnd, ServiceKill
 from memwatch.core.listing import some_of
-from memwatch.core.model import RAM, Absent, Device, PoolKind, known_or
+from memwatch.core.model import RAM, Absent, Device, PoolKind, find_root, known_or
 from memwatch.core.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.core.pressure.rules import FILLED_ON_PURPOSE
 from memwatch.core.snapshot import CgroupPressure, Level, Pressure, Snapshot
@@ -122,9 +122,7 @@ def find_place(pid: int | None, frame: Frame) -> str | None:
     held: dict[str, int] = {}
     for process in frame.processes:
         for name, figure in process.device_bytes.items() if process.pid == pid else ():
-            place, steps = name, 0
-            while place in within and steps <= len(within):
-                place, steps = within[place], steps + 1
+            place = find_root(name, within)
             held[place] = held.get(place, 0) + known_or(figure, 0)
     return max(held, key=lambda place: held[place], default=None)
 

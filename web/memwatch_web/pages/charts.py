@@ -9,7 +9,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from memwatch.core.events import Event
-from memwatch.core.model import Device, ShareKind
+from memwatch.core.model import Device, ShareKind, find_root
 from memwatch.core.printable import shorten_ids
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch.reporting.render.words import duration
@@ -154,10 +154,8 @@ def _find_largest_pool(device: str, snapshot: Snapshot) -> str | None:
 
 def find_pool(place: str, snapshot: Snapshot) -> str | None:
     """Return the pool that contains a share, or the pool itself."""
-    parents = {share.id: share.within for share in snapshot.shares}
-    while place in parents:
-        place = parents[place]
-    return place if place in snapshot.labels else None
+    root = find_root(place, {share.id: share.within for share in snapshot.shares})
+    return root if root in snapshot.labels else None
 
 
 def build_holder_label(kind: str, holder: str, figure: str, titles: Mapping[str, str]) -> str:

@@ -40,6 +40,7 @@ from memwatch.core.model import (
     Share,
     ShareKind,
     Vitals,
+    find_inside,
     find_system_ram,
     sum_figures,
 )
@@ -304,12 +305,8 @@ def with_limits_and_engines(found: Findings) -> Findings:
 
 def without_lost(shares: tuple[Share, ...], roots: set[str]) -> tuple[Share, ...]:
     """Return the shares that are directly or indirectly within one of these pools or devices."""
-    places = set(roots)
-    while True:
-        inside = {share.id for share in shares if share.within in places} - places
-        if not inside:
-            return tuple(share for share in shares if share.id in places)
-        places |= inside
+    places = find_inside(roots, shares)
+    return tuple(share for share in shares if share.id in places)
 
 
 def with_sensors(devices: Sequence[Device], found: Findings) -> tuple[Device, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Share, ShareKind, sum_figures
+from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Share, ShareKind, find_root, sum_figures
 from memwatch.core.snapshot import ProcessScan, Snapshot
 
 # Shares that processes hold; the others are limits or a driver's total.
@@ -71,9 +71,7 @@ def _device_causes(pool: Pool, snapshot: Snapshot) -> list[str]:
     within = {share.id: share.within for share in snapshot.shares}
 
     def ends_here(place: str) -> bool:
-        while place in within:
-            place = within[place]
-        return place == pool.id
+        return find_root(place, within) == pool.id
 
     words = IN_RAM if pool.kind is PoolKind.SYSTEM_RAM else ON_GPUS
     makers = [device.vendor for device in snapshot.devices if any(map(ends_here, device.allocates_from))]

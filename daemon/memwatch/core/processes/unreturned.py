@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from memwatch.core import units
-from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Process, sum_figures
+from memwatch.core.model import Absent, Bytes, Pool, PoolKind, Process, find_root, sum_figures
 from memwatch.core.snapshot import EndedProcess, NotReturned, Snapshot
 
 # Drivers free memory in the background for some seconds.
@@ -188,12 +188,7 @@ def find_pools(snapshot: Snapshot) -> Mapping[str, str]:
     """Return the pool in which each pool and share lies."""
     found = {pool.id: pool.id for pool in snapshot.pools}
     within = {share.id: share.within for share in snapshot.shares}
-    for share in within:
-        place = share
-        while place in within:
-            place = within[place]
-        found[share] = place
-    return found
+    return found | {share: find_root(share, within) for share in within}
 
 
 def find_unlisted(snapshot: Snapshot, pool_of: Mapping[str, str]) -> set[str]:

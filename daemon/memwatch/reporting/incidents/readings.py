@@ -17,6 +17,7 @@ from memwatch.core.model import (
     Process,
     Share,
     ShareKind,
+    find_inside,
     known_or,
 )
 from memwatch.core.snapshot import CgroupPressure, Kernel, MemoryPsi, Pressure, Snapshot, Swap
@@ -136,16 +137,11 @@ class Places(NamedTuple):
 
 
 def find_places(frame: Frame, target: str) -> Places:
-    within = {share.id: share.within for share in frame.shares}
-    names = {target}
-    for share in frame.shares:
-        place, steps = share.id, 0
-        while place != target and place in within and steps < len(within):
-            place, steps = within[place], steps + 1
-        if place == target:
-            names.add(share.id)
     kinds = {pool.id: pool.kind for pool in frame.pools} | {share.id: share.kind for share in frame.shares}
-    return Places(frozenset(names), kinds.get(target) in (PoolKind.SYSTEM_RAM, ShareKind.CGROUP))
+    return Places(
+        frozenset(find_inside((target,), frame.shares)),
+        kinds.get(target) in (PoolKind.SYSTEM_RAM, ShareKind.CGROUP),
+    )
 
 
 def read_holders(processes: Sequence[Process], places: Places) -> Holdings:
