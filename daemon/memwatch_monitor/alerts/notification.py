@@ -62,35 +62,65 @@ def new_notification_id() -> str:
 
 # Signals that report what has happened: their first text stays true. That of the others is about their tick.
 OF_EVENTS = frozenset({"oom_kill", "driver"})
+# A reason that was true less than this before its notification is one of now.
+AT_ONCE_SECONDS = 0.5
 
 
 def add_news(
-    news: tuple[Reason, ...], said: Mapping[str, int], reasons: Iterable[Reason], least: Level
-) -> tuple[Reason, ...]:
+    news: tuple[Reason, ...],
+    seen_at: Mapping[str, float],
+    said: Mapping[str, int],
+    reasons: Iterable[Reason],
+    least: Level,
+    now: float,
+) -> tuple[tuple[Reason, ...], Mapping[str, float]]:
     """Return the new reasons with those of this tick, the strongest of each signal and its latest text.
+
+    The texts have no age: with them comes when each signal was last true, as `seen_at` is of `news`.
 
     A reason is new if none of the notifications since the alert fires had its signal, or had it at a lower level
     only. So each is notified once, however often it comes and goes. `least`: the level of the alert. Reasons that
     ask for less do not support it, and nor does usage that has fallen and only holds the level: "calm for 16 s".
     """
-    found = {one.signal: one for one in news}
+    found, times = {one.signal: one for one in news}, dict(seen_at)
     for one in reasons:
         level = strength(one)
         if level < least or level <= said.get(one.signal, -1) or HELD.search(one.text):
             continue
-        known = found.get(one.signal)
+        known, past = found.get(one.signal), PAST.fullmatch(one.text)
         is_newer = one.signal not in OF_EVENTS and known is not None and level == strength(known)
         if known is None or level > strength(known) or is_newer:
-            found[one.signal] = one
-    return tuple(found.values())
+            found[one.signal] = one if past is None else replace(one, text=past["text"])
+            times[one.signal] = now if past is None else now - int(past["age"])
+    return tuple(found.values()), {signal: times[signal] for signal in found if signal in times}
 
 
-def without_ages(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    """Return reasons of an earlier tick without their ages, and without use that only held the level."""
+def date_news(news: Iterable[Reason], seen_at: Mapping[str, float], now: float) -> tuple[Reason, ...]:
+    """Return the new reasons as they are notified: events first, those that are over last and with their age."""
+    dated = [_add_age(one, now - seen_at.get(one.signal, now)) for one in news]
+    return tuple(sorted(dated, key=_rank_news))
+
+
+def _add_age(one: Reason, age: float) -> Reason:
+    is_over = one.signal not in OF_EVENTS and age >= AT_ONCE_SECONDS
+    return replace(one, text=f"{max(1, round(age))} s ago: {one.text}") if is_over else one
+
+
+def _rank_news(one: Reason) -> tuple[bool, bool]:
+    return one.signal not in OF_EVENTS, PAST.fullmatch(one.text) is not None
+
+
+def without_ages(reasons: Iterable[Reason], least: Level | None = None) -> tuple[Reason, ...]:
+    """Return reasons of an earlier tick without their ages, and without use that only held the level.
+
+    `least`: the level of the alert. Reasons that ask for less are left out: "66.0% used" after a kill is none of
+    those for which memory was critical.
+    """
     kept = []
     for one in reasons:
         past = PAST.fullmatch(one.text)
-        if not HELD.search(one.text):
+        is_weak = least is not None and one.level is not None and one.level < least
+        if not is_weak and not HELD.search(one.text):
             kept.append(one if past is None else replace(one, text=past["text"]))
     return tuple(kept)
 
@@ -112,18 +142,12 @@ def strength(reason: Reason) -> int:
 
 
 def describe_news(reasons: Iterable[Reason]) -> str:
-    """Return the new reasons of a firing alert: ", now also: 97.0% used". Empty without any.
+    """Return the new reasons of a firing alert, in their order: ", now also: 97.0% used". Empty without any.
 
-    Those that are over come last, with their age: "full in about 4 s at the current rate (26 s ago)".
+    Those that are over have their age at the end: "full in about 4 s at the current rate (26 s ago)".
     """
-    now, over = list[str](), list[str]()
-    for why in reasons:
-        past = PAST.fullmatch(why.text)
-        if past is not None and why.signal not in OF_EVENTS:
-            over.append(f"{past['text']} ({past['age']} s ago)")
-        else:
-            now.append(why.text)
-    texts = [*now, *over]
+    pasts = [(why.text, PAST.fullmatch(why.text)) for why in reasons]
+    texts = [text if past is None else f"{past['text']} ({past['age']} s ago)" for text, past in pasts]
     return f", now also: {'; '.join(texts)}" if texts else ""
 
 

@@ -167,7 +167,8 @@ def _load_object(data: bytes) -> dict[str, Any]:
 
 
 def _encode_state(key: Key, state: AlertState, asleep: float) -> dict[str, Any]:
-    times = {name: time + asleep for name in TIMES if (time := getattr(state, name)) is not None}
+    times: dict[str, Any] = {name: at + asleep for name in TIMES if (at := getattr(state, name)) is not None}
+    times["news_at"] = {signal: at + asleep for signal, at in state.news_at.items()}
     return {
         "rule": key[0],
         "target": key[1],
@@ -191,6 +192,7 @@ def _parse_state(one: dict[str, Any], moment: Moment, same_boot: bool) -> tuple[
         "fired_at": saved.firing,
         "notified_at": saved.notified,
     }
+    news_at = {signal: _monotonic(at, moment, same_boot) for signal, at in saved.news_at.items()}
     times |= {name: moment.monotonic for name, holds in starts_now.items() if holds and times[name] is None}
     state = replace(
         saved,
@@ -200,6 +202,7 @@ def _parse_state(one: dict[str, Any], moment: Moment, same_boot: bool) -> tuple[
         reasons=_with_levels(saved.reasons, one.get("levels", ())),
         said={signal: int(Level(level)) for signal, level in saved.said.items()},
         news=_with_levels(saved.news, one.get("news_levels", ())),
+        news_at={signal: at for signal, at in news_at.items() if at is not None},
         wait_seconds=_number(saved.wait_seconds),
         left_out=min(MAX_ALERTS, max(0, saved.left_out)),
         rounds=min(MAX_ROUNDS, max(0, saved.rounds)),

@@ -17,6 +17,7 @@ from memwatch_monitor.alerts.notification import (
     Key,
     Notification,
     add_news,
+    date_news,
     with_said,
     without_ages,
     without_said,
@@ -54,10 +55,10 @@ class AlertState(Struct, frozen=True):
     `since`: start of a pending change. `notified_at`: time of the last notification. `notified`: a firing
     notification was sent and no resolved one yet. `seen_at`: last time it was active with its target present.
     `said`: signals of the notifications since it fires, with their levels. `news`: reasons that none of them had.
-    `ended_at`: when it resolved. `returned`: it fired again soon after that. `source` and `wait_seconds`: those of
-    its last true condition. `left_out`: number of pending events that `reasons` has no room for. `rounds`:
-    notifications of events that keep coming; `grouped_seconds`: time between the last two of them. Three fields
-    have another name in files, which all versions read.
+    `news_at`: when each signal of those was last true. `ended_at`: when it resolved. `returned`: it fired again
+    soon after that. `source` and `wait_seconds`: those of its last true condition. `left_out`: number of pending
+    events that `reasons` has no room for. `rounds`: notifications of events that keep coming; `grouped_seconds`:
+    time between the last two of them. Three fields have another name in files, which all versions read.
     """
 
     firing: bool = False
@@ -71,6 +72,7 @@ class AlertState(Struct, frozen=True):
     reasons: tuple[Reason, ...] = ()
     said: Mapping[str, int] = field(default_factory=dict)
     news: tuple[Reason, ...] = ()
+    news_at: Mapping[str, float] = field(default_factory=dict)
     ended_at: float | None = None
     returned: bool = False
     source: str = ""
@@ -112,12 +114,13 @@ def step(
         if condition.fact:
             state, transition = advance_fact(moved, condition, now, unix, rules, silenced)
         else:
-            moved = with_news(advance(moved, condition, now, unix, rules), condition)
+            moved = with_news(advance(moved, condition, now, unix, rules), condition, now)
             state, transition = notify(moved, condition, now, rules, silenced)
         is_active = state.firing or state.since is not None
         after[key] = replace(state, seen_at=now) if is_active and key in present else state
         if transition:
-            news = moved.news if transition is Transition.CHANGED else ()
+            is_changed = transition is Transition.CHANGED
+            news = date_news(moved.news, moved.news_at, now) if is_changed else ()
             is_repeated = transition is Transition.REPEATED
             notifications.append(build_notification(state, condition, unix, new_id(), is_repeated, news))
     return states if after == states else after, tuple(notifications)
@@ -155,7 +158,7 @@ def infer_condition(
     if not names and silent_seconds >= (GONE_SECONDS if state.firing else PENDING_GONE_SECONDS):
         why = Reason("gone", f"{target} has not been seen for {duration(silent_seconds)}")
         return Condition(rule, target, False, reasons=(why,))
-    reasons = without_ages(state.reasons)
+    reasons = without_ages(state.reasons, LEVELS.get(rule))
     if state.pending:
         if rule not in WAS or not names:
             return None
@@ -187,7 +190,7 @@ def is_calm(state: AlertState | None, condition: Condition) -> bool:
 def advance(state: AlertState, condition: Condition, now: float, unix: float, rules: AlertRules) -> AlertState:
     """Advance one alert: pending to firing, or firing to resolved, when its time has passed."""
     bad = condition.true and (state.firing or state.before >= condition.least)
-    reasons = condition.reasons if bad else without_ages(state.reasons)
+    reasons = condition.reasons if bad else without_ages(state.reasons, LEVELS.get(condition.rule))
     level = condition.kept if condition.level is None else condition.level
     before = state.before if condition.true or level is None else level
     if bad:
@@ -203,7 +206,7 @@ def advance(state: AlertState, condition: Condition, now: float, unix: float, ru
     if not (is_over(state, since, now, rules) if state.firing else is_due(state, condition, waited, now, rules)):
         return replace(state, since=since, reasons=reasons)
     if not bad:
-        return replace(state, firing=False, since=None, before=before, ended_at=now, news=())
+        return replace(state, firing=False, since=None, before=before, ended_at=now, news=(), news_at={})
     return replace(
         state,
         firing=True,
@@ -213,6 +216,7 @@ def advance(state: AlertState, condition: Condition, now: float, unix: float, ru
         reasons=reasons,
         notified=False,
         news=(),
+        news_at={},
         returned=state.ended_at is not None and now - state.ended_at < rules.again_seconds,
     )
 
@@ -286,13 +290,14 @@ def find_end(state: AlertState, since: float, rules: AlertRules) -> float:
     return max(since + clear_seconds, fired_at + rules.keep_firing_seconds)
 
 
-def with_news(state: AlertState, condition: Condition) -> AlertState:
+def with_news(state: AlertState, condition: Condition, now: float) -> AlertState:
     """Return a firing alert about a level with the reasons that its notifications lack."""
     least = LEVELS.get(condition.rule)
     if least is None or not (state.firing and state.notified and condition.true):
         return state
-    news = add_news(state.news, state.said, condition.reasons, least)
-    return state if news == state.news else replace(state, news=news)
+    news, times = add_news(state.news, state.news_at, state.said, condition.reasons, least, now)
+    is_same = (news, times) == (state.news, state.news_at)
+    return state if is_same else replace(state, news=news, news_at=times)
 
 
 def notify(
@@ -307,7 +312,8 @@ def notify(
     told = (*state.news, *state.reasons) if transition is Transition.CHANGED else state.reasons
     said = with_said({} if transition is Transition.FIRING else state.said, told)
     news = without_said(state.news, said)
-    return replace(state, notified=True, notified_at=now, said=said, news=news), transition
+    times = {one.signal: state.news_at[one.signal] for one in news if one.signal in state.news_at}
+    return replace(state, notified=True, notified_at=now, said=said, news=news, news_at=times), transition
 
 
 def due_transition(state: AlertState, condition: Condition, now: float, rules: AlertRules) -> Transition | None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from memwatch.core.findings import stale_pool
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import CollectorState, CollectorStatus, Level, Pressure, Reason, Snapshot
+from memwatch_monitor.alert_states import describe_alert
 from memwatch_monitor.alerts.notification import Key, Notification, describe_news
 from memwatch_monitor.alerts.rules import (
     EVENTS,
@@ -23,6 +24,7 @@ from memwatch_monitor.alerts.rules import (
     source_word,
 )
 from memwatch_monitor.alerts.state import CHANGE_SECONDS, AlertState, step
+from memwatch_web.pages.incident_page import first_clause
 from support.generated.choices import RandomChoices
 from support.generated.machine import draw_machine, tick
 from support.sample_snapshots import calm_workstation, critical_gb10
@@ -132,7 +134,7 @@ def test_new_reason_within_a_silence_is_notified_when_it_ends() -> None:
 
     (found,) = alerts.tick(90.0, critical(KILL))
 
-    assert found.new_reasons == (USED,)
+    assert found.new_reasons == (replace(USED, text="30 s ago: 97% used"),)
 
 
 def test_reminder_while_the_condition_is_over_leaves_a_new_reason_for_later() -> None:
@@ -148,7 +150,7 @@ def test_reminder_while_the_condition_is_over_leaves_a_new_reason_for_later() ->
     (found,) = alerts.tick(75.0, critical(KILL))
 
     assert (reminder.repeated, reminder.new_reasons) == (True, ())
-    assert found.new_reasons == (USED,)
+    assert found.new_reasons == (replace(USED, text="55 s ago: 97% used"),)
 
 
 def ticks_of(alerts: Alerts, first: int, last: int, snapshot: Snapshot) -> Iterator[tuple[int, Notification]]:
@@ -335,6 +337,44 @@ def test_usage_that_has_fallen_is_no_new_reason() -> None:
     sent = [one for second in range(1, 40) for one in alerts.tick(float(second), critical(stalled, fallen, killed))]
 
     assert [describe_news(one.new_reasons) for one in sent] == [", now also: OOM killer: killed train.py (51210)"]
+
+
+def test_news_of_a_collapse_begin_with_the_kill_and_have_ages() -> None:
+    """16 s after a kill an alert said "now also: 98.7% used; OOM killer: …", of a machine with 11.2% used."""
+    alerts = Alerts()
+    full = Reason("ttf", "full in about 9 s at the current rate", Level.CRITICAL)
+    alerts.tick(0.0, critical(full))
+
+    def reasons(second: int) -> tuple[Reason, ...]:
+        if second <= 14:
+            past = f"{second - 4} s ago: " if second > 4 else ""
+            used = Reason(
+                "util", f"{min(98.7, 90 + second):.1f}% used", Level.CRITICAL if second > 5 else Level.HIGH
+            )
+            return (used, replace(full, text=f"{past}full in about 2 s at the current rate"))
+        killed = Reason("oom_kill", f"{second - 15} s ago: OOM killer: killed train.py (51210)", Level.CRITICAL)
+        if second == 15:
+            killed = replace(killed, text="OOM killer: killed train.py (51210)")
+        return (Reason("util", "11.2% used"), killed)
+
+    sent = [one for second in range(1, 40) for one in alerts.tick(float(second), critical(*reasons(second)))]
+
+    assert [describe_news(one.new_reasons) for one in sent] == [
+        ", now also: OOM killer: killed train.py (51210); 98.7% used (16 s ago)"
+    ]
+    (entry,) = [describe_alert(one, "System RAM") for one in sent]
+    assert "OOM killer: killed train.py (51210)" in first_clause(entry)
+
+
+def test_reasons_of_before_are_those_that_made_the_level() -> None:
+    """An alert that had cleared said "before: 66.0% used; OOM killer: killed train.py": use after the kill."""
+    alerts = Alerts()
+    killed = Reason("oom_kill", "58 s ago: OOM killer: killed train.py (51210)", Level.CRITICAL)
+    alerts.tick(0.0, critical(Reason("util", "66.0% used", Level.MEDIUM), killed))
+
+    alerts.tick(1.0, clear())
+
+    assert [one.text for one in alerts.states[OF_RAM].reasons] == ["OOM killer: killed train.py (51210)"]
 
 
 def test_alerts_of_a_rule_that_a_reload_turns_off_are_dropped() -> None:

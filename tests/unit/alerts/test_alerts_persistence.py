@@ -40,6 +40,7 @@ FIRING = AlertState(
     reasons=(Reason("util", "96.2% used", Level.CRITICAL), Reason("psi", "some tasks wait")),
     said={"util": Level.CRITICAL},
     news=(Reason("floor", "the last 200 MiB", Level.CRITICAL),),
+    news_at={"floor": 950.0},
     ended_at=880.0,
     returned=True,
     source="meminfo",
@@ -47,6 +48,7 @@ FIRING = AlertState(
 # Of one alert in the saved state.
 FIELDS = (
     *("firing", "since", "before", "started_unix", "reasons", "rule", "told", "levels", "said", "news"),
+    "news_at",
     *("news_levels", "ended_at", "returned", "source", "wait", "left_out"),
 )
 PENDING = AlertState(since=998.0, before=Level.MEDIUM, source="nvml", wait_seconds=60.0)
@@ -70,6 +72,7 @@ def test_wall_clock_is_ignored_and_suspend_counts_as_time() -> None:
     found = decode_alert_states(encode_alert_states(WATCHES, STOPPED, "boot"), started, "boot")
 
     assert found[("pressure.critical", "ram")].notified_at == pytest.approx(900.0 - 3600.0)
+    assert found[("pressure.critical", "ram")].news_at == {"floor": pytest.approx(950.0 - 3600.0)}
     assert found[("pressure.critical", "gpu0.vram")].since == pytest.approx(998.0 - 3600.0)
 
 
