@@ -11,6 +11,7 @@ from memwatch.core.model import Absent, Bytes, Process, Share, ShareKind, Thresh
 from memwatch.core.pressure.judge import base_level
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
 from memwatch.reporting.render.actions import Freed, find_command, list_actions, measure_held
+from memwatch.reporting.render.words import is_recovering
 from support.sample_parts import GIB, MEASURED, vram
 from support.sample_snapshots import container_with_limit, critical_gb10, discrete_gpu
 
@@ -85,6 +86,37 @@ def test_level_that_follows_is_left_only_below_its_margin(
 
     assert found.ratio_after == pytest.approx(ratio - 37 / 120)
     assert found.level_after is level
+
+
+@pytest.mark.parametrize(
+    ("ratio", "age", "is_filling", "is_advised"),
+    [
+        (0.584, 0, False, False),
+        (0.66, 11, False, False),
+        (0.584, 12, False, True),
+        (0.584, 2, True, True),
+        (0.95, 2, False, True),
+    ],
+    ids=["the tick of the kill", "stalls of before", "stalls of now", "fills again", "still full"],
+)
+def test_kill_that_frees_the_memory_leaves_no_step(
+    ratio: float, age: int, is_filling: bool, is_advised: bool
+) -> None:
+    """At 58.4% a page said "stop llama-server", a second after the kernel had ended the culprit."""
+    killed = "OOM killer: killed train.py (51210)"
+    verdict = replace(
+        spark().pressure[0],
+        ratio=ratio,
+        base_level=base_level(ratio, Thresholds()),
+        reasons=(
+            Reason("psi_full", "all tasks stalled on memory for 55% of the last 10 s", Level.CRITICAL),
+            Reason("oom_kill", f"{age} s ago: {killed}" if age else killed, Level.CRITICAL),
+        ),
+        seconds_to_full=20.0 if is_filling else Absent.NOT_AVAILABLE,
+    )
+
+    assert bool(list_actions(spark(processes=(SERVER, WORKER)), verdict)) is is_advised
+    assert is_recovering(verdict) is not is_advised
 
 
 def test_process_that_has_ended_is_never_to_be_stopped() -> None:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from memwatch.core import units
 from memwatch.core.accounting.driver_errors import describe_kind
 from memwatch.core.model import Absent, Bytes, Process, Vitals, known_or
-from memwatch.core.pressure.signals import PAST, full_in
+from memwatch.core.pressure.signals import PAST, SPACING_SECONDS, WINDOW_SECONDS, full_in
 from memwatch.core.snapshot import LEVEL_WORDS, Level, Pressure, Reason
 
 DASH = "—"
@@ -353,14 +353,25 @@ def verdict(label: str, pressure: Pressure) -> str:
 
 
 def is_recovering(verdict: Pressure) -> bool:
-    """Check that a high level is only held: use is below it, memory does not fill, other reasons are over."""
+    """Check that a high level is only held: use is below it, memory does not fill, other reasons are over.
+
+    Those of the last seconds before a kill are over as well: stalls are counted over the time before it, too.
+    """
     if verdict.level < Level.HIGH or verdict.base_level >= verdict.level:
         return False
     if not isinstance(verdict.seconds_to_full, Absent):
         return False
+    if verdict.base_level < Level.HIGH and _is_just_killed(verdict):
+        return True
     return bool(verdict.reasons) and all(
         one.signal == "util" or PAST.fullmatch(one.text) for one in verdict.reasons
     )
+
+
+def _is_just_killed(verdict: Pressure) -> bool:
+    """Check that a process was killed for lack of this memory, so late that signals also count the time before."""
+    ages = [over_for(one.text) or 0 for one in verdict.reasons if one.signal == "oom_kill"]
+    return any(age <= WINDOW_SECONDS + SPACING_SECONDS for age in ages)
 
 
 def level(word: str) -> str:
