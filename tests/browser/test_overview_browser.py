@@ -328,7 +328,7 @@ CUT_CELLS = """() => [...document.querySelector(".events-table tbody tr").cells]
 def test_words_of_a_kill_are_whole_at_any_age(visited_page: Page, age: float) -> None:
     """Its time is a time of day, and a date after half a day."""
     at = time.time() - age
-    kill = Event(1, at, "oom_kill", "OOM killer: killed train.py (51210), 39.9 GiB", "ram")
+    kill = Event(1, at, "oom_kill", "OOM killer: killed train.py (51210), 39.9 GiB anonymous", "ram")
     with visiting(visited_page, Site(critical_gb10(), events=(kill,)), width=390, height=900):
         words = visited_page.locator(".events-table tbody tr .event-text").inner_text().strip()
         cut = evaluate_at(visited_page, (390, 330, 320), CUT_CELLS)

@@ -54,7 +54,7 @@ def silenced() -> Snapshot:
 def recovering() -> Snapshot:
     """Return a machine after a kill, with the longest reason."""
     reasons = (
-        Reason("oom_kill", "20 s ago: OOM killer: killed train.py (51210), 418.9 GiB"),
+        Reason("oom_kill", "20 s ago: OOM killer: killed train.py (51210), 418.9 GiB anonymous"),
         Reason(
             "psi", "30 s ago: some tasks stalled on memory for 39% of the last 10 s, although memory is available"
         ),

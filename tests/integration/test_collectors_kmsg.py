@@ -72,41 +72,41 @@ def found_by(collector: kmsg.Collector) -> KernelLog:
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        (MEMCG_KILL, "OOM killer: killed train, v2 (4242), 63.8 MiB (/job reached its limit)"),
+        (MEMCG_KILL, "OOM killer: killed train, v2 (4242), 63.8 MiB anonymous (/job reached its limit)"),
         (
             (*LIMIT_REPORT, *MEMCG_KILL),
-            "OOM killer: killed train, v2 (4242), 63.8 MiB (/job reached its limit of 64.0 MiB)",
+            "OOM killer: killed train, v2 (4242), 63.8 MiB anonymous (/job reached its limit of 64.0 MiB)",
         ),
         (
             ("memory: usage 65536kB, limit 9007199254740988kB, failcnt 0", *MEMCG_KILL),
-            "OOM killer: killed train, v2 (4242), 63.8 MiB (/job reached its limit)",
+            "OOM killer: killed train, v2 (4242), 63.8 MiB anonymous (/job reached its limit)",
         ),
-        ((*LIMIT_REPORT, *GLOBAL_KILL), "OOM killer: killed (sd) pam) (991), 2.0 GiB"),
-        (GLOBAL_KILL, "OOM killer: killed (sd) pam) (991), 2.0 GiB"),
-        (NODES_KILL, "OOM killer: killed solver (77), 1.0 MiB (its NUMA nodes were out of memory)"),
-        (OLD_KILL, "OOM killer: killed python3 (310), 62.5 MiB (its cgroup reached its limit)"),
+        ((*LIMIT_REPORT, *GLOBAL_KILL), "OOM killer: killed (sd) pam) (991), 2.0 GiB anonymous"),
+        (GLOBAL_KILL, "OOM killer: killed (sd) pam) (991), 2.0 GiB anonymous"),
+        (NODES_KILL, "OOM killer: killed solver (77), 1.0 MiB anonymous (its NUMA nodes were out of memory)"),
+        (OLD_KILL, "OOM killer: killed python3 (310), 62.5 MiB anonymous (its cgroup reached its limit)"),
         (
             (*LIMIT_REPORT, *OLD_KILL),
-            "OOM killer: killed python3 (310), 62.5 MiB (its cgroup reached its limit of 64.0 MiB)",
+            "OOM killer: killed python3 (310), 62.5 MiB anonymous (its cgroup reached its limit of 64.0 MiB)",
         ),
-        (MEMCG_KILL[1:], "OOM killer: killed train, v2 (4242), 63.8 MiB (its cgroup reached its limit)"),
-        (OLD_KILL[1:], "OOM killer: killed python3 (310), 62.5 MiB (the line with the cause is missing)"),
+        (MEMCG_KILL[1:], "OOM killer: killed train, v2 (4242), 63.8 MiB anonymous (its cgroup reached its limit)"),
+        (OLD_KILL[1:], "OOM killer: killed python3 (310), 62.5 MiB anonymous (the line with the cause is missing)"),
         (
             ("Out of memory: Kill process 310 (python3) score 970 or sacrifice child", OLD_KILL[1]),
-            "OOM killer: killed python3 (310), 62.5 MiB",
+            "OOM killer: killed python3 (310), 62.5 MiB anonymous",
         ),
-        (GLOBAL_KILL[1:], "OOM killer: killed (sd) pam) (991), 2.0 GiB"),
+        (GLOBAL_KILL[1:], "OOM killer: killed (sd) pam) (991), 2.0 GiB anonymous"),
         (
             ("Task in /pod 1/ab killed as a result of limit of /pod 1", *LIMIT_REPORT, *OLD_KILL),
-            "OOM killer: killed python3 (310), 62.5 MiB (/pod 1 reached its limit of 64.0 MiB)",
+            "OOM killer: killed python3 (310), 62.5 MiB anonymous (/pod 1 reached its limit of 64.0 MiB)",
         ),
         (
             ("Memory limit reached of cgroup /pod1", *OLD_KILL),
-            "OOM killer: killed python3 (310), 62.5 MiB (/pod1 reached its limit)",
+            "OOM killer: killed python3 (310), 62.5 MiB anonymous (/pod1 reached its limit)",
         ),
         (
             (*LIMIT_REPORT, OLD_KILL[0], OLD_KILL[1].replace("310 (python3)", "311 (cp)")),
-            "OOM killer: killed cp (311), 62.5 MiB (its cgroup reached its limit of 64.0 MiB)",
+            "OOM killer: killed cp (311), 62.5 MiB anonymous (its cgroup reached its limit of 64.0 MiB)",
         ),
         (
             (
@@ -115,7 +115,7 @@ def found_by(collector: kmsg.Collector) -> KernelLog:
                 OLD_KILL[0],
                 OLD_KILL[1].replace("310 (python3)", "311 (cp)"),
             ),
-            "OOM killer: killed cp (311), 62.5 MiB (/job reached its limit)",
+            "OOM killer: killed cp (311), 62.5 MiB anonymous (/job reached its limit)",
         ),
     ],
     ids=[
@@ -202,7 +202,7 @@ def test_victim_that_is_logged_late_is_no_second_kill() -> None:
     tracker.read(MEMCG_KILL[1].encode(), 100.0)
 
     (kill,) = tracker.log.kills
-    assert kill.text == "OOM killer: killed train, v2 (4242), 63.8 MiB (/job reached its limit)"
+    assert kill.text == "OOM killer: killed train, v2 (4242), 63.8 MiB anonymous (/job reached its limit)"
 
 
 def test_limit_is_that_of_the_next_kill_alone() -> None:

@@ -73,7 +73,7 @@ def events_of(snapshot: Snapshot) -> list[Event]:
         (2400, "mark", "Before VAE Load (process 4242)"),
         (2420, "mark", "<script>alert(3)</script>"),
         (SPIKE.start, "level", "System RAM: OK → high (87.5% used; 8.0 GiB of 64.0 GiB available)"),
-        (SPIKE.stop, "oom_kill", "OOM killer: killed python (4242), 9.1 GiB"),
+        (SPIKE.stop, "oom_kill", "OOM killer: killed python (4242), 9.1 GiB anonymous"),
         (3100, "driver", "the driver of gpu0 reported XID 31: MMU fault"),
     ]
     return [

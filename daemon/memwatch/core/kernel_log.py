@@ -89,7 +89,7 @@ class OomKill(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Format as an event: "OOM killer: killed python3 (123), 63.8 MiB"."""
+        """Format as an event: "OOM killer: killed python3 (123), 63.8 MiB anonymous"."""
         limit = "" if isinstance(self.limit_bytes, Absent) else f" of {units.size(self.limit_bytes)}"
         why = {
             "machine": "",
@@ -97,7 +97,7 @@ class OomKill(Struct, frozen=True):
             "nodes": " (its NUMA nodes were out of memory)",
             "cgroup": f" ({self.cgroup or 'its cgroup'} reached its limit{limit})",
         }
-        held = "" if isinstance(self.anonymous_bytes, Absent) else f", {units.size(self.anonymous_bytes)}"
+        held = "" if isinstance(self.anonymous_bytes, Absent) else f", {units.size(self.anonymous_bytes)} anonymous"
         return f"OOM killer: killed {self.name} ({self.pid}){held}{why[self.scope]}"
 
 

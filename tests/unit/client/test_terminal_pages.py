@@ -234,7 +234,7 @@ def test_level_and_time_left_are_in_the_first_line() -> None:
 def test_oom_kill_and_recovery_are_in_the_first_lines() -> None:
     """After a kill the level is only held: the first line says when it clears, the next one who was killed."""
     snapshot = sent(critical_gb10())
-    kill = "2 s ago: OOM killer: killed train.py (51210), 39.9 GiB"
+    kill = "2 s ago: OOM killer: killed train.py (51210), 39.9 GiB anonymous"
     snapshot["pressure"][0].update(
         base_level="medium",
         ratio=0.66,

@@ -162,7 +162,7 @@ def test_killed_process_is_named_once() -> None:
     ]
 
     assert texts_of("oom_kill", *ticks) == [
-        "OOM killer: killed train (4242), 64.0 MiB",
+        "OOM killer: killed train (4242), 64.0 MiB anonymous",
         "OOM killer: killed 1 process, of the machine or at a cgroup's limit: no log and no counter shows which",
     ]
 

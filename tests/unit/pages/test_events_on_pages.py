@@ -25,7 +25,7 @@ def test_events_are_shown_newest_first() -> None:
     log, calm = EventLog(), calm_workstation()
     noon = calm.unix // 86_400 * 86_400 + 43_200
     log.add(noon - 12.0, "level", "System RAM: OK → high (87.5% used; 8.0 GiB of 64.0 GiB available)", "ram")
-    log.add(noon, "oom_kill", "OOM killer: killed <b>x</b> (7), 1.0 GiB")
+    log.add(noon, "oom_kill", "OOM killer: killed <b>x</b> (7), 1.0 GiB anonymous")
 
     page = Pages(events=lambda: log.latest(8)).page("overview", replace(calm, unix=noon + 60.0))
 

@@ -122,7 +122,7 @@ def test_forecast_and_events_are_drawn() -> None:
     assert picture.end == pytest.approx(SNAPSHOT.unix + 50.0, abs=10.0)
     assert picture.forecast is not None
     assert picture.forecast.points[-1][1] == TOP
-    assert "OOM killer: killed python (4242), 9.1 GiB" in [flag.title for flag in picture.flags]
+    assert "OOM killer: killed python (4242), 9.1 GiB anonymous" in [flag.title for flag in picture.flags]
     assert " XID" in [flag.text for flag in picture.flags]
 
 

@@ -22,13 +22,14 @@ from support.sample_mig import eight_by_seven
 from support.sample_parts import GIB
 from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu
 
+KILL = OomKill(1, 51210, "train.py", int(39.9 * GIB), "machine").text
 INCIDENT = Incident("inc_1", "kill", "ram", "System RAM", 100.0, 130.0, "train.py filled System RAM")
 
 
 def test_event_of_an_incident_leads_to_it() -> None:
     """That of its target, between its begin and end; others lead to the history of their moment."""
     events = [
-        Event(5, 120.0, "oom_kill", "OOM killer: killed train.py (51210), 37.0 GiB", "ram"),
+        Event(5, 120.0, "oom_kill", "OOM killer: killed train.py (51210), 37.0 GiB anonymous", "ram"),
         Event(4, 140.0, "level", "System RAM: critical → medium (66.0% used)", "ram"),
         Event(3, 120.0, "level", "GPU 0 VRAM: OK → high (80.1% used)", "gpu0"),
         Event(2, 120.0, "mark", "epoch 3"),
@@ -64,6 +65,7 @@ def test_incident_that_lasts_has_the_events_until_now() -> None:
         ("late", "1 sample missed: the machine was too busy", "1 sample missed"),
         ("alert", "alert resolved: System RAM critical (now OK)", "alert resolved: System RAM critical"),
         ("oom_kill", "OOM killer: killed train (1).py (51210), 39.9 GiB", "OOM kill: train (1).py, 39.9 GiB"),
+        ("oom_kill", KILL, "OOM kill: train.py, 39.9 GiB anonymous"),
         ("oom_kill", "OOM killer: killed 3 more processes", "OOM killer: killed 3 more processes"),
         (
             "incident",

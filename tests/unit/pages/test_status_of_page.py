@@ -129,7 +129,7 @@ def test_level_that_is_held_is_recovering_with_the_use_and_when_it_clears() -> N
     """Without a time the use alone is the headline, and the reasons stand below it as before."""
     base = critical_gb10()
     kill = HeldSignal(
-        Signal("oom_kill", Level.CRITICAL, "OOM killer: killed train.py (51210), 37.0 GiB"), 98.0, 130.0
+        Signal("oom_kill", Level.CRITICAL, "OOM killer: killed train.py (51210), 37.0 GiB anonymous"), 98.0, 130.0
     )
     held = Reason("oom_kill", add_age(kill, 100.0))
     verdict = Pressure("ram", Level.CRITICAL, Level.LOW, 0.66, (held,), clears_in_seconds=59.0, clears_to=Level.LOW)

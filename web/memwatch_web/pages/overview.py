@@ -43,7 +43,9 @@ CHANGED = re.compile(r"→ (?P<after>\w+) \(")
 PID = re.compile(r" \(PID \d+\)")
 USED = re.compile(r"(\d+\.\d%) used\b")
 INCIDENT_ID = re.compile(r" \(\d{8}T\d{6}Z(?:-\d+)?\)$")
-KILLED_BY_KERNEL = re.compile(r"OOM killer: killed (?P<name>.+) \(\d+\), (?P<size>[\d.,]+ [KMGT]?i?B)")
+KILLED_BY_KERNEL = re.compile(
+    r"OOM killer: killed (?P<name>.+) \(\d+\), (?P<size>[\d.,]+ [KMGT]?i?B(?: anonymous)?)"
+)
 # Processes of a job are one row from this number on, if each has this much and this part of another.
 MIN_ALIKE, MIN_ALIKE_BYTES, ALIKE_RATIO = 3, 1 << 30, 0.9
 # The earlier value is an average over this time: a single sample may be a spike.

@@ -88,7 +88,7 @@ def from_kernel(kill: OomKill, unix: float, holding: Holding | None, limit_bytes
     held = max(sizes, default=None)
     known = units.size(held) if held is not None else ""
     is_less = isinstance(kill.anonymous_bytes, int) and units.size(kill.anonymous_bytes) != known
-    counted = f"; the kernel counts anonymous memory only, {known} were listed" if is_less else ""
+    counted = f"; {known} with its other memory" if is_less else ""
     victim = Victim(kill.name, kill.pid, unit, container, held, unix, kind)
     return Death(
         victim,
