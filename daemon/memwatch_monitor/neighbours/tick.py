@@ -30,6 +30,7 @@ from memwatch.reporting.answers import (
     Name,
     Text,
 )
+from memwatch.reporting.incidents.readings import find_places, size_in
 from memwatch.reporting.render import words
 from memwatch.reporting.render.memory_map import build_parts
 from memwatch.reporting.render.summary import (
@@ -94,15 +95,23 @@ class PoolTick(Struct, frozen=True, omit_defaults=True):
 
 
 class HolderTick(Struct, frozen=True, omit_defaults=True):
-    """A process with its footprint in bytes. `held`: its memory on `headroom_of`, if that is not the footprint."""
+    """A process with its footprint in bytes.
+
+    `held`: its memory on `headroom_of`, and `there`: its memory in the pool `worst`, if that is not the footprint.
+    """
 
     name: Name
     bytes: Figure
     held: Figure | None = None
+    there: Figure | None = None
 
     @property
     def held_bytes(self) -> int:
         return self.bytes if self.held is None else self.held
+
+    @property
+    def bytes_there(self) -> int:
+        return self.bytes if self.there is None else self.there
 
 
 class Tick(Struct, frozen=True, omit_defaults=True):
@@ -146,6 +155,14 @@ class Tick(Struct, frozen=True, omit_defaults=True):
         ]
         return self.pools[min(parts)[1]] if parts else None
 
+    @property
+    def largest_there(self) -> HolderTick | None:
+        """Return the process with the most memory in the pool `worst`, None if none holds any, or is known to."""
+        if not self.worst and len(self.pools) != 1:
+            return None
+        found = max(self.holders, key=lambda one: one.bytes_there, default=None)
+        return found if found and found.bytes_there else None
+
 
 class Header(Struct):
     """The part of a tick that every version has."""
@@ -160,6 +177,7 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
     ranked = sorted(snapshot.pools, key=lambda pool: -levels.get(pool.id, -1))[:MAX_POOLS]
     headroom, after_reclaim, headroom_of, device = find_headroom(snapshot)
     whole = compute_capacity(device, snapshot) if device else read_system_ram(snapshot).room.size_bytes
+    place = find_pool(snapshot, worst.target) if worst else ""
     return Tick(
         schema=SCHEMA,
         run=run,
@@ -178,14 +196,14 @@ def build_tick(snapshot: Snapshot, run: str, events: Iterable[Event] = ()) -> Ti
         headroom_after_reclaim=after_reclaim,
         headroom_of=_cut(headroom_of, NAME_LENGTH),
         headroom_size=known_or(whole, None),
-        holders=tuple(_holders(snapshot, device)),
+        holders=tuple(_holders(snapshot, device, place)),
         events=_select(events),
         sees={one.run: one.seen_as for one in snapshot.neighbours if one.run},  # type: ignore[misc]
         simulated=snapshot.simulated,
         left_out=len(snapshot.pools) > MAX_POOLS,
         kind=_cut(describe_kind(snapshot), NAME_LENGTH),
         headline=_cut(describe_worst(snapshot, worst), NAME_LENGTH),
-        worst=_cut(find_pool(snapshot, worst.target), NAME_LENGTH) if worst else "",
+        worst=_cut(place, NAME_LENGTH),
     )
 
 
@@ -346,19 +364,22 @@ def _raised(snapshot: Snapshot) -> Iterable[MachineLevel]:
         yield MachineLevel(_cut(verdict.target, NAME_LENGTH), verdict.level.word, texts)
 
 
-def _holders(snapshot: Snapshot, device: Device | None) -> Iterable[HolderTick]:
-    """Yield the largest processes by footprint, and those with the most memory of the device."""
+def _holders(snapshot: Snapshot, device: Device | None, place: str) -> Iterable[HolderTick]:
+    """Yield the largest processes by footprint, and those with the most memory of the device and in the pool."""
     from memwatch.planning.fit import find_holders  # when another machine follows this one
 
     held = {one.process.pid: one.held_bytes for one in find_holders(device, snapshot)} if device else {}
     ranked = by_footprint(snapshot.processes)
-    on_device = list(held)[:MAX_ON_DEVICE]
-    others = [one.pid for one in ranked[:MAX_HOLDERS] if one.pid not in on_device]
-    sent = {*on_device, *others[: MAX_HOLDERS - len(on_device)]}
+    places = find_places(snapshot, place)
+    there = {one.pid: size_in(one, places) or 0 for one in ranked} if place else {}
+    first = [*list(held)[:MAX_ON_DEVICE], *sorted(there, key=lambda pid: -there[pid])[:1]]
+    sent = [*dict.fromkeys([*first, *(one.pid for one in ranked)])][:MAX_HOLDERS]
     for process in ranked:
         if process.pid in sent and isinstance(footprint := process.footprint_low_bytes, int):
-            there = held.get(process.pid, 0) if device else footprint
-            yield HolderTick(_cut(process.title, NAME_LENGTH), footprint, None if there == footprint else there)
+            sizes = held.get(process.pid, 0) if device else footprint, there.get(process.pid, footprint)
+            yield HolderTick(
+                _cut(process.title, NAME_LENGTH), footprint, *(None if one == footprint else one for one in sizes)
+            )
 
 
 def _select(events: Iterable[Event]) -> tuple[MachineEvent, ...]:
@@ -402,8 +423,9 @@ def tell_last_words(ticks: Sequence[Tick]) -> LastWords | None:
     if pool is not None and pool.available is not None:
         falling = measure_fall(ticks, pool)
         parts.append(f"{units.size(pool.available)} left in {pool.label}")
-    if last.holders:
-        parts.append(f"{last.holders[0].name} {units.size(last.holders[0].bytes)}")
+    largest = last.largest_there
+    if largest and (pool is None or pool.id == last.worst or len(last.pools) == 1):
+        parts.append(f"{largest.name} {units.size(largest.bytes_there)}")
     if falling is not None:
         parts.append(f"falling {units.size(falling)}/s")
     return LastWords(last, falling, ", ".join(parts))

@@ -30,10 +30,10 @@ class TrendPoint(Struct, frozen=True):
 
 
 class HolderGrowth(Struct, frozen=True):
-    """The fastest growing process among the largest ones of two ticks."""
+    """The process that grows fastest in the worst pool. `bytes_per_second`: None if it grows in others as well."""
 
     name: str
-    bytes_per_second: float
+    bytes_per_second: float | None
 
 
 class Trend:
@@ -41,37 +41,38 @@ class Trend:
 
     def __init__(self) -> None:
         self._points: deque[TrendPoint] = deque(maxlen=POINTS)
-        self._holders: deque[tuple[float, tuple[HolderTick, ...]]] = deque(maxlen=GROWTH_TICKS)
+        self._holders: deque[tuple[float, str, tuple[HolderTick, ...]]] = deque(maxlen=GROWTH_TICKS)
 
     def add(self, tick: Tick) -> None:
         """Add a tick. The caller sends one for each STEP_SECONDS."""
         self._points.append(TrendPoint(tick.unix, tick.level, use_of_pools(tick)))
-        self._holders.append((tick.unix, tick.holders))
+        self._holders.append((tick.unix, tick.worst, tick.holders))
 
     def points(self) -> Sequence[TrendPoint]:
         """Return the points, the oldest first."""
         return tuple(self._points)
 
     def growth(self, last: Tick) -> HolderGrowth | None:
-        """Return the process that grows fastest, None below MIN_BYTES_PER_SECOND.
+        """Return the process that grows fastest in the worst pool, None below MIN_BYTES_PER_SECOND.
 
-        Ticks name processes without their PID: one whose name several of them have is left out.
+        Ticks in which another pool was the worst one do not count. They name processes without their PID: one whose
+        name several of them have is left out.
         """
         known = [
             (unix, holders)
-            for unix, holders in self._holders
-            if MIN_GROWTH_SECONDS <= last.unix - unix <= MAX_GROWTH_SECONDS
+            for unix, worst, holders in self._holders
+            if worst == last.worst and MIN_GROWTH_SECONDS <= last.unix - unix <= MAX_GROWTH_SECONDS
         ]
         if not known:
             return None
         then, before = known[0][0], sizes_by_name(known[0][1])
-        rates = [
-            HolderGrowth(name, (size - before[name]) / (last.unix - then))
+        rates = {
+            name: (size - before[name]) / (last.unix - then)
             for name, size in sizes_by_name(last.holders).items()
             if name in before
-        ]
-        fastest = max(rates, key=lambda one: one.bytes_per_second, default=None)
-        return fastest if fastest and fastest.bytes_per_second >= MIN_BYTES_PER_SECOND else None
+        }
+        name = max(rates, key=lambda one: rates[one], default="")
+        return HolderGrowth(name, rates[name]) if rates.get(name, 0.0) >= MIN_BYTES_PER_SECOND else None
 
 
 def use_of_pools(tick: Tick) -> Mapping[str, float]:
@@ -80,6 +81,6 @@ def use_of_pools(tick: Tick) -> Mapping[str, float]:
 
 
 def sizes_by_name(holders: Sequence[HolderTick]) -> Mapping[str, int]:
-    """Return the footprint of each process whose name no other one has."""
+    """Return the memory in the worst pool of each process whose name no other one has."""
     counts = Counter(one.name for one in holders)
-    return {one.name: one.bytes for one in holders if counts[one.name] == 1}
+    return {one.name: one.bytes_there for one in holders if counts[one.name] == 1}

@@ -376,6 +376,19 @@ def test_fall_is_that_of_the_pool_with_the_least_left() -> None:
         assert "8.0 GiB left in System RAM" in found.sentence
 
 
+def test_last_words_name_a_process_with_its_memory_in_the_pool() -> None:
+    """Its footprint may be larger than the pool. A tick that is about another pool names none."""
+    holders = (HolderTick("python3", 100 * GIB, there=20 * GIB),)
+    last = msgspec.structs.replace(with_gpu(1000.0, 60 * GIB, 4 * GIB), holders=holders, worst="gpu0")
+
+    said = [tell_last_words([one]) for one in (last, msgspec.structs.replace(last, worst="ram"))]
+
+    assert [one.sentence.split(", ")[1:] for one in said if one] == [
+        ["4.0 GiB left in gpu0 VRAM", "python3 20.0 GiB"],
+        ["4.0 GiB left in gpu0 VRAM"],
+    ]
+
+
 def test_ticks_without_the_figure_of_the_pool_do_not_count() -> None:
     """Its collector failed for some seconds: the fall is that between the known figures."""
     left = (None, 10 * GIB, None, 4 * GIB)

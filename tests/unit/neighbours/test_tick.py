@@ -21,6 +21,7 @@ from memwatch.core.snapshot import Level, Reason, Snapshot
 from memwatch_monitor.neighbours.tick import (
     MAX_BYTES,
     MAX_RECEIVED_BYTES,
+    HolderTick,
     TickError,
     build_tick,
     decode_tick,
@@ -119,6 +120,42 @@ def test_holders_of_the_gpu_are_sent_beside_larger_processes() -> None:
 
     assert (tick.headroom_of, tick.headroom_size) == (gpu.name, compute_capacity(gpu, snapshot))
     assert [(one.name, one.held_bytes) for one in tick.holders] == [("java", 0)] * 4 + [("ollama", 7 * GIB)]
+
+
+def test_largest_process_of_the_worst_pool_is_sent_with_its_memory_there() -> None:
+    """Five larger ones have their memory in System RAM, three others theirs on the GPU with the headroom."""
+    snapshot = demo("h100x8-mig")
+    full = next(pool.id for pool in snapshot.pools if pool.id == "gpu7")
+    roomy = max(snapshot.devices, key=lambda one: (one.headroom_after_reclaim_bytes, one.name)).allocates_from[0]
+    places = [*({} for _ in range(5)), *({roomy: 2 * GIB} for _ in range(3)), {full: 7 * GIB}, {full: GIB}]
+    processes = tuple(
+        Process(
+            pid=90 - number,
+            start_time=1.0,
+            name=f"one{number}",
+            rss_bytes=GIB,
+            footprint_bytes=(9 if held else 90) * GIB,
+            footprint_basis="rss + vram",
+            device_bytes=held,
+        )
+        for number, held in enumerate(places)
+    )
+    pressure = tuple(
+        replace(one, level=Level.CRITICAL if one.target == full else Level.LOW) for one in snapshot.pressure
+    )
+    tick = decode_tick(encode_tick(build_tick(replace(snapshot, processes=processes, pressure=pressure), "run1")))
+
+    assert tick.worst == full
+    assert len(tick.holders) == 5
+    assert tick.largest_there == HolderTick("one8", 9 * GIB, 0, 7 * GIB)
+
+
+def test_largest_process_of_a_machine_with_one_pool_is_that_by_footprint() -> None:
+    """It is in the pool as a whole, so its memory there is not sent."""
+    tick = build_tick(demo(), "run1")
+
+    assert tick.largest_there == max(tick.holders, key=lambda one: one.bytes)
+    assert {one.there for one in tick.holders} == {None}
 
 
 def test_users_command_lines_and_marks_are_not_sent() -> None:

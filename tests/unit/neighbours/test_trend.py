@@ -52,3 +52,16 @@ def test_growth_is_that_of_one_process(
     trend.add(tick(1000.0, holders=before))
 
     assert trend.growth(tick(1000.0 + seconds, holders=after)) == growth
+
+
+def test_growth_is_that_in_the_worst_pool() -> None:
+    """Memory that a process takes elsewhere does not count, nor do ticks in which another pool was the worst."""
+    trend = Trend()
+    before, after = ((HolderTick("a", size * GIB, there=there * GIB),) for size, there in ((9, 1), (20, 2)))
+    trend.add(msgspec.structs.replace(tick(1000.0, holders=before), worst="gpu0"))
+
+    def growth(worst: str) -> HolderGrowth | None:
+        return trend.growth(msgspec.structs.replace(tick(1010.0, holders=after), worst=worst))
+
+    assert growth("gpu0") == HolderGrowth("a", GIB / 10)
+    assert growth("ram") is None

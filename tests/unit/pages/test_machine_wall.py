@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.model import Absent
+from memwatch.core.model import Absent, PoolKind, Process, known_or
+from memwatch.core.processes.growth import ProcessGrowth
 from memwatch_monitor.history.tiers import History
 from memwatch_monitor.neighbours.found import FoundMachine
 from memwatch_monitor.neighbours.machines import Machine
@@ -25,6 +26,7 @@ from memwatch_web.pages.machine_wall import (
     draw_curve,
     draw_towers,
     draw_washes,
+    find_growth,
     read_own_past,
     simplify,
 )
@@ -45,7 +47,7 @@ def tick(*pools: PoolTick, **fields: object) -> Tick:
 
 
 def machine(state: str = "up", seconds: float = 0.0, **fields: object) -> Machine:
-    made = Machine("b", "up", "the reason", seconds, tick(RAM, CARD), 1000.0, url="http://b")
+    made = Machine("b", "up", "the reason", seconds, tick(RAM, CARD, worst="gpu0"), 1000.0, url="http://b")
     return replace(made, state=state, **fields)
 
 
@@ -80,7 +82,12 @@ def test_worst_machines_are_first_and_counted() -> None:
     [
         (machine(), "high", "high", "VRAM 80.0%"),
         (machine(tick=tick(RAM, level="medium")), "medium", "medium", "70.0%"),
-        (machine(tick=tick(RAM, CARD, headline="VRAM full in ~25 s")), "high", "high", "VRAM full in ~25 s"),
+        (
+            machine(tick=tick(RAM, CARD, headline="VRAM full in ~25 s", worst="gpu0")),
+            "high",
+            "high",
+            "VRAM full in ~25 s",
+        ),
         (machine(tick=tick(replace(RAM, used=None, available=None))), "high", "high", "No memory data"),
         (machine(is_late=True, seconds=5.4), "unknown", "stale", "Stale for 5 s"),
         (machine("silent", 11.2), "unknown", "no answer", "No answer for 11 s"),
@@ -101,18 +108,51 @@ def test_tile_says_in_words_what_is_wrong(shown: Machine, level: str, word: str,
     is_current = shown.state == "up" and not shown.is_late
     assert bool(tile.note) == (not is_current)
     assert bool(tile.left) == is_current
-    assert (tile.holder is None) == (not is_current)
+    assert bool(tile.holder) == is_current
 
 
 def test_tile_names_the_grower_else_the_largest_process() -> None:
     growing = machine(growth=HolderGrowth("train.py", 423.0 * (1 << 20)))
     calm = replace(growing, tick=tick(RAM, level="low"))
 
-    assert build_tile(growing).holder == ("train.py", "+423.0 MiB/s")
+    assert build_tile(growing).holder == "train.py +423.0 MiB/s"
     assert build_tile(growing).is_growing
     assert not build_tile(calm).is_growing
-    assert build_tile(machine()).holder == ("vllm", "9.0 GiB")
-    assert build_tile(machine(tick=tick(RAM, holders=()))).holder is None
+    assert build_tile(machine(tick=tick(RAM, CARD, worst="ram"))).holder == "largest: vllm 9.0 GiB"
+    assert build_tile(machine(tick=tick(RAM, holders=()))).holder == ""
+
+
+def test_tile_names_no_process_that_is_outside_the_pool_of_its_headline() -> None:
+    """The footprint of a process may be larger than the pool. A tick that says nothing about it names none."""
+    holders = (HolderTick("java", 40 * GIB, there=0), HolderTick("python3", 30 * GIB, there=18 * GIB))
+    both = tick(RAM, CARD, worst="gpu0", holders=holders)
+
+    assert build_tile(machine(tick=both)).holder == "largest: python3 18.0 GiB"
+    assert build_tile(machine(tick=replace(both, holders=holders[:1]))).holder == ""
+    assert build_tile(machine(tick=replace(both, worst=""))).holder == ""
+
+
+def test_growth_of_this_machine_is_that_in_the_pool_of_the_headline() -> None:
+    """A process that grows in System RAM does not grow on a GPU. On several GPUs, that in each is not known."""
+    ram = calm_workstation().pools[0]
+    gpus = [replace(ram, id=f"gpu{number}", kind=PoolKind.VRAM) for number in range(2)]
+    java = Process(1, 1.0, "java", 9 * GIB, 9 * GIB, "rss")
+    rank = Process(2, 1.0, "rank", GIB, 8 * GIB, "rss + vram", device_bytes={"gpu0": 7 * GIB})
+    both = Process(3, 1.0, "both", GIB, 8 * GIB, "rss + vram", device_bytes={"gpu0": 3 * GIB, "gpu1": 4 * GIB})
+    snapshot = replace(calm_workstation(), pools=(ram, *gpus), shares=(), processes=(java, rank, both))
+
+    def grown(one: Process, seconds: float) -> ProcessGrowth:
+        return ProcessGrowth(one, 100.0, 0, 100.0 + seconds, known_or(one.footprint_bytes, 0), True)
+
+    def find(place: str, *grown_ones: ProcessGrowth) -> HolderGrowth | None:
+        return find_growth(grown_ones, snapshot, tick(RAM, CARD, replace(CARD, id="gpu1"), worst=place))
+
+    assert find("gpu0", grown(java, 10.0), grown(rank, 20.0)) == HolderGrowth("rank", 8 * GIB / 20.0)
+    assert find("ram", grown(java, 10.0), grown(rank, 20.0)) == HolderGrowth("java", 9 * GIB / 10.0)
+    assert find("gpu1", grown(java, 10.0), grown(rank, 20.0)) is None
+    assert find("gpu1", grown(both, 20.0)) == HolderGrowth("both", None)
+    grows = machine(tick=tick(RAM, CARD, worst="gpu0"), growth=HolderGrowth("both", None))
+    assert build_tile(grows).holder == "growing: both"
 
 
 def test_tile_says_what_is_left_of_the_worst_pool() -> None:

@@ -23,7 +23,7 @@ from memwatch.reporting.render.past import Layer, Past, find_sources, list_past_
 from memwatch_monitor.history.holders import FOOTPRINTS, parse_name
 from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history.tiers import Bucket
-from memwatch_monitor.render.status_line import KILLED, rank_growers
+from memwatch_monitor.render.status_line import KILLED, Grower, rank_growers
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.charts import find_level_spans, find_pool
 from memwatch_web.pages.history_data import (
@@ -269,8 +269,7 @@ def find_growths(snapshot: Snapshot, tracker: GrowthTracker, grown: Sequence[Pro
         level = levels.get(pool.id, Level.LOW)
         if level is Level.LOW:
             continue
-        mine = {one.process.pid: kind for one in grown if (kind := _find_kind(one, pool, snapshot))}
-        grower = next(iter(rank_growers((one for one in grown if one.process.pid in mine), snapshot)), None)
+        grower = find_grower(grown, pool, snapshot)
         if grower is None:
             continue
         process, to_wall = grower.process, snapshot.unix - snapshot.monotonic
@@ -278,22 +277,28 @@ def find_growths(snapshot: Snapshot, tracker: GrowthTracker, grown: Sequence[Pro
         sizes = find_run(_add_reading(readings, snapshot, process))
         if sizes:
             by = sizes[-1][1] - sizes[0][1]
-            seconds, kind = sizes[-1][0] - sizes[0][0], mine[process.pid]
+            seconds, kind = sizes[-1][0] - sizes[0][0], _find_kind(process, pool, snapshot)
             growing = Growing(pool.id, process.pid, level.word, by, seconds, kind, process.title)
             found[pool.id] = Growth(growing, sizes[0][1], tuple(sizes))
     return found
 
 
-def _find_kind(one: ProcessGrowth, pool: Pool, snapshot: Snapshot) -> str:
+def find_grower(grown: Iterable[ProcessGrowth], pool: Pool, snapshot: Snapshot) -> Grower | None:
+    """Return the fastest growing process of those that grow in a pool."""
+    mine = [one for one in grown if _find_kind(one.process, pool, snapshot)]
+    return next(iter(rank_growers(mine, snapshot)), None)
+
+
+def _find_kind(process: Process, pool: Pool, snapshot: Snapshot) -> str:
     """Return the kind of bytes by which a process grows in a pool, or nothing if it grows elsewhere."""
     inside = {share.id for share in snapshot.shares if find_pool(share.id, snapshot) == pool.id}
     held = sum(
         size
-        for place, size in one.process.device_bytes.items()
+        for place, size in process.device_bytes.items()
         if isinstance(size, int) and place in (pool.id, *inside)
     )
-    other = sum(size for size in one.process.device_bytes.values() if isinstance(size, int)) - held
-    resident = one.process.rss_bytes if isinstance(one.process.rss_bytes, int) else 0
+    other = sum(size for size in process.device_bytes.values() if isinstance(size, int)) - held
+    resident = process.rss_bytes if isinstance(process.rss_bytes, int) else 0
     if pool.kind in GPU_MEMORY:
         return "devices" if held and held >= resident else ""
     if held > resident:

@@ -15,7 +15,9 @@ from msgspec import Struct
 
 from memwatch.core import units
 from memwatch.core.model import PoolKind
+from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import LEVEL_WORDS, Snapshot
+from memwatch.reporting.incidents.readings import find_places
 from memwatch.reporting.render import words
 from memwatch.reporting.render.drawing import Rectangle
 from memwatch.reporting.render.memory_map import GPU_MEMORY
@@ -32,6 +34,7 @@ from memwatch_monitor.neighbours.trend import (
     HolderGrowth,
     TrendPoint,
 )
+from memwatch_web.pages.landscape_past import find_grower
 
 WIDTH, HEIGHT = 200, 74
 CURVE_WIDTH, TOWERS_X = 104, 116
@@ -102,7 +105,8 @@ class Picture(Struct, frozen=True):
 class Tile(Struct, frozen=True):
     """A machine. `level`: that of its colour and shape, `unknown` while it sends nothing.
 
-    `holder`: its fastest growing or else its largest process, and how fast or large. `note`: why it sends nothing.
+    `holder`: the fastest growing or else the largest process of the pool of the headline, and how fast or large.
+    Empty if none is known. `note`: why it sends nothing.
     """
 
     machine: Machine
@@ -111,7 +115,7 @@ class Tile(Struct, frozen=True):
     kind: str
     headline: str
     picture: Picture
-    holder: tuple[str, str] | None
+    holder: str
     is_growing: bool
     left: str
     note: str
@@ -213,7 +217,7 @@ def build_tile(machine: Machine, own: OwnPast | None = None) -> Tile:
         tick.kind if tick else "",
         build_headline(machine, pool),
         _draw(machine, pool, past.trend, is_current, is_growing),
-        _describe_holder(tick, growth) if tick and is_current else None,
+        _describe_holder(tick, growth) if tick and is_current else "",
         is_growing,
         _describe_left(tick, pool) if tick and is_current else "",
         "" if is_current else f"last: {machine.text}" if machine.state == "up" else machine.text,
@@ -272,11 +276,12 @@ def _roughly(seconds: float) -> str:
     return units.duration_of_whole(int(seconds // 60 * 60))
 
 
-def _describe_holder(tick: Tick, growth: HolderGrowth | None) -> tuple[str, str] | None:
+def _describe_holder(tick: Tick, growth: HolderGrowth | None) -> str:
     if growth is not None:
-        return growth.name, f"+{units.size(int(growth.bytes_per_second))}/s"
-    largest = max(tick.holders, key=lambda one: one.bytes, default=None)
-    return (largest.name, units.size(largest.bytes)) if largest else None
+        rate = growth.bytes_per_second
+        return f"growing: {growth.name}" if rate is None else f"{growth.name} +{units.size(int(rate))}/s"
+    largest = tick.largest_there
+    return f"largest: {largest.name} {units.size(largest.bytes_there)}" if largest else ""
 
 
 def _describe_left(tick: Tick, pool: PoolTick | None) -> str:
@@ -290,6 +295,18 @@ def _describe_left(tick: Tick, pool: PoolTick | None) -> str:
 def has_several(tick: Tick) -> bool:
     """Return True if several pools have a level, so that a figure needs the name of its pool."""
     return sum(pool.level != "unknown" for pool in tick.pools) > 1
+
+
+def find_growth(grown: Iterable[ProcessGrowth], snapshot: Snapshot, tick: Tick) -> HolderGrowth | None:
+    """Return the process of this machine that grows fastest in the pool of the headline."""
+    pool = find_pool(tick)
+    mine = next((one for one in snapshot.pools if pool and one.id == pool.id), None)
+    fastest = find_grower(grown, mine, snapshot) if mine else None
+    if mine is None or fastest is None:
+        return None
+    held, inside = fastest.process.device_bytes, find_places(snapshot, mine.id).names
+    is_elsewhere = any(size for place, size in held.items() if place not in inside)
+    return HolderGrowth(fastest.process.title, None if is_elsewhere else fastest.bytes_per_second)
 
 
 def read_own_past(history: History | None, snapshot: Snapshot, tick: Tick, growth: HolderGrowth | None) -> OwnPast:

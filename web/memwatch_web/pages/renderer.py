@@ -36,7 +36,6 @@ from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history.writer import HistoryWriter
 from memwatch_monitor.neighbours.machines import Machine as Neighbour
 from memwatch_monitor.neighbours.tick import Tick
-from memwatch_monitor.neighbours.trend import HolderGrowth
 from memwatch_monitor.notify.status import AlertView, find_notified
 from memwatch_monitor.render.status_line import (
     GROWTH_SECONDS,
@@ -44,7 +43,6 @@ from memwatch_monitor.render.status_line import (
     build_headline,
     build_status_line,
     find_room,
-    rank_growers,
 )
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.access import WebOptions
@@ -66,7 +64,7 @@ from memwatch_web.pages.landscape_past import (
     query_past,
     rewind,
 )
-from memwatch_web.pages.machine_wall import Tile, Wall, build_wall, read_own_past
+from memwatch_web.pages.machine_wall import OwnPast, Tile, Wall, build_wall, find_growth, read_own_past
 from memwatch_web.pages.overview import (
     MAX_FIRING,
     MAX_GHOSTS,
@@ -407,10 +405,13 @@ class Pages:
         return context | self._overview(snapshot, span) if name == "overview" else context
 
     def _wall(self, snapshot: Snapshot) -> Wall:
-        series, fastest = self._history(), next(iter(rank_growers(self._grown_lately(snapshot), snapshot)), None)
-        growth = HolderGrowth(fastest.process.title, fastest.bytes_per_second) if fastest else None
+        series, grown = self._history(), self._grown_lately(snapshot)
         history = series.machine if series else None
-        return build_wall(self.machines(snapshot), lambda tick: read_own_past(history, snapshot, tick, growth))
+
+        def read_own(tick: Tick) -> OwnPast:
+            return read_own_past(history, snapshot, tick, find_growth(grown, snapshot, tick))
+
+        return build_wall(self.machines(snapshot), read_own)
 
     def _recorded(self, kind: str) -> dict[str, str]:
         """Return the series of the recorded footprint of each owner of a kind, by its name."""

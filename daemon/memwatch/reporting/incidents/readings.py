@@ -136,7 +136,7 @@ class Places(NamedTuple):
     is_ram: bool
 
 
-def find_places(frame: Frame, target: str) -> Places:
+def find_places(frame: Frame | Snapshot, target: str) -> Places:
     kinds = {pool.id: pool.kind for pool in frame.pools} | {share.id: share.kind for share in frame.shares}
     return Places(
         frozenset(find_inside((target,), frame.shares)),
