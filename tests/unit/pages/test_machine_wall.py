@@ -27,6 +27,7 @@ from memwatch_web.pages.machine_wall import (
     draw_towers,
     draw_washes,
     find_growth,
+    list_fits,
     read_own_past,
     simplify,
 )
@@ -324,11 +325,9 @@ def test_silence_is_hatched_from_the_last_tick_on() -> None:
 def test_largest_fit_is_that_of_machines_that_answer() -> None:
     wall = build_wall(Fleet().machines(calm_workstation()), no_past)
 
-    assert wall.on_device is not None
-    assert wall.in_ram is not None
-    assert wall.on_device.machine == wall.in_ram.machine == "mi300-1"
+    assert [one.text for one in wall.fits] == ["mi300-1 RAM", "mi300-1 GPU"]
     silent = [replace(one, state="silent") for one in Fleet().machines(calm_workstation())]
-    assert build_wall(silent, no_past).on_device is None
+    assert build_wall(silent, no_past).fits == ()
 
 
 def test_largest_fit_of_a_device_is_that_of_its_overview() -> None:
@@ -336,8 +335,24 @@ def test_largest_fit_of_a_device_is_that_of_its_overview() -> None:
     room = tick(RAM, headroom=16 * GIB, headroom_after_reclaim=31 * GIB, headroom_of="Orin")
     wall = build_wall([machine(tick=room)], no_past)
 
-    assert wall.on_device is not None
-    assert wall.on_device.size_bytes == 31 * GIB
+    assert [(one.size_bytes, one.text) for one in wall.fits] == [
+        (30 * GIB, "b RAM"),
+        (31 * GIB, "b GPU, of the same memory"),
+    ]
+
+
+def test_memory_that_cpu_and_gpu_share_is_one_fit() -> None:
+    """ "41.3 GiB RAM · 41.3 GiB GPU" read as twice as much. Two machines, or two pools, are two memories."""
+    room = {"headroom": GIB, "headroom_after_reclaim": 30 * GIB, "headroom_of": "GB10"}
+    shared, apart = (machine(tick=tick(*pools, **room)) for pools in ((RAM,), (RAM, CARD)))
+    larger = replace(apart, name="c", tick=tick(replace(RAM, available=50 * GIB), CARD))
+
+    def texts(*machines: Machine) -> list[str]:
+        return [one.text for one in list_fits(machines)]
+
+    assert texts(shared) == ["b, CPU or GPU"]
+    assert texts(apart) == ["b RAM", "b GPU"]
+    assert texts(shared, larger) == ["c RAM", "b GPU"]
 
 
 def test_machines_that_mdns_found_are_beside_the_wall() -> None:

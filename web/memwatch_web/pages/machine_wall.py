@@ -12,6 +12,7 @@ from math import inf
 from types import MappingProxyType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.core import units
 from memwatch.core.model import PoolKind
@@ -130,17 +131,23 @@ class Count(Struct, frozen=True):
 
 
 class Fit(Struct, frozen=True):
-    """The most memory of one machine."""
+    """The most memory of one machine. `place`: what can allocate it. `where`: the name of the device or pool."""
 
     size_bytes: int
     machine: str
     where: str
+    place: str
+    is_one_memory: bool
+
+    @property
+    def text(self) -> str:
+        return f"{self.machine}{self.place}"
 
 
 class Wall(Struct, frozen=True):
     """`strip`: a cell for each tile, as one path for each level.
 
-    `on_device`: the largest that fits on a device after reclaim; `in_ram`: the most available System RAM.
+    `fits`: the most available System RAM, and the largest that fits on a device after reclaim.
 
     `found`: machines that announce themselves and are no neighbours.
     """
@@ -148,8 +155,7 @@ class Wall(Struct, frozen=True):
     tiles: tuple[Tile, ...]
     counts: tuple[Count, ...]
     strip: tuple[tuple[str, str], ...]
-    on_device: Fit | None
-    in_ram: Fit | None
+    fits: tuple[Fit, ...]
     found: tuple[Machine, ...]
 
 
@@ -164,29 +170,41 @@ def build_wall(machines: Iterable[Machine], read_own: Callable[[Tick], OwnPast])
     """Return the tiles in the order of the machines. `read_own`: the past of this machine."""
     listed = list(machines)
     tiles = tuple(_build_tile(one, read_own) for one in listed if one.state != "found")
-    current = [(one.name, one.tick) for one in listed if one.state == "up" and not one.is_late and one.tick]
     return Wall(
         tiles,
         tuple(count_words(tiles)),
         tuple(draw_strip(tiles)),
-        _largest(
-            Fit(tick.headroom_after_reclaim, name, tick.headroom_of)
-            for name, tick in current
-            if tick.headroom_after_reclaim is not None
-            and tick.headroom_of not in {pool.label for pool in tick.pools}
-        ),
-        _largest(
-            Fit(pool.available, name, pool.label)
-            for name, tick in current
-            for pool in tick.pools
-            if pool.kind == RAM and pool.available is not None
-        ),
+        tuple(list_fits(listed)),
         tuple(one for one in listed if one.state == "found"),
     )
 
 
-def _largest(fits: Iterable[Fit]) -> Fit | None:
-    return max(fits, key=lambda one: one.size_bytes, default=None)
+def list_fits(machines: Iterable[Machine]) -> Iterator[Fit]:
+    """Yield the most that fits in System RAM and on a device. Where both are one memory, it is not named twice."""
+    current = [(one.name, one.tick) for one in machines if one.state == "up" and not one.is_late and one.tick]
+    in_ram = [
+        Fit(pool.available, name, pool.label, " RAM", _is_one_memory(tick))
+        for name, tick in current
+        for pool in tick.pools
+        if pool.kind == RAM and pool.available is not None
+    ]
+    on_device = [
+        Fit(tick.headroom_after_reclaim, name, tick.headroom_of, " GPU", _is_one_memory(tick))
+        for name, tick in current
+        if tick.headroom_after_reclaim is not None and tick.headroom_of not in {pool.label for pool in tick.pools}
+    ]
+    ram, device = (max(fits, key=lambda one: one.size_bytes, default=None) for fits in (in_ram, on_device))
+    is_one = ram is not None and device is not None and ram.machine == device.machine and ram.is_one_memory
+    if ram and device and is_one:
+        if units.size(ram.size_bytes) == units.size(device.size_bytes):
+            yield replace(ram, place=", CPU or GPU")
+            return
+        device = replace(device, place=" GPU, of the same memory")
+    yield from filter(None, (ram, device))
+
+
+def _is_one_memory(tick: Tick) -> bool:
+    return all(pool.kind == RAM for pool in tick.pools)
 
 
 def count_words(tiles: Iterable[Tile]) -> Iterator[Count]:
