@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
+from starlette.requests import Request
 
-from memwatch.core.model import Absent, Device
+from memwatch.core.model import Absent, Device, known_or
+from memwatch.core.processes.growth import GrowthTracker, LeakRules
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
 from memwatch.planning.checkpoint import describe_config
@@ -16,12 +20,14 @@ from memwatch.planning.named_machines import read_machine
 from memwatch.planning.request import Use, write_request
 from memwatch.reporting.render.drawing import Box, width_of
 from memwatch.reporting.render.tower import MAX_CELLS
-from memwatch_web.pages.fit_page import FitForm, build_form, build_headline, group_verdicts
+from memwatch_web.pages.fit_page import FitForm, build_form, build_headline, fit, group_verdicts
 from memwatch_web.pages.landscape_page import FONT, Now, PageLandscape
-from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.renderer import Pages, PageServices
 from scripts.published_models import MODELS
 from support.html_reader import Reader
 from support.launch_lines import machine
+from support.sample_snapshots import critical_gb10
+from support.virtual_loop import run_virtual
 
 DEMOS = ("dgx-spark", "gh200", "h100x8-mig", "jetson-orin", "macbook", "rtx4090", "strix-halo")
 NAMES = ("Llama 3.2 1B", "Llama 3 8B", "Llama 3 70B")
@@ -249,6 +255,25 @@ def test_machine_without_a_plan_is_drawn_as_it_is(demo: str, query: dict[str, st
     assert form.sentence.startswith("Memory as it is now: ")
     assert form.landscape.towers
     assert not [one for _, view in list_views(form.landscape) for one in planned(view)]
+
+
+def test_growing_process_has_the_colour_of_its_holder() -> None:
+    """The page has no word for growth: a part in the colour of a level read as a kind of holder."""
+    now = critical_gb10()
+    process = max(now.processes, key=lambda one: known_or(one.footprint_low_bytes, 0))
+    tracker, size = GrowthTracker(), known_or(process.footprint_low_bytes, 0)
+    for step in range(7, -1, -1):
+        grown = replace(process, footprint_bytes=size - step * GIB, footprint_range=None)
+        tracker.add(now.monotonic - 5.0 * step, [grown], LeakRules())
+    pages = Pages(growth=tracker)
+    services = SimpleNamespace(pages=pages, current=lambda: now)
+    request = Request({"type": "http", "method": "GET", "query_string": b"", "headers": []})
+
+    page = bytes(run_virtual(fit(cast("PageServices", services), request)).body).decode()
+
+    assert pages.growths(now)
+    assert '<rect class="b-devices"' in page
+    assert 'class="b-level-' not in page
 
 
 def test_model_with_a_hostile_name_is_printable() -> None:

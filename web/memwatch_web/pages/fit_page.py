@@ -42,7 +42,6 @@ from memwatch.planning.safetensors import parse_object
 from memwatch.planning.training import OPTIMIZER_BYTES
 from memwatch.planning.transformer import Transformer
 from memwatch.reporting.render import words
-from memwatch.reporting.render.containment import Growing
 from memwatch.reporting.render.memory_map import build_maps
 from memwatch_web.asgi.problems import describe_error, refuse_repeated
 from memwatch_web.pages.landscape_page import PageLandscape, Scene, draw_page
@@ -246,8 +245,7 @@ async def fit(services: PageServices, request: Request) -> Response:
     if fields and FIT_QUERY not in sys.modules:
         await services.query(FIT_QUERY, IMPORT_SECONDS, import_fit_query)
     snapshot = services.current()
-    growing = {pool: one.growing for pool, one in services.pages.growths(snapshot).items()}
-    return _show(services, build_form(fields, snapshot, services.pages.thresholds(snapshot), growing))
+    return _show(services, build_form(fields, snapshot, services.pages.thresholds(snapshot)))
 
 
 async def fit_config(services: PageServices, request: Request) -> Response:
@@ -281,11 +279,10 @@ def build_form(
     fields: Mapping[str, str],
     snapshot: Snapshot,
     thresholds: Mapping[str, Thresholds] = MappingProxyType({}),
-    growing: Mapping[str, Growing] = MappingProxyType({}),
 ) -> FitForm:
     """Answer a query. Without fields return an empty form, for which pydantic is not imported."""
     if not fields:
-        return draw_answer(FitForm(fields), None, snapshot, thresholds, growing)
+        return draw_answer(FitForm(fields), None, snapshot, thresholds)
     from pydantic import ValidationError
 
     from memwatch_web.api.fit_query import parse_query
@@ -294,13 +291,13 @@ def build_form(
         request = parse_query(fields)
         answered = answer_request(request, snapshot, ALL)
         found = FitForm(fields, answered, facts=tuple(list_facts(request, answered)))
-        return draw_answer(found, request, snapshot, thresholds, growing)
+        return draw_answer(found, request, snapshot, thresholds)
     except ValidationError as error:
         problems = [describe_error({**one, "loc": ("query", *one["loc"])}) for one in error.errors()]
         problem = "; ".join(problems[:3])
     except InvalidInputError as error:
         problem = describe_missing(fields) or f"{error}."
-    return draw_answer(FitForm(fields, problem=problem), None, snapshot, thresholds, growing)
+    return draw_answer(FitForm(fields, problem=problem), None, snapshot, thresholds)
 
 
 def describe_missing(fields: Mapping[str, str]) -> str:
@@ -315,13 +312,9 @@ def describe_missing(fields: Mapping[str, str]) -> str:
 
 
 def draw_answer(
-    form: FitForm,
-    request: FitRequest | None,
-    snapshot: Snapshot,
-    thresholds: Mapping[str, Thresholds],
-    growing: Mapping[str, Growing],
+    form: FitForm, request: FitRequest | None, snapshot: Snapshot, thresholds: Mapping[str, Thresholds]
 ) -> FitForm:
-    """Add the machine, with the plan of a request that was answered."""
+    """Add the machine as it is, with the plan of a request that was answered. Growth is the overview's."""
     maps = build_maps(snapshot, thresholds)
     plans: Mapping[str, Planned] = {}
     sentence = describe_places(maps, {}, "")
@@ -332,7 +325,7 @@ def draw_answer(
             split = compute_need_here(request.checkpoint, request.use, snapshot, count).parts
         plans, sentence = plan_pools(found, maps, snapshot, printable(form.name), request.use.reserve_bytes, split)
     levels = {one.target: one.level.word for one in snapshot.pressure}
-    scene = Scene(growing=growing, levels=levels, plans=plans, alone=True)
+    scene = Scene(levels=levels, plans=plans, alone=True)
     return replace(form, landscape=draw_page(maps, scene), sentence=sentence)
 
 
