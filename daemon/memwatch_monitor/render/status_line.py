@@ -32,6 +32,8 @@ from memwatch.reporting.render.summary import (
 # Growth is measured over this time; the tracker has a reading every ten seconds.
 GROWTH_SECONDS, MIN_GROWTH_SECONDS = 30.0, 5.0
 MIN_BYTES_PER_SECOND = 1 << 20
+# From this number on processes of a job are named together, if each grows at this part of the fastest one's rate.
+MIN_ALIKE, ALIKE_RATE_RATIO = 3, 0.5
 # From this use on even the shortest forecast is stated.
 SURELY_STATED_FROM = STATED_FROM[0][1]
 # Words of a headline for a level that follows from a signal, not from use.
@@ -49,10 +51,16 @@ KILLED = re.compile(r"OOM killer: killed (?:(?P<name>.+) \(\d+\)|a process|\d+ p
 
 
 class Grower(Struct, frozen=True):
-    """The fastest growing process."""
+    """The fastest growing process.
+
+    `alike`: all processes of its job that grow about as fast, itself first, if there are MIN_ALIKE of them.
+    `all_bytes_per_second` is the sum of their rates.
+    """
 
     process: Process
     bytes_per_second: float
+    alike: tuple[Process, ...] = ()
+    all_bytes_per_second: float = 0.0
 
 
 class Use(Struct, frozen=True):
@@ -117,7 +125,7 @@ def build_status_line(
         uses=tuple(build_uses(snapshot, worst)),
         room=find_room(snapshot),
         cuda_free=find_cuda_free(snapshot),
-        grower=growers[0] if growers else None,
+        grower=_join_alike(growers) if growers else None,
         notice=find_notice(snapshot, worst),
         others=count_others(snapshot, worst) if worst else "",
         clears="" if worst is None else "".join(words.countdown(worst)),
@@ -313,3 +321,30 @@ def rank_growers(grown: Iterable[ProcessGrowth], snapshot: Snapshot) -> list[Gro
     ]
     fast = [one for one in rates if one.bytes_per_second >= MIN_BYTES_PER_SECOND]
     return sorted(fast, key=lambda one: -one.bytes_per_second)
+
+
+def _join_alike(growers: Sequence[Grower]) -> Grower:
+    """Return the fastest with those of its job that grow about as fast."""
+    first = growers[0]
+    alike = [
+        one
+        for one in growers
+        if is_of_job(one.process, first.process)
+        and one.bytes_per_second >= ALIKE_RATE_RATIO * first.bytes_per_second
+    ]
+    if len(alike) < MIN_ALIKE:
+        return first
+    total = sum(one.bytes_per_second for one in alike)
+    return Grower(first.process, first.bytes_per_second, tuple(one.process for one in alike), total)
+
+
+def is_of_job(one: Process, other: Process) -> bool:
+    """Return True for processes of one job. Names alone are none: two users may train with train.py."""
+    mine, its = ((each.title, each.user, each.unit, each.container, each.job) for each in (one, other))
+    return mine == its
+
+
+def count_members(members: Sequence[Process]) -> str:
+    """Count the processes of a job: "7 ranks", "7 processes"."""
+    noun = "ranks" if all(one.rank is not None for one in members) else "processes"
+    return f"{len(members)} {noun}"

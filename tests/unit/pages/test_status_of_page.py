@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 import pytest
 from msgspec.structs import replace
@@ -10,12 +11,15 @@ from msgspec.structs import replace
 from memwatch.core.model import Absent, Process
 from memwatch.core.pressure.judge import HeldSignal, add_age
 from memwatch.core.pressure.signals import Signal
+from memwatch.core.processes.growth import GrowthTracker, LeakRules
 from memwatch.core.silences import Silence
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
 from memwatch.reporting.answers import AlertRow
 from memwatch.reporting.render.words import ratio
 from memwatch_monitor.notify.status import AlertView, DeliveryRow, ReceiverRow
 from memwatch_web.pages.renderer import Pages
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.player import read_frames
 from support.html_reader import Reader
 from support.sample_parts import GIB
 from support.sample_snapshots import calm_workstation, critical_gb10
@@ -42,6 +46,24 @@ def at(level: Level, ratio: float, *processes: Process, left: float | None = Non
 
 def read(snapshot: Snapshot, view: AlertView | None = None) -> Reader:
     return Reader(Pages(alerting=lambda: view or AlertView()).page("overview", snapshot))
+
+
+def replay(name: str, seconds: int) -> tuple[Snapshot, GrowthTracker]:
+    """Return the state of a demo after a time, and the sizes of its processes until then."""
+    tracker = GrowthTracker()
+    for snapshot in islice(read_frames(path_of(name)), seconds):
+        tracker.add(snapshot.monotonic, snapshot.processes, LeakRules())
+    return snapshot, tracker
+
+
+def test_job_on_many_gpus_is_one_grower_and_one_step_with_all_that_it_frees() -> None:
+    """The page said "growing train.py 200101 +130.5 MiB/s" of seven ranks, and "frees 73.5 GiB" of eight GPUs."""
+    snapshot, tracker = replay("h100x8-mig", 260)
+
+    text = " ".join(Reader(Pages(growth=tracker).page("overview", snapshot)).text.split())
+
+    assert "growing train.py 7 ranks +858.8 MiB/s in all" in text
+    assert "stop train.py and 7 more processes, frees 515.4 GiB on 8 GPUs, 73.5 GiB on VRAM 0 →" in text
 
 
 def receiver(name: str, result: str, failure: str = "") -> ReceiverRow:

@@ -224,16 +224,45 @@ def test_only_memory_of_the_pool_counts(changed: dict[str, object], target: str,
     assert measure_held([replace(SERVER, **changed)], spark(), target) == freed
 
 
-def test_holder_of_another_gpu_is_not_the_culprit() -> None:
+def two_gpus(**ranks: object) -> Snapshot:
+    """Two GPUs with a process on each, the first one critical."""
     base = discrete_gpu()
     cards = tuple(vram(f"gpu{n}", f"VRAM {n}", size=80 * GIB, used=78 * GIB, reserved=0) for n in range(2))
-    first, second = (
-        replace(TRAIN, pid=100 + n, name=f"rank{n}", device_bytes={f"gpu{n}": (70 + n) * GIB}) for n in range(2)
+    both = (
+        replace(TRAIN, pid=100 + n, name=f"rank{n}", device_bytes={f"gpu{n}": (70 + n) * GIB}, **ranks)
+        for n in range(2)
     )
     verdict = Pressure("gpu0", Level.CRITICAL, Level.CRITICAL, 0.97, kind="vram", size_bytes=80 * GIB)
-    snapshot = replace(base, pools=(base.pools[0], *cards), shares=(), devices=(), processes=(first, second))
+    return replace(
+        base,
+        pools=(base.pools[0], *cards),
+        shares=(),
+        devices=(),
+        processes=tuple(both),
+        pressure=(verdict,),
+    )
 
-    (found,) = list_actions(snapshot, verdict, [second, first])
+
+def test_step_on_several_gpus_states_all_that_it_frees() -> None:
+    """Of a job on 8 GPUs, "stop train.py and 7 more processes, frees 66.0 GiB" was that of one GPU."""
+    snapshot = two_gpus(unit="docker-1f6bd2a9e2c7.scope", container="1f6bd2a9e2c7")
+    alone = two_gpus()
+
+    (found,) = list_actions(snapshot, snapshot.pressure[0])
+    (one,) = list_actions(alone, alone.pressure[0])
+
+    assert (found.others, found.freed) == (1, Freed(70 * GIB, 70 * GIB))
+    assert found.on_gpus == (2, Freed(141 * GIB, 141 * GIB))
+    assert one.on_gpus is None
+    of_ram = replace(snapshot.pressure[0], target="ram", kind="system_ram")
+    assert [each.on_gpus for each in list_actions(snapshot, of_ram)] == [None]
+
+
+def test_holder_of_another_gpu_is_not_the_culprit() -> None:
+    snapshot = two_gpus()
+    first, second = snapshot.processes
+
+    (found,) = list_actions(snapshot, snapshot.pressure[0], [second, first])
 
     assert (found.subject, found.freed, found.target) == ("rank0", Freed(70 * GIB, 70 * GIB), "gpu0")
     assert found.level_after is None  # its thresholds are not known

@@ -287,6 +287,34 @@ def test_fastest_growing_process_is_named_with_its_rate() -> None:
     assert [one.process for one in growers] == [fast, slow]
 
 
+@pytest.mark.parametrize(
+    ("rates", "count", "total"),
+    [((130, 128, 100), 3, 358), ((130, 128), 0, 0), ((130, 128, 10), 0, 0), ((130, 128, 100, 10), 3, 358)],
+)
+def test_processes_of_a_job_that_grow_alike_are_counted_with_their_sum(
+    rates: tuple[int, ...], count: int, total: int
+) -> None:
+    """Seven ranks grew by 0.9 GiB/s together, and the page named one."""
+    base = calm_workstation().processes[0]
+    ranks = [replace(base, pid=100 + n, rank=n, user="ada") for n in range(len(rates))]
+    other = replace(base, pid=200, user="eve")
+    snapshot = replace(calm_workstation(), processes=(*ranks, other))
+    grown = [
+        *(
+            ProcessGrowth(rank, 0.0, 0, 30.0, 30 * rate * MIB, True)
+            for rank, rate in zip(ranks, rates, strict=True)
+        ),
+        ProcessGrowth(other, 0.0, 0, 30.0, 30 * 129 * MIB, True),
+    ]
+
+    found = build_status_line(snapshot, grown=grown).grower
+
+    assert found is not None
+    assert (found.process, found.bytes_per_second) == (ranks[0], 130 * MIB)
+    assert [one.pid for one in found.alike] == [100 + n for n in range(count)]
+    assert found.all_bytes_per_second == total * MIB
+
+
 def test_process_that_returns_memory_is_not_named_as_growing() -> None:
     slow, fast = calm_workstation().processes[:2]
     grown = [

@@ -27,7 +27,7 @@ from memwatch.reporting.render.summary import MANY_GPUS, by_footprint, compute_h
 from memwatch.reporting.render.words import timestamp
 from memwatch_monitor.history.tiers import History
 from memwatch_monitor.notify.status import Receipt
-from memwatch_monitor.render.status_line import find_since
+from memwatch_monitor.render.status_line import MIN_ALIKE, count_members, find_since, is_of_job
 from memwatch_web.pages.history_data import RANGES
 from memwatch_web.pages.processes import sort_places, sum_devices
 
@@ -46,8 +46,8 @@ INCIDENT_ID = re.compile(r" \(\d{8}T\d{6}Z(?:-\d+)?\)$")
 KILLED_BY_KERNEL = re.compile(
     r"OOM killer: killed (?P<name>.+) \(\d+\), (?P<size>[\d.,]+ [KMGT]?i?B(?: anonymous)?)"
 )
-# Processes of a job are one row from this number on, if each has this much and this part of another.
-MIN_ALIKE, MIN_ALIKE_BYTES, ALIKE_RATIO = 3, 1 << 30, 0.9
+# MIN_ALIKE processes of a job are one row, if each has this much and this part of another.
+MIN_ALIKE_BYTES, ALIKE_RATIO = 1 << 30, 0.9
 # The earlier value is an average over this time: a single sample may be a spike.
 MIN_HISTORY_SECONDS = 10.0
 
@@ -140,28 +140,20 @@ def _group_alike(ordered: Sequence[Process]) -> Iterator[tuple[Process, ...]]:
 
 
 def _is_alike(one: Process, other: Process) -> bool:
-    """Return True for two large processes of a job. Names alone are none: two users may train with train.py."""
+    """Return True for two large processes of a job."""
     mine, its = one.footprint_low_bytes, other.footprint_low_bytes
     if isinstance(mine, Absent) or isinstance(its, Absent) or min(mine, its) < MIN_ALIKE_BYTES:
         return key_of(one) == key_of(other)
-    is_of_job = (one.title, one.user, one.unit, one.container, one.job) == (
-        other.title,
-        other.user,
-        other.unit,
-        other.container,
-        other.job,
-    )
-    return is_of_job and min(mine, its) >= ALIKE_RATIO * max(mine, its)
+    return is_of_job(one, other) and min(mine, its) >= ALIKE_RATIO * max(mine, its)
 
 
 def _name_alike(one: TopHolder, group: tuple[Process, ...]) -> TopHolder:
-    noun = "ranks" if all(member.rank is not None for member in group) else "processes"
     sums = [sum_devices(member.device_bytes) for member in group]
     known = [size for size in sums if isinstance(size, int)]
     return replace(
         one,
         alike=group,
-        label=f"{len(group)} {noun} of {one.process.title}",
+        label=f"{count_members(group)} of {one.process.title}",
         places=(),
         device_bytes=sum(known) if len(known) == len(group) else None,
     )

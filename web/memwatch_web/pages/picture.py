@@ -53,7 +53,7 @@ from memwatch.reporting.render.tower import (
     draw_tower,
     join_past,
 )
-from memwatch_monitor.render.status_line import StatusLine, Use, build_status_line
+from memwatch_monitor.render.status_line import StatusLine, Use, build_status_line, count_members
 from memwatch_web.api.history_parameters import instant
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.static_files import VARY, accepts_gzip
@@ -396,7 +396,12 @@ def build_heading(snapshot: Snapshot, status: StatusLine, form: Form, is_simulat
 def _describe_grower(status: StatusLine) -> str:
     if status.grower is None:
         return ""
-    return f"{status.grower.process.title} +{words.size(int(status.grower.bytes_per_second))}/s"
+    fastest = status.grower
+    if fastest.alike:
+        name, rate = f"{count_members(fastest.alike)} of {fastest.process.title}", fastest.all_bytes_per_second
+    else:
+        name, rate = fastest.process.title, fastest.bytes_per_second
+    return f"{name} +{words.size(int(rate))}/s"
 
 
 def _describe_use(used: Use | None, place: str) -> Iterator[str]:

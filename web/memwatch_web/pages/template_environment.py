@@ -26,6 +26,7 @@ from memwatch.reporting.render.engine_view import describe_engine, describe_load
 from memwatch.reporting.render.memory_map import MemoryMap
 from memwatch.reporting.render.summary import has_figures, measure_urgency, until_utc
 from memwatch_monitor.alerts.rules import EVENTS, title_rule
+from memwatch_monitor.render.status_line import count_members
 from memwatch_web.pages.charts import DASHES
 from memwatch_web.pages.compiled_templates import create_plain_environment
 from memwatch_web.pages.landscape_page import PageLandscape, PageTower
@@ -355,6 +356,7 @@ def create_environment() -> Environment:
     environment.filters["title_of"] = title_of
     environment.filters["home"] = find_home
     environment.filters["few_receivers"] = name_few
+    environment.filters["count_members"] = count_members
     environment.filters["owner"] = lambda process, snapshot: describe_owner(process, snapshot).replace(", ", " · ")
     environment.filters["until_utc"] = until_utc
     # For texts that quote a request or the settings; names are printable since they were read.

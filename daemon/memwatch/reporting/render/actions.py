@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from memwatch.core.doc import Doc
 from memwatch.core.engines.records import Engine
-from memwatch.core.model import Absent, Bytes, PoolKind, Process, Share, ShareKind, known_or
+from memwatch.core.model import Absent, Bytes, PoolKind, Process, Share, ShareKind, known_or, sum_figures
 from memwatch.core.owners import find_home, is_qualified
 from memwatch.core.pressure.judge import level_after_fall
 from memwatch.core.processes.growth import key_of
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.render import words
+from memwatch.reporting.render.memory_map import GPU_MEMORY
 
 MAX_ACTIONS = 2
 INIT = 1
@@ -47,7 +48,8 @@ class Action(Struct, frozen=True):
 
     `target`: the pool or limit where memory comes back. `command`: text to copy, None where none is certain.
     `ratio_after` and `level_after`: use of the target by at least `freed.low_bytes` less, None if it is not known.
-    The level is left only some points below its threshold.
+    The level is left only some points below its threshold. `on_gpus`: the number of GPUs with memory that it frees,
+    and all of that, if they are several: `freed` is a part of it.
     """
 
     kind: Literal["stop", "option"]
@@ -62,6 +64,7 @@ class Action(Struct, frozen=True):
     others: Annotated[
         int, Doc("Further processes that the command ends: those of the same container or service.")
     ] = 0
+    on_gpus: tuple[int, Freed] | None = None
 
 
 def list_actions(snapshot: Snapshot, worst: Pressure | None, growing: Sequence[Process] = ()) -> tuple[Action, ...]:
@@ -92,7 +95,19 @@ def _stop(culprit: Process, snapshot: Snapshot, worst: Pressure) -> Action:
     command, members = find_command(culprit, snapshot)
     owner, freed = describe_owner(culprit, snapshot), measure_held(members, snapshot, worst.target)
     action = _build(worst, "stop", culprit.title, culprit, owner, command, freed)
-    return replace(action, others=len(members) - 1)
+    return replace(action, others=len(members) - 1, on_gpus=_measure_gpus(members, snapshot, worst.target))
+
+
+def _measure_gpus(members: Sequence[Process], snapshot: Snapshot, target: str) -> tuple[int, Freed] | None:
+    """Return how many GPUs these processes hold memory of, and how much: None if the target has all of it."""
+    if _holds_resident(snapshot, target):
+        return None
+    pools = [one.id for one in snapshot.pools if one.kind in GPU_MEMORY]
+    held = [one for one in (measure_held(members, snapshot, pool) for pool in pools) if one.low_bytes]
+    if len(held) < 2:
+        return None
+    high = sum_figures([one.high_bytes for one in held])
+    return len(held), Freed(sum(one.low_bytes for one in held), high)
 
 
 def find_command(process: Process, snapshot: Snapshot) -> tuple[str | None, Sequence[Process]]:
