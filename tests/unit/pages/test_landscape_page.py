@@ -279,6 +279,22 @@ def test_drawn_past_is_kept_until_its_forecast_or_its_growth_ends(
     assert DrawnPast(drawn, Level.HIGH).serves(pool, Level.HIGH, new, 601.0, 2.0) is serves
 
 
+def test_drawn_past_is_kept_as_long_as_growth_has_its_begin() -> None:
+    """A past had all of a load as growth, and the tower beside it the growth after that."""
+    pool = calm_workstation().pools[0]
+    assert isinstance(pool.used_bytes, int)
+    past = Past((600.0,), 0.0, 600.0, (Layer("used", (float(pool.used_bytes),)), Layer("page_cache", (0.0,))))
+    load, later, after = (
+        Growth(Growing("ram", 7, "high", by, 60.0), base, ((0.0, base), (60.0, base + by)))
+        for base, by in ((0, 66 * GIB), (0, 67 * GIB), (66 * GIB, GIB))
+    )
+    kept = DrawnPast(past, Level.HIGH, load)
+
+    assert kept.serves(pool, Level.HIGH, past, 601.0, 2.0, later)
+    assert not kept.serves(pool, Level.HIGH, past, 601.0, 2.0, after)
+    assert not kept.serves(pool, Level.HIGH, past, 601.0, 2.0)
+
+
 def half_of(share: Share) -> int:
     assert isinstance(share.limit_bytes, int)
     return share.limit_bytes // 2
@@ -381,6 +397,8 @@ def test_growth_begins_after_its_last_pause() -> None:
 
     assert find_run([*load, *pause, *growth]) == [pause[-1], *growth]
     assert find_run([*load, *pause]) == []
+    assert find_run([*load, *pause, (40, 60), (50, 60)]) == []
+    assert find_run([(0, 60), (10, 60)]) == []
 
 
 def test_killed_process_is_an_outline_for_a_minute() -> None:

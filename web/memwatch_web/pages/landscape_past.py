@@ -220,33 +220,17 @@ def choose_live_window(past: HistoryInput, wanted: Range, now: float) -> TimeWin
     return TimeWindow(wanted, max(0.0, end - wanted.seconds - grain), end, POINTS + 1, True, max(grain, row))
 
 
-class DrawnPast(Struct, frozen=True):
-    """A past as it was drawn for a snapshot, with the level of its pool."""
-
-    past: Past
-    level: Level | None
-
-    def serves(self, pool: Pool, level: Level | None, new: Past, now: float, grain_seconds: float) -> bool:
-        """Check that it may stand beside the pool of now: less than a step old, with the same level and height.
-
-        `new`: the past of now. A forecast or growth that has ended is no longer shown.
-        """
-        kinds, new_kinds = ([layer.kind for layer in one.layers] for one in (self.past, new))
-        if kinds != new_kinds or (self.past.full_at is None) != (new.full_at is None):
-            return False
-        sizes = [layer.sizes[-1] for layer in self.past.layers[:-1]]
-        if level is not self.level or None in sizes or isinstance(pool.used_bytes, Absent):
-            return False
-        is_near = abs(sum(size or 0.0 for size in sizes) - pool.used_bytes) <= NEAR_RATIO * pool.size_bytes
-        return is_near and 0 <= now - self.past.end < grain_seconds
-
-
 class Growth(Struct, frozen=True):
     """The process that grows in a pool: from `base_bytes` on, by `sizes` in bytes at Unix times, oldest first."""
 
     growing: Growing
     base_bytes: int
     sizes: tuple[tuple[float, int], ...]
+
+    @property
+    def begin(self) -> tuple[int, int]:
+        """Return the process and its size when it began to grow."""
+        return self.growing.pid, self.base_bytes
 
     def grown_at(self, unix: float) -> float:
         """Return the bytes by which it had grown at a time, between two readings in proportion.
@@ -259,6 +243,39 @@ class Growth(Struct, frozen=True):
             if start <= unix <= end and end > start:
                 return before + (after - before) * (unix - start) / (end - start) - self.base_bytes
         return 0.0
+
+
+class DrawnPast(Struct, frozen=True):
+    """A past as it was drawn for a snapshot, with the level and the growth of its pool."""
+
+    past: Past
+    level: Level | None
+    growth: Growth | None = None
+
+    def serves(
+        self,
+        pool: Pool,
+        level: Level | None,
+        new: Past,
+        now: float,
+        grain_seconds: float,
+        growth: Growth | None = None,
+    ) -> bool:
+        """Check that it may stand beside the pool of now: less than a step old, with the same level and height.
+
+        `new`: the past of now. A forecast or growth that has ended is no longer shown, and growth begins where the
+        tower has its begin.
+        """
+        if (self.growth and self.growth.begin) != (growth and growth.begin):
+            return False
+        kinds, new_kinds = ([layer.kind for layer in one.layers] for one in (self.past, new))
+        if kinds != new_kinds or (self.past.full_at is None) != (new.full_at is None):
+            return False
+        sizes = [layer.sizes[-1] for layer in self.past.layers[:-1]]
+        if level is not self.level or None in sizes or isinstance(pool.used_bytes, Absent):
+            return False
+        is_near = abs(sum(size or 0.0 for size in sizes) - pool.used_bytes) <= NEAR_RATIO * pool.size_bytes
+        return is_near and 0 <= now - self.past.end < grain_seconds
 
 
 def find_growths(snapshot: Snapshot, tracker: GrowthTracker, grown: Sequence[ProcessGrowth]) -> dict[str, Growth]:
@@ -321,9 +338,9 @@ def find_run(readings: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     if not rates or rates[-1] <= 0:
         rates = rates[:-1]
         readings = readings[:-1]
-    if not rates:
+    latest, number = max(rates[-2:], default=0.0), len(rates)
+    if latest <= 0:  # any earlier growth would be more than a part of that
         return []
-    latest, number = max(rates[-2:]), len(rates)
     while number > 0 and rates[number - 1] >= MIN_STEP_RATIO * latest:
         number -= 1
     return list(readings[number:]) if number < len(readings) - 1 else []

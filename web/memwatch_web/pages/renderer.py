@@ -499,9 +499,15 @@ class Pages:
         pasts = build_live_pasts(snapshot, queried[1], window, past.events, growths, self._incidents())
         levels = {one.target: one.level for one in snapshot.pressure}
         for pool in snapshot.pools:
-            drawn, level = self._drawn.get((span.name, pool.id)), levels.get(pool.id)
-            if drawn is None or not drawn.serves(pool, level, pasts[pool.id], snapshot.unix, window.grain_seconds):
-                drawn = DrawnPast(pasts[pool.id], level)
+            drawn, level, growth = (
+                self._drawn.get((span.name, pool.id)),
+                levels.get(pool.id),
+                growths.get(pool.id),
+            )
+            if drawn is None or not drawn.serves(
+                pool, level, pasts[pool.id], snapshot.unix, window.grain_seconds, growth
+            ):
+                drawn = DrawnPast(pasts[pool.id], level, growth)
                 self._drawn[span.name, pool.id] = drawn
             pasts[pool.id] = drawn.past
         return pasts
