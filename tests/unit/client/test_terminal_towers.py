@@ -165,8 +165,8 @@ def test_gpus_have_their_names_at_every_height() -> None:
 
 
 @pytest.mark.parametrize("ink", INKS)
-def test_mig_slice_above_ok_has_the_mark_and_the_colour_of_its_level(ink: str) -> None:
-    """Slices at OK keep the colour of GPU memory, and the memory of no slice has none."""
+def test_mig_slice_above_ok_has_the_mark_of_its_level(ink: str) -> None:
+    """Its memory keeps the colour of its holder: that of a level is of growth."""
     snapshot = mig_server()
     one = next(found for found in build_maps(snapshot, {}) if found.slices)
     names = [found.share.label.rpartition(" ")[2] for found in one.slices]
@@ -179,7 +179,7 @@ def test_mig_slice_above_ok_has_the_mark_and_the_colour_of_its_level(ink: str) -
     assert f"{mark}MIG {names[0]}" in text
     assert f" MIG {names[1]}" in text
     assert f"{MARKS['low']}MIG" not in text
-    assert any("critical" in colour for colour in colours)
+    assert not any("critical" in colour for colour in colours)
     assert any("gpu" in colour.split() for colour in colours)
 
 

@@ -42,6 +42,7 @@ from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.template_environment import describe_cells_then, describe_then
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.player import read_frames
+from support.demo_frames import moments_of
 from support.html_reader import Reader
 from support.sample_parts import GIB, vram
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu, mig_server
@@ -438,20 +439,52 @@ def test_words_of_a_killed_process_are_whole(gib: int) -> None:
         assert " ".join(words) == f"train.py killed, −{gib}.0 GiB"
 
 
-def test_level_of_a_mig_instance_colours_what_it_uses() -> None:
-    """Its GPU among others has the worst level of its instances."""
+def test_level_of_a_mig_instance_is_a_line_at_its_top_and_in_the_words_of_its_gpu() -> None:
+    """What it uses was in the colour of growth, and "◆ VRAM 7 56.3%" stood over an OK past."""
     mig = mig_server()
     one = next(share for share in mig.shares if share.kind is ShareKind.MIG_INSTANCE)
     spare = tuple(vram(f"spare{n}", f"VRAM {n}", size=80 * GIB, used=GIB, reserved=0) for n in range(3))
-    judged = Pressure(one.id, Level.CRITICAL, Level.CRITICAL, 0.97)
-    snapshot = replace(mig, pools=(*mig.pools, *spare), pressure=(judged,))
+    of_slice, of_gpu = (
+        Pressure(target, level, level, ratio)
+        for target, level, ratio in ((one.id, Level.CRITICAL, 0.97), (one.within, Level.LOW, 0.5))
+    )
+    snapshot = replace(mig, pools=(*mig.pools, *spare), pressure=(of_slice, of_gpu))
 
     page = Reader(Pages().page("overview", snapshot))
 
     pool = next(attrs for _, attrs in page.tags if attrs.get("id") == f"pool-{one.within}")
-    assert "level-critical" in str(pool["class"])
-    assert any(attrs.get("class") == "b-level-critical" for _, attrs in page.tags)
-    assert isinstance(one, Share)
+    assert "level-low" in str(pool["class"])
+    classes = {attrs.get("class") for _, attrs in page.tags}
+    assert "l-cap-critical" in classes
+    assert "b-level-critical" not in classes
+    assert f"{one.label.rpartition(' · ')[2]} 97.0%" in page.text
+
+
+def test_memory_of_a_mig_instance_without_a_process_is_grey() -> None:
+    """9.8 GiB of MIG 3 were green, as if a process held them; the history had them grey."""
+    snapshot = moments_of("h100x8-mig").fullest
+    pool = next(one for one in snapshot.pools if one.id == "gpu7")
+
+    nodes = build_nodes(next(one for one in build_maps(snapshot, {}) if one.whole.id == pool.id))
+
+    kinds = {node.name: [one.kind for one in node.inside] for node in nodes if node.inside}
+    assert kinds == {
+        "MIG 2": ["devices", "free"],
+        "MIG 3": ["unattributed", "free"],
+        "MIG 9": ["unattributed", "free"],
+    }
+    for node in nodes:
+        assert sum(one.size_bytes for one in node.inside) in (0, node.size_bytes)
+
+
+def test_each_mig_instance_has_its_name_and_what_is_used() -> None:
+    """MIG 3 and MIG 9 had no figure anywhere."""
+    snapshot = moments_of("h100x8-mig").fullest
+    tower = next(one for one in drawn(snapshot).towers if one.map.whole.id == "gpu7")
+
+    said = [text.strong or text.plain for text in tower.now.drawing.texts]
+
+    assert said == ["MIG 2", "31.6 GiB", "9.8 GiB", "MIG 3", "MIG 9 2.9", "not sliced"]
 
 
 @pytest.mark.parametrize("name", ["jetson-orin", "strix-halo", "macbook"])
@@ -677,21 +710,17 @@ def test_thresholds_of_a_low_tower_are_all_named() -> None:
         assert [mark.word for mark in tower.now.marks] == ["60%", "80%", "95%"]
 
 
-def test_past_of_sliced_memory_has_the_colour_of_now() -> None:
-    """Memory that no process of an instance explains is green in the tower, and was grey in the past."""
-    snapshot = mig_server()
-    sliced = next(one for one in build_maps(snapshot, {}) if one.slices)
-    half = sliced.whole.size_bytes / 4
-    layers = (Layer("devices", (half, half)), Layer("unattributed", (half, half)), Layer("page_cache", (0.0, 0.0)))
-    past = Past((0.0, 600.0), 0.0, 600.0, layers)
-
+def test_past_of_sliced_memory_has_the_colours_of_now() -> None:
+    """Memory that no process of an instance explains is grey in both."""
+    snapshot = moments_of("h100x8-mig").fullest
     tower = next(
-        one for one in drawn(snapshot, Scene(pasts={sliced.whole.id: past})).towers if one.map.whole == sliced.whole
+        one for one in drawn(snapshot, Scene(pasts=live_pasts(snapshot))).towers if one.map.whole.id == "gpu7"
     )
 
     assert tower.past is not None
-    kinds = {area.kind for area in tower.past.drawing.areas if not area.kind.startswith("level")}
-    assert kinds == {"devices"}
+    areas = {area.kind for area in tower.past.drawing.areas if not area.kind.startswith("level")}
+    boxes = {box.kind for box in tower.now.drawing.boxes if box.depth and box.kind != "free"}
+    assert areas == boxes == {"devices", "unattributed"}
 
 
 def test_growth_stays_after_its_last_reading() -> None:

@@ -7,8 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.accounting.unattributed import unattributed_bytes
 from memwatch.core.engines.records import Engine
-from memwatch.core.model import HELD_BY_DEVICES, Absent, Bytes, Device, Pool, Process, Share, ShareKind, whole_of
+from memwatch.core.model import (
+    HELD_BY_DEVICES,
+    Absent,
+    Bytes,
+    Device,
+    Pool,
+    Process,
+    Share,
+    ShareKind,
+    known_or,
+    whole_of,
+)
 from memwatch.core.snapshot import LEVEL_WORDS, Pressure, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.engine_view import engines_in
@@ -46,13 +58,15 @@ class BarPart(Struct, frozen=True):
 
 
 class Cell(Struct, frozen=True):
-    """A MIG instance in a bar: its place as fractions, and the used part of it. `level`: "unknown" without one."""
+    """A MIG instance in a bar: its place as fractions, and the used part of it, and of that the part that no listed
+    process holds. `level`: "unknown" without one."""
 
     start: float
     width: float
     used: float | Absent
     level: str
     share: Share
+    unattributed: float = 0.0
 
     @property
     def label(self) -> str:
@@ -181,7 +195,7 @@ def _bars(snapshot: Snapshot, device: Device) -> Iterator[DeviceBar]:
         if not size:
             continue
         inside = [one for one in snapshot.shares if one.within == whole.id and one.device == device.id]
-        cells = tuple(_cells(inside, size, levels))
+        cells = tuple(_cells(inside, size, levels, snapshot))
         held = [] if cells else [one for one in inside if one.kind in HELD_BY_DEVICES]
         yield DeviceBar(
             whole.id,
@@ -203,7 +217,7 @@ def _find_root(place: str, shares: Mapping[str, Share], pools: Mapping[str, Pool
     return place
 
 
-def _cells(inside: Iterable[Share], size: int, levels: Mapping[str, str]) -> Iterator[Cell]:
+def _cells(inside: Iterable[Share], size: int, levels: Mapping[str, str], snapshot: Snapshot) -> Iterator[Cell]:
     start = 0.0
     for one in inside:
         if one.kind is not ShareKind.MIG_INSTANCE or not isinstance(one.limit_bytes, int) or not one.limit_bytes:
@@ -211,7 +225,8 @@ def _cells(inside: Iterable[Share], size: int, levels: Mapping[str, str]) -> Ite
         width = min(one.limit_bytes / size, 1.0 - start)
         used = one.used_bytes
         part = used if isinstance(used, Absent) else min(used / one.limit_bytes, 1.0)
-        yield Cell(start, width, part, levels.get(one.id, "unknown"), one)
+        rest = min(known_or(unattributed_bytes(one, snapshot), 0) / one.limit_bytes, known_or(part, 0.0))
+        yield Cell(start, width, part, levels.get(one.id, "unknown"), one, rest)
         start += width
 
 

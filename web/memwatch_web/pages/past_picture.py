@@ -31,7 +31,7 @@ from memwatch.reporting.render.drawing import (
     width_of,
 )
 from memwatch.reporting.render.memory_map import MemoryMap
-from memwatch.reporting.render.past import Layer, Past, draw_layers, draw_levels, draw_span, name_layers
+from memwatch.reporting.render.past import Past, draw_layers, draw_levels, draw_span, name_layers
 
 # Across the past. An hour or a month has as many.
 UNITS = 1200.0
@@ -87,8 +87,6 @@ def draw_past_picture(
 ) -> PastPicture:
     """Draw the past of a pool, which is `height` high. `width`: the narrowest. `has_words`: more than times."""
     size = one.whole.size_bytes
-    if one.slices:  # what MIG instances hold has one colour, as now
-        past = replace(past, layers=tuple(_hold_on_gpu(layer) for layer in past.layers))
     ahead = AHEAD * (past.end - past.start) if past.full_at is not None else 0.0
     window = replace(past, end=past.end + ahead)
     axis, frame = window.axis, Rectangle(0.0, top, UNITS, height)
@@ -122,10 +120,6 @@ def draw_past_picture(
         stopped,
         0.0 if stopped is None else axis.at(stopped),
     )
-
-
-def _hold_on_gpu(layer: Layer) -> Layer:
-    return replace(layer, kind="devices", label="") if layer.kind == "unattributed" else layer
 
 
 def place_past_picture(one: MemoryMap, found: PastPicture, frame: Rectangle, font: float) -> Drawing:

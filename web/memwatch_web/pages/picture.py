@@ -107,6 +107,9 @@ class Ink(Struct, frozen=True):
     def stroke(self, kind: str) -> Markup:
         """Return the attributes of a line."""
         form = ' stroke-width="2"' if kind in ("used", "kill") else ""
+        if kind.startswith("cap-"):
+            cap = self.area(kind.replace("cap", "level"))
+            return Markup('fill="none" stroke="{}" stroke-width="3"').format(cap)
         if kind in LEVEL_WORDS or kind == "ghost":
             form = ' stroke-dasharray="3 4"'
         return Markup('fill="none" stroke="{}"').format(self.line(kind)) + Markup(form)  # noqa: S704  a constant

@@ -16,7 +16,7 @@ from memwatch.core.model import Absent, Device
 from memwatch.core.owners import find_home
 from memwatch.core.printable import printable
 from memwatch.core.processes.protected import is_protected
-from memwatch.core.snapshot import Pressure, Snapshot
+from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.core.units import GIB
 from memwatch.reporting.incidents.records import title_of
 from memwatch.reporting.render import words
@@ -29,6 +29,7 @@ from memwatch_monitor.alerts.rules import EVENTS, title_rule
 from memwatch_monitor.render.status_line import count_members
 from memwatch_web.pages.charts import DASHES
 from memwatch_web.pages.compiled_templates import create_plain_environment
+from memwatch_web.pages.devices import short_label
 from memwatch_web.pages.landscape_page import PageLandscape, PageTower
 from memwatch_web.pages.overview import name_few, without_id
 from memwatch_web.pages.processes import has_holders
@@ -115,10 +116,12 @@ def maps_of(found: PageLandscape) -> tuple[MemoryMap, ...]:
     return (*towers, *(one.map for one in found.slivers), *(one.map for one in found.bands))
 
 
-def worst_level(one: MemoryMap, pressure: Mapping[str, Pressure]) -> str:
-    """Return the worst level of a pool and its MIG instances, "unknown" without one."""
-    verdicts = _find_verdicts(one, pressure)
-    return max(verdict.level for verdict in verdicts).word if verdicts else "unknown"
+def worst_slice(one: MemoryMap, pressure: Mapping[str, Pressure]) -> tuple[str, Pressure] | None:
+    """Return the name and the verdict of the worst MIG instance above OK, None without one."""
+    judged = [(piece.share, pressure[piece.share.id]) for piece in one.slices if piece.share.id in pressure]
+    above = [(share, verdict) for share, verdict in judged if verdict.level > Level.LOW]
+    share, verdict = max(above, key=lambda found: measure_urgency(found[1]), default=(None, None))
+    return (short_label(share), verdict) if share and verdict else None
 
 
 def _find_verdicts(one: MemoryMap, pressure: Mapping[str, Pressure]) -> list[Pressure]:
@@ -320,7 +323,7 @@ LANDSCAPE = (
     path,
     pixels,
     steps,
-    worst_level,
+    worst_slice,
 )
 
 

@@ -247,7 +247,6 @@ def _list_looks(node: Node, number: int, height: float) -> Iterator[tuple[Look, 
     end = node.start + node.part
     if node.grown:
         yield look_of(kind), (end - node.part * node.grown) * height
-    if node.level in ABOVE_OK and node.kind != "slice":
         kind = f"level-{node.level}"
     yield look_of(kind), end * height
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from memwatch.core.model import Absent
 from memwatch.reporting.render import words
-from memwatch.reporting.render.memory_map import GPU_MEMORY, Bracket, MemoryMap, Segment
+from memwatch.reporting.render.memory_map import GPU_MEMORY, Bracket, MemoryMap, Segment, Slice
 
 # Bytes of rounding between two ways to a sum.
 SLACK = 1e-9
@@ -39,7 +39,7 @@ class Node(Struct, frozen=True):
     """Bytes of a pool with a name. `start` and `part`: where they stand and how high, as fractions of the pool.
 
     `grown`: the part of these bytes, at their top, that is new at this `level`; without it, they are a MIG instance
-    of this level, or its used part. `link`: their page.
+    of this level. `link`: their page.
     """
 
     kind: str
@@ -251,15 +251,25 @@ def _build_slices(one: MemoryMap, levels: Mapping[str, str]) -> Iterator[Node]:
         if isinstance(found.used, Absent):
             yield Node("unknown", found.start, found.width, limit, name, ("use not known",), link="devices")
         else:
-            used = round(limit * found.used)
-            filled = Node("devices", found.start, found.width * found.used, used, "used", level=level)
-            free = Node("free", found.start + filled.part, found.width - filled.part, limit - used, "free")
-            inside = tuple(node for node in (filled, free) if node.size_bytes)
+            inside = tuple(_split_slice(found, limit, found.used))
             yield Node("slice", found.start, found.width, limit, name, (), inside, level=level, link="devices")
         end = found.start + found.width
     left = size - round(end * size)
     if left > 0:
         yield Node("unattributed", end, 1 - end, left, "not sliced")
+
+
+def _split_slice(found: Slice, limit: int, used: float) -> Iterator[Node]:
+    """Yield what processes hold of a MIG instance, what is used without one, and what is free."""
+    rest = found.unattributed
+    start, left = found.start, limit
+    for kind, name, part in (("devices", "used", used - rest), ("unattributed", "unattributed", rest)):
+        size = min(left, round(limit * part))
+        if size:
+            yield Node(kind, start, found.width * part, size, name)
+            start, left = start + found.width * part, left - size
+    if left:
+        yield Node("free", start, found.start + found.width - start, left, "free")
 
 
 def count_columns(nodes: Iterable[Node]) -> int:

@@ -13,6 +13,7 @@ from itertools import accumulate
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.core.accounting.unattributed import unattributed_bytes
 from memwatch.core.leases import Lease
 from memwatch.core.model import (
     HELD_BY_DEVICES,
@@ -25,6 +26,7 @@ from memwatch.core.model import (
     Share,
     ShareKind,
     Thresholds,
+    known_or,
 )
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render import words
@@ -102,12 +104,14 @@ class Bracket(Struct, frozen=True):
 
 
 class Slice(Struct, frozen=True):
-    """A MIG instance: its part of the GPU, and the fraction of it that is used."""
+    """A MIG instance: its part of the GPU, and the fraction of it that is used. `unattributed`: the fraction of it
+    that is used and that no listed process holds."""
 
     share: Share
     start: float
     width: float
     used: float | Absent
+    unattributed: float = 0.0
 
 
 class ShareRow(Struct, frozen=True):
@@ -189,7 +193,7 @@ def build_map(pool: Pool, snapshot: Snapshot, thresholds: Thresholds = Threshold
     shares = inside.get(pool.id, ())
     parts = build_parts(pool, shares)
     places = {pool.id, *(share.id for share in _walk(pool.id, inside))}
-    slices = tuple(build_slices(pool, shares))
+    slices = tuple(build_slices(pool, shares, snapshot))
     return MemoryMap(
         whole=Whole(pool.id, pool.label, pool.size_bytes, pool.used_bytes, pool.available_bytes),
         parts=parts,
@@ -396,14 +400,16 @@ def _bracket_shares(devices: Segment, size: int, shares: Sequence[Share]) -> Ite
             start, left = start + held / size, left - held
 
 
-def build_slices(pool: Pool, shares: Sequence[Share]) -> Iterator[Slice]:
+def build_slices(pool: Pool, shares: Sequence[Share], snapshot: Snapshot) -> Iterator[Slice]:
     """Yield the MIG instances of a GPU side by side."""
     start = 0.0
     for share in shares:
         if share.kind is ShareKind.MIG_INSTANCE and isinstance(share.limit_bytes, int) and pool.size_bytes:
             width = min(share.limit_bytes / pool.size_bytes, 1.0 - start)
             used = share.judged_ratio
-            yield Slice(share, start, width, used if isinstance(used, Absent) else min(1.0, used))
+            used = used if isinstance(used, Absent) else min(1.0, used)
+            rest = known_or(unattributed_bytes(share, snapshot), 0) / share.limit_bytes
+            yield Slice(share, start, width, used, min(rest, known_or(used, 0.0)))
             start += width
 
 

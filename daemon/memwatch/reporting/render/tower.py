@@ -41,6 +41,8 @@ MIN_TOWER_PIXELS = 40.0
 MAX_NAMED_POOLS, MAX_CELLS = 3, 16
 # Ends of the columns of a pool without words beside it, where what is inside MIG instances has the width.
 CELL_ENDS: Mapping[int, tuple[float, ...]] = {1: (1.0,), 2: (0.1, 1.0), 3: (0.1, 0.2, 1.0)}
+# Width of the line that is the level of a MIG instance.
+CAP = 3.0
 # Levels with a colour of their own.
 ABOVE_OK = frozenset({"medium", "high", "critical"})
 # Bytes of fewer pixels have no words: those of a rounding, such as 342 B of 95 GiB.
@@ -141,14 +143,19 @@ def place_nodes(
     """Place bytes in the frame, with words inside where they fit. `columns`: their ends, in parts of the width.
 
     Growth is at the top of its box, in the colour of its level. Words are in the larger part: no line crosses them.
+    The level of a MIG instance is a line at its top.
     """
     boxes: list[Box] = []
     above: list[Box] = []
     texts: list[Text] = []
     notes: list[Note] = []
+    caps: list[Line] = []
     for box, node in (pair for one in nodes for pair in place_boxes(one, frame, columns, 0)):
         boxes.append(box)
         larger = box
+        if node.kind == "slice" and node.level in ABOVE_OK:
+            y = box.y + CAP / 2
+            caps.append(Line(f"cap-{node.level}", ((box.x, y), (frame.right, y))))
         if node.grown:
             height, size = box.height * node.grown, round(node.size_bytes * node.grown)
             grown = replace(
@@ -165,7 +172,7 @@ def place_nodes(
             span = (box.y, box.y + box.height) if node.inside else None
             size = node.size_bytes
             notes.append(Note(box.y + box.height / 2, node.name, words.size(size), span, size))
-    return Tower(Drawing((), (*boxes, *above), (outline(frame),), tuple(texts)), tuple(notes))
+    return Tower(Drawing((), (*boxes, *above), (*caps, outline(frame)), tuple(texts)), tuple(notes))
 
 
 def _write_growth(box: Box, font: float) -> list[Text]:
@@ -196,8 +203,6 @@ def place_boxes(node: Node, frame: Rectangle, columns: Sequence[float], depth: i
     right = frame.x + frame.width * (columns[depth] if node.inside else 1.0)
     height = node.part * frame.height
     kind = f"{node.kind}-family" if node.inside and not depth else node.kind
-    if node.kind == "devices" and not node.grown and node.level in ABOVE_OK:
-        kind = f"level-{node.level}"
     title = f"{node.name}: {words.size(node.size_bytes)}"
     y = frame.ground - node.start * frame.height - height
     yield Box(left, y, right - left, height, node.size_bytes, kind, depth, title, node.link), node
@@ -246,6 +251,7 @@ def _write_cell(boxes: Sequence[Box], font: float) -> Iterator[Text]:
     """Write names, sizes and PIDs into the boxes of one of many pools, as far as they fit."""
     grown = {(box.x, box.y): box for box in boxes if box.title.startswith("+")}
     slices = [box for box in boxes if box.kind.startswith("slice")]
+    of_slices = {part: lines for one in slices for part, lines in _name_slice(one, boxes, font)}
     boxes_top = min((box.y for box in boxes), default=0.0)
     for box in boxes:
         room = box.width - 0.73 * font
@@ -258,15 +264,8 @@ def _write_cell(boxes: Sequence[Box], font: float) -> Iterator[Text]:
             continue
         elif figure.startswith(NO_FIGURES):
             lines = figure.split(", ")
-        elif name in ("used", "free") and slices:
-            whole = next(
-                found
-                for found in slices
-                if found.y - 0.1 <= box.y and box.y + box.height <= found.y + found.height + 0.1
-            )
-            # Of two equal halves, the used one has the name.
-            is_larger = 2 * box.height > whole.height + (0.1 if name == "free" else -0.1)
-            lines = [whole.title.rpartition(": ")[0]] * is_larger + [size] * (name == "used")
+        elif box in of_slices:
+            lines = of_slices[box]
         elif box.kind == "planned":
             names = (name, name.rpartition("/")[2], "the model")
             lines = [next((one for one in names if width_of(one, font, strong=True) <= room), "model"), size]
@@ -281,6 +280,38 @@ def _write_cell(boxes: Sequence[Box], font: float) -> Iterator[Text]:
             text = Text(box.x + 0.45 * font, top + (1.09 + row * LINE_HEIGHT) * font, kind=box.kind)
             is_strong = row == 0 and width_of(line, font, strong=True) <= room
             yield replace(text, strong=line) if is_strong else replace(text, plain=line)
+
+
+def _name_slice(one: Box, boxes: Sequence[Box], font: float) -> Iterator[tuple[Box, list[str]]]:
+    """Yield the lines in each part of a MIG instance: its name in the largest, and what is used there or beside it.
+
+    Of two parts with a line each, the upper one has the name. A single line has both, if they fit.
+    """
+    top, ground = one.y - 0.1, one.y + one.height + 0.1
+    inner = (box for box in boxes if box.depth > one.depth)
+    parts = [box for box in inner if top <= box.y and box.y + box.height <= ground]
+    if not parts:
+        return
+    parts.sort(key=lambda box: (-round(box.height, 1), box.kind == "free"))
+    name, free = one.title.rpartition(": ")[0], sum(box.size_bytes for box in parts if box.kind == "free")
+    room = parts[0].width - 0.73 * font
+    figure = _choose_size(words.size(one.size_bytes - free), room, font)
+    first, second = parts[0], next((box for box in parts[1:] if "free" in (box.kind, parts[0].kind)), None)
+    beside = _count_rows(second, font) if second is not None else 0
+    if _count_rows(first, font) > 1 and (first.kind != "free" or not beside):
+        lines = {first: [name, figure]}
+    elif second is not None and beside:
+        upper, lower = (first, second) if first.y < second.y else (second, first)
+        lines = {upper: [name], lower: [figure]}
+    else:
+        both = f"{name} {figure.removesuffix(' GiB')}"
+        lines = {first: [both if width_of(both, font, strong=True) <= room else name]}
+    for box in parts:
+        yield box, lines.get(box, [])
+
+
+def _count_rows(box: Box, font: float) -> int:
+    return int((box.height - 1.0) / (LINE_HEIGHT * font))
 
 
 def _choose_size(figure: str, room: float, font: float) -> str:
