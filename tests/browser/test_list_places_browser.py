@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from playwright.sync_api import Page, Route
 
 from memwatch.core.model import Process
-from memwatch.core.snapshot import Level, Snapshot
+from memwatch.core.snapshot import Level, Pressure, Snapshot
 from support.browsing import SharedBrowser, wait_for_frames
 from support.live_page import pass_seconds, showing, wait_for_ticks
-from support.sample_parts import GIB
+from support.sample_parts import GIB, vram
 from support.sample_site import Site
-from support.sample_snapshots import calm_workstation
+from support.sample_snapshots import calm_workstation, discrete_gpu
 
 SHOWN = """[...document.querySelectorAll("#process-rows tr:not(.detail-row)")]
     .filter((row) => getComputedStyle(row).visibility === "visible")
@@ -75,6 +75,26 @@ def test_list_is_sorted_at_once_when_the_level_rises(browser: SharedBrowser) -> 
         worst = [replace(one, level=Level.CRITICAL) for one in grown.pressure]
 
         assert show(page, site, replace(grown, pressure=tuple(worst))) == ["c", "a", "b"]
+
+
+def build_gpus(*levels: Level) -> Snapshot:
+    """Return a machine with GPUs at these levels."""
+    cards = tuple(vram(f"gpu{n}", f"VRAM {n}", size=80 * GIB, used=70 * GIB, reserved=0) for n in range(4))
+    verdicts = tuple(Pressure(card.id, level, level, 0.9) for card, level in zip(cards, levels, strict=True))
+    base = discrete_gpu()
+    return replace(base, pools=(base.pools[0], *cards), shares=(), devices=(), pressure=verdicts)
+
+
+def test_row_whose_level_rises_is_in_its_place_at_once(browser: SharedBrowser) -> None:
+    """Its machine keeps its level: "medium GPU 7 · MIG 2" stood above "high VRAM 3" for half a minute."""
+    medium, high, critical = Level.MEDIUM, Level.HIGH, Level.CRITICAL
+    site = Site(build_gpus(critical, medium, medium, Level.LOW))
+    rows = "[...document.querySelectorAll('#firing-rows .firing-place')].map((one) => one.innerText)"
+    with showing(browser, site, "/", controls_clock=False) as page:
+        wait_for_ticks(page)
+        assert page.evaluate(rows) == ["VRAM 0", "VRAM 1", "VRAM 2"]
+        show(page, site, build_gpus(critical, medium, high, Level.LOW))
+        assert page.evaluate(rows) == ["VRAM 0", "VRAM 2", "VRAM 1"]
 
 
 def test_another_order_that_a_user_asks_for_is_shown_at_once(browser: SharedBrowser) -> None:

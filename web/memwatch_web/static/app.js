@@ -1,9 +1,9 @@
 "use strict";
 
-// Lists that the server sorts by a figure. Their rows keep their places on a page that is open: a row that moves cannot
-// be read or clicked. A list is sorted again when its order has differed for SORT_SECONDS, and at once when the level
-// of the machine rises or the user asks for another order. A list in use waits: one under a pointer that moves, or with
-// the focus. A sort puts other rows in the place of those shown; no row travels across the list.
+// Lists that the server sorts by a figure. Their rows keep their places on an open page: a row that moves cannot
+// be read or clicked. A list is sorted again when its order has differed for SORT_SECONDS, and at once when a level
+// rises or the user asks for another order. A list in use waits: one under a pointer that moves, or with the focus. A
+// sort puts other rows in the place of those shown; no row travels across it.
 
 const Places = (() => {
   const SORT_SECONDS = 30;
@@ -69,12 +69,12 @@ const Places = (() => {
 
   const isWorse = (before, next) => LEVELS.indexOf(next) > LEVELS.indexOf(before);
 
-  // A list may have its own level: the worst of its rows.
   function keep(fragment, isUrgent) {
     for (const list of fragment.querySelectorAll("[data-places]")) {
       const shown = document.getElementById(list.id);
       if (shown?.dataset.places !== list.dataset.places) continue;
-      keepList(shown, list, isUrgent || isWorse(shown.dataset.level, list.dataset.level));
+      const rises = (row) => isWorse(document.getElementById(row.id)?.dataset.level, row.dataset.level);
+      keepList(shown, list, isUrgent || [...list.children].some(rises));
     }
   }
 
