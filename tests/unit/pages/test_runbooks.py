@@ -54,6 +54,21 @@ def test_section_names_the_own_alerts_that_it_is_for() -> None:
     assert heads["memoryleak"] == ""
 
 
+@pytest.mark.parametrize(
+    ("of_one_kind", "of_another"),
+    [("nvidia-smi", "amd-smi"), ("-i xid", "-i amdgpu"), ("systemctl", " Mac"), ("`nvml`", "`amdgpu`")],
+)
+def test_section_with_a_command_of_one_kind_of_machine_has_that_of_another(
+    of_one_kind: str, of_another: str
+) -> None:
+    """On AMD, "nvidia-smi --gpu-reset" was all that GPULost offered."""
+    bodies = re.split(r"^## ", SOURCE.read_text(), flags=re.MULTILINE)[1:]
+    naming = [body for body in bodies if of_one_kind in body]
+
+    assert naming
+    assert [body.split()[0] for body in naming if of_another not in body] == []
+
+
 def test_option_of_a_command_is_not_broken() -> None:
     """On a phone "journalctl -k -b -1" was broken after a hyphen."""
     assert inline("`a -k -b`") == '<code>a <span class="figure">-k</span> <span class="figure">-b</span></code>'
