@@ -12,7 +12,7 @@ from memwatch.core.accounting.driver_errors import describe_kind, find_device
 from memwatch.core.clock import Moment
 from memwatch.core.kernel_log import KNOWN, DriverError
 from memwatch.core.linux.cgroup_kills import MAX_GROUPS, NOT_RAM
-from memwatch.core.model import Absent, PoolKind, find_own_limit, holds_discrete_memory
+from memwatch.core.model import Absent, PoolKind, find_own_limit, holds_discrete_memory, name_accelerators
 from memwatch.core.pressure.oom_kills import NewKills
 from memwatch.core.processes.growth import SHORT_SECONDS, ProcessKey, key_of
 from memwatch.core.processes.unreturned import ReturnChanges
@@ -120,7 +120,8 @@ class EventWriter(Feature):
                 self._orphans.append(key_of(process))
                 held = sum(figure for figure in process.device_bytes.values() if isinstance(figure, int))
                 what = f"{process.title} (PID {process.pid}) lost its parent process and holds {units.size(held)}"
-                self._record(now.unix, "process.orphaned", f"{what} of GPU memory")
+                kinds = name_accelerators(process.device_bytes)
+                self._record(now.unix, "process.orphaned", f"{what} of {kinds} memory")
 
     def _record_missed(self, now: Snapshot) -> None:
         """Report missed samples at most once a minute: a machine too busy for one is too busy for many."""

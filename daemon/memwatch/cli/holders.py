@@ -11,7 +11,7 @@ from memwatch.cli.context import Number, build_context, check_shape, common, sec
 from memwatch.cli.http import Address, DaemonResponse, ask
 from memwatch.cli.tables import BLOCKS, clock, columns, table
 from memwatch.core.engines.records import Engine
-from memwatch.core.model import NAMELESS, Absent, Bytes, Process, known_or
+from memwatch.core.model import NAMELESS, Absent, Bytes, Process, known_or, name_accelerators
 from memwatch.core.owners import OwnerTotal
 from memwatch.core.printable import shorten_ids
 from memwatch.core.snapshot import Snapshot
@@ -64,7 +64,8 @@ def owner_lines(found: Json, limit: int) -> Iterator[str]:
     owners = read_owners(found)
     labels = {pool["id"]: pool["label"] for pool in found.get("pools", ())}
     labels |= {share["id"]: share["relation"].partition(" ⊂ ")[0] for share in found.get("shares", ())}
-    head = (found["by"], "processes", "footprint", "rss", "GPU memory")
+    kinds = name_accelerators(place for owner in owners for place in owner.device_bytes)
+    head = (found["by"], "processes", "footprint", "rss", f"{kinds} memory")
     rows = [_owner_row(owner, labels) for owner in owners[:limit]]
     yield from table(head, rows, _why_none(found), right=frozenset({1, 2, 3}))
     yield from _more(owners, limit)
@@ -79,7 +80,7 @@ def _why_none(found: Json) -> str:
 
 
 def process_lines(snapshot: Snapshot, limit: int) -> Iterator[str]:
-    head = ("pid", "name", "footprint", "rss", "GPU memory")
+    head = ("pid", "name", "footprint", "rss", f"{snapshot.accelerators} memory")
     rows = [_process_row(one, snapshot.labels) for one in by_footprint(snapshot.processes)[:limit]]
     yield from table(head, rows, "The list of processes is empty.", right=frozenset({0, 2, 3}))
     yield from _more(snapshot.processes, limit)

@@ -103,6 +103,16 @@ HELD_BY_DEVICES = frozenset(
         ShareKind.NVML_USED,
     }
 )
+# Ids of NPUs and of their places begin with it.
+NPU = "npu"
+
+
+def name_accelerators(places: Iterable[str]) -> str:
+    """Return the kinds of devices with these ids, or ids of their places: "GPU", "NPU", or "GPU/NPU" for both."""
+    kinds = {"NPU" if place.startswith(NPU) else "GPU" for place in places}
+    return "/".join(sorted(kinds)) or "GPU"
+
+
 # Those in the contents "devices" of System RAM. Buffers of an NPU are in memory of processes, or shared memory.
 COUNTED_AS_DEVICES = HELD_BY_DEVICES - {ShareKind.NPU_BUFFERS}
 

@@ -10,14 +10,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from memwatch.core.doc import Doc
-from memwatch.core.model import Absent, Bytes, Pool, Process, Share, Words, refuse_negative
+from memwatch.core.model import Absent, Bytes, Pool, Process, Share, Words, name_accelerators, refuse_negative
 
 OwnerKind = Literal["unit", "container", "pod", "job", "user"]
 OWNER_KINDS: tuple[OwnerKind, ...] = get_args(OwnerKind)
 
-BEYOND = "does not include GPU memory"
-CHARGED = "includes GPU memory"
-PERHAPS_BEYOND = "may not include all GPU memory"
+# The kind of device is put in.
+BEYOND = "does not include {} memory"
+CHARGED = "includes {} memory"
+PERHAPS_BEYOND = "may not include all {} memory"
 
 
 # Between a name and the scope in which it is unique: "ollama.service in lxc/101", "train.service in user/1000".
@@ -217,7 +218,9 @@ def _build_total(
             for place, figure in held.items()
         },
         cgroup_bytes=owner.cgroup_bytes,
-        cgroup_note=_build_note(holders, is_charged) if isinstance(owner.cgroup_bytes, int) and held else None,
+        cgroup_note=_build_note(holders, held, is_charged)
+        if isinstance(owner.cgroup_bytes, int) and held
+        else None,
         cgroup_device_bytes=by_kernel,
     )
 
@@ -255,14 +258,13 @@ def _device_bytes(holders: Sequence[Process]) -> Mapping[str, Bytes]:
     return {**sums, **unknown}
 
 
-def _build_note(holders: Sequence[Process], is_charged: bool) -> str:
+def _build_note(holders: Sequence[Process], places: Iterable[str], is_charged: bool) -> str:
     """Drivers do not charge their allocations to cgroups; a cgroup counts only what is also in the resident set.
 
     A kernel with a `gpu` line in memory.stat charges them: then `cgroup_bytes` contains them.
     """
-    if is_charged:
-        return CHARGED
-    return PERHAPS_BEYOND if all(process.footprint_range for process in holders) else BEYOND
+    perhaps = PERHAPS_BEYOND if all(process.footprint_range for process in holders) else BEYOND
+    return (CHARGED if is_charged else perhaps).format(name_accelerators(places))
 
 
 # Search of processes by any of their names.

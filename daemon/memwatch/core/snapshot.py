@@ -25,8 +25,10 @@ from memwatch.core.model import (
     ProcessList,
     Quality,
     Share,
+    ShareKind,
     Thresholds,
     Words,
+    name_accelerators,
     refuse_negative,
     sum_figures,
 )
@@ -484,6 +486,12 @@ class Snapshot(Struct, frozen=True, dict=True):
     def labels(self) -> Mapping[str, str]:
         """Label by id of every pool and share."""
         return {place.id: place.label for place in self.places}
+
+    @property
+    def accelerators(self) -> str:
+        """Return the kinds of devices with memory: "GPU", "NPU" or "GPU/NPU"."""
+        npus = [one.id for one in self.shares if one.kind is ShareKind.NPU_BUFFERS]
+        return name_accelerators([*(device.id for device in self.devices), *npus])
 
     def relation(self, share: Share) -> str:
         """Format the relation of a share to its parent: "CUDA Pool ⊂ System RAM"."""

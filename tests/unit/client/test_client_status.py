@@ -30,6 +30,7 @@ from memwatch.reporting.render.json import WIRE, read_last_words, snapshot_json
 from memwatch_monitor.notify.channel import Sender
 from memwatch_monitor.notify.status import ALERTS
 from memwatch_monitor.render.owners_json import owners_json
+from support.demo_frames import moments_of
 from support.sample_mig import eight_by_seven
 from support.sample_snapshots import (
     SAMPLES,
@@ -254,6 +255,17 @@ def test_processes_by_footprint_are_listed_largest_first() -> None:
     assert [line.split()[0] for line in lines] == ["pid", "2", "3", "1"]
     assert lines[1].endswith("CUDA Pool 5.0 GiB")
     assert lines[3] == "1 more; --limit shows them."
+
+
+def test_columns_of_device_memory_name_the_kinds_of_devices() -> None:
+    """NPU buffers of flm stood in a column "GPU memory"."""
+    now = moments_of("strix-halo").fullest
+    flm = {"name": "a.service", "processes": 1, "footprint_bytes": GIB, "rss_bytes": GIB}
+    flm["device_bytes"] = {"npu0.buffers": GIB}
+
+    assert "GPU/NPU memory" in next(process_lines(now, 9))
+    assert "NPU memory" in next(owner_lines({"by": "unit", "owners": [flm]}, 9))
+    assert "GPU memory" in next(process_lines(critical_gb10(), 9))
 
 
 def test_growth_shows_rates_and_suspected_leaks() -> None:

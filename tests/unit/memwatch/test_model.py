@@ -17,6 +17,7 @@ from memwatch.core.model import (
     Quality,
     Share,
     ShareKind,
+    name_accelerators,
 )
 from memwatch.core.snapshot import Machine, SelfUsage, Snapshot
 from support.fakes import GIB, ram
@@ -127,3 +128,16 @@ def test_snapshot_is_immutable() -> None:
 
     with pytest.raises(AttributeError):
         shot.seq = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("places", "kinds"),
+    [
+        ((), "GPU"),
+        (("gpu0.vram", "gpu0.gtt", "ram"), "GPU"),
+        (("npu0.buffers",), "NPU"),
+        (("npu1.buffers", "gpu0"), "GPU/NPU"),
+    ],
+)
+def test_kind_of_a_device_is_that_of_its_places(places: tuple[str, ...], kinds: str) -> None:
+    assert name_accelerators(places) == kinds

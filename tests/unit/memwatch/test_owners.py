@@ -16,7 +16,7 @@ from memwatch.core.linux.cgroup_mounts import CgroupUsage
 from memwatch.core.linux.cgroups import owner_folders, parse_cgroup, parse_owners
 from memwatch.core.linux.files import Roots
 from memwatch.core.model import Absent, Architecture, Bytes, Device, Process, Quality, Share, ShareKind
-from memwatch.core.owners import BEYOND, PERHAPS_BEYOND, Owner, build_totals, sum_owners
+from memwatch.core.owners import Owner, build_totals, sum_owners
 from support.process_folders import add_process, folder_of, stat_line, statm_line
 
 ID = "3fa9c1d07be24586" * 4
@@ -274,10 +274,16 @@ def test_cgroup_note_names_excluded_gpu_memory() -> None:
     exact = held(process(1, GIB, user="ada"), 2 * GIB, ShareKind.CUDA_POOL)
     perhaps = held(process(1, GIB, user="ada"), 2 * GIB, ShareKind.GTT)
 
-    notes = [build_totals([ada], holders, "user")[0].cgroup_note for holders in ([exact], [perhaps], [])]
+    on_npu = replace(perhaps, device_bytes={"npu0.buffers": 2 * GIB})
 
-    assert notes == [BEYOND, PERHAPS_BEYOND, None]
-    assert BEYOND == "does not include GPU memory"
+    notes = [build_totals([ada], holders, "user")[0].cgroup_note for holders in ([exact], [perhaps], [on_npu], [])]
+
+    assert notes == [
+        "does not include GPU memory",
+        "may not include all GPU memory",
+        "may not include all NPU memory",
+        None,
+    ]
 
 
 def test_processes_are_added_up_by_owner() -> None:

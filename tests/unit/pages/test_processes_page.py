@@ -7,14 +7,15 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from memwatch.core.model import Absent, Process
-from memwatch.core.owners import Owner
+from memwatch.core.model import Absent, Process, ShareKind
+from memwatch.core.owners import Owner, sum_owners
 from memwatch.core.processes.growth import GrowthTracker, LeakRules
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.render import words as wording
-from memwatch_web.pages.processes import By, ListView
+from memwatch_web.pages.processes import By, ListView, sum_by_accelerator
 from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.template_environment import glue_units, hold_unit
+from support.demo_frames import moments_of
 from support.html_reader import Reader, read
 from support.sample_parts import GIB, MIB, UNIX
 from support.sample_snapshots import calm_workstation, critical_gb10, many_owners
@@ -198,3 +199,28 @@ def test_owners_that_are_not_known_are_not_zero() -> None:
 
     assert "Totals need all processes of the machine. Only the largest are known here." in text
     assert "0 users" not in text
+
+
+def test_memory_of_an_npu_is_not_called_that_of_a_gpu() -> None:
+    """NPU buffers of flm stood as "of it GPU 512.0 MiB", and in the note of its footprint."""
+    now = moments_of("strix-halo").fullest
+    now = replace(now, owners=sum_owners(now.processes))
+    views = (ListView(), ListView("unit"))
+    texts = [read(now).text, *(Reader(Pages().page("processes", now, view=view)).text for view in views)]
+
+    assert ["NPU 512.0 MiB" in text for text in texts] == [True] * 3
+    assert "of it GPU/NPU" in texts[0]
+    assert ["GPU/NPU memory" in text for text in texts[1:]] == [True] * 2
+    assert [re.findall(r"GPU 512.0 MiB", text) for text in texts] == [[]] * 3
+    assert "RSS + GPU/NPU memory as a range" in texts[1]
+
+    on_gpus = replace(now, processes=tuple(one for one in now.processes if one.name != "flm"))
+    shares = tuple(one for one in now.shares if one.kind is not ShareKind.NPU_BUFFERS)
+    assert "NPU" not in read(replace(on_gpus, shares=shares), "processes").text
+
+
+def test_memory_of_both_kinds_of_devices_is_two_figures() -> None:
+    places = (("gpu0.gtt", 3 * GIB), ("npu0.buffers", MIB), ("gpu0.vram", GIB))
+
+    assert sum_by_accelerator(places) == (("GPU", 4 * GIB), ("NPU", MIB))
+    assert sum_by_accelerator((("gpu0.gtt", GIB), ("gpu0.vram", Absent.STALE))) == (("GPU", Absent.STALE),)

@@ -86,7 +86,7 @@ HOLDER_WORDS = {
     "footprint_bytes": "",
     "footprint_low_bytes": "at least",
     "footprint_high_bytes": "at most",
-    "device_bytes": "GPU memory",
+    "device_bytes": "{} memory",
 }
 ENGINE_WORDS = {"kv_cache_used_bytes": "KV cache used by {}", "kv_cache_ratio": "KV cache of {}, fraction used"}
 SUBJECTS = ("swap", "psi", *HOLDER_KINDS)
@@ -158,19 +158,19 @@ def find_pool(place: str, snapshot: Snapshot) -> str | None:
     return root if root in snapshot.labels else None
 
 
-def build_holder_label(kind: str, holder: str, figure: str, titles: Mapping[str, str]) -> str:
+def build_holder_label(kind: str, holder: str, figure: str, titles: Mapping[str, str], devices: str) -> str:
     """Return the label of a process, unit or container: "train.py (PID 41) GPU memory"."""
     title = shorten_ids(titles.get(f"{kind}.{holder}", "") or ("" if kind == "process" else holder))
     if kind == "process":
         pid = f"PID {holder.partition('-')[0]}"
         title = f"{title} ({pid})" if title else pid
-    return f"{title} {HOLDER_WORDS[figure]}".rstrip()
+    return f"{title} {HOLDER_WORDS[figure].format(devices)}".rstrip()
 
 
 def build_label(name: str, snapshot: Snapshot, titles: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the label of a series. For removed hardware it is the name of the series."""
     if parsed := parse_name(name):
-        return build_holder_label(*parsed, titles)
+        return build_holder_label(*parsed, titles, snapshot.accelerators)
     kind, _, rest = name.partition(".")
     thing, _, figure = rest.rpartition(".")
     if name in FIXED_LABELS:

@@ -14,7 +14,16 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from memwatch.core.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
-from memwatch.core.model import Absent, AllocatorReport, Bytes, Process, Words, known_or, sum_figures
+from memwatch.core.model import (
+    Absent,
+    AllocatorReport,
+    Bytes,
+    Process,
+    Words,
+    known_or,
+    name_accelerators,
+    sum_figures,
+)
 from memwatch.core.owners import FoundProcesses, OwnerKind, OwnerTotal, find_home, search_text, searched_texts
 from memwatch.core.printable import printable
 from memwatch.core.processes.growth import GrowthTracker, LeakSuspect, ProcessGrowth, key_of
@@ -50,6 +59,14 @@ def sort_places(device_bytes: Mapping[str, Bytes]) -> tuple[tuple[str, Bytes], .
 def sum_devices(device_bytes: Mapping[str, Bytes]) -> Bytes | None:
     """Return the GPU memory of a process, None if it has none. A figure that is absent makes the sum absent."""
     return sum_figures(device_bytes.values()) if device_bytes else None
+
+
+def sum_by_accelerator(places: Iterable[tuple[str, Bytes]]) -> tuple[tuple[str, Bytes], ...]:
+    """Return the memory of GPUs and of NPUs, each with its kind: the places of a process, summed up."""
+    sums: dict[str, list[Bytes]] = {}
+    for place, held in places:
+        sums.setdefault(name_accelerators((place,)), []).append(held)
+    return tuple((kind, sum_figures(held)) for kind, held in sorted(sums.items()))
 
 
 class ListQueryError(ValueError):
@@ -354,7 +371,6 @@ FIGURE_WORDS = {
     "footprint_bytes": "footprint",
     "footprint_low_bytes": "footprint, at least",
     "footprint_high_bytes": "footprint, at most",
-    "device_bytes": "GPU memory",
 }
 
 

@@ -295,7 +295,7 @@ class Pages:
             "view": view,
             "recorded": recorded,
             "engine": engine_of(snapshot.engines, view.process.pid),
-            "figure_words": FIGURE_WORDS,
+            "figure_words": {**FIGURE_WORDS, "device_bytes": f"{snapshot.accelerators} memory"},
             "past": None,
         }
 

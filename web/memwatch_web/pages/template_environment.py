@@ -32,7 +32,7 @@ from memwatch_web.pages.compiled_templates import create_plain_environment
 from memwatch_web.pages.devices import short_label
 from memwatch_web.pages.landscape_page import PageLandscape, PageTower
 from memwatch_web.pages.overview import name_few, without_id
-from memwatch_web.pages.processes import has_holders
+from memwatch_web.pages.processes import has_holders, sum_by_accelerator
 
 # A time of the past whose figure is in words, and how near to it a reading is.
 THEN_SECONDS, NEAR_SECONDS = 180.0, 10.0
@@ -283,6 +283,7 @@ WORDS = (
     "age",
     "api",
     "architecture",
+    "bases",
     "basis",
     "celsius",
     "change",
@@ -360,6 +361,7 @@ def create_environment() -> Environment:
     environment.filters["home"] = find_home
     environment.filters["few_receivers"] = name_few
     environment.filters["count_members"] = count_members
+    environment.filters["by_accelerator"] = sum_by_accelerator
     environment.filters["owner"] = lambda process, snapshot: describe_owner(process, snapshot).replace(", ", " · ")
     environment.filters["until_utc"] = until_utc
     # For texts that quote a request or the settings; names are printable since they were read.

@@ -140,9 +140,9 @@ HELP = (
 LEGEND = (
     "Bytes go up, time goes to the left, and what is inside a memory stands to its right: CUDA Pool ⊂ System RAM",
     "is one memory, not two. Between the past and now are the thresholds of the levels medium, high and critical;",
-    "the strip above the past has the level of each time. FOOTPRINT is RSS plus GPU memory. 10MIN is its growth",
-    "in the last ten minutes, or since the process was first seen. ON is the GPU, 7:2 for MIG instance 2 of GPU",
-    "7.",
+    "the strip above the past has the level of each time. FOOTPRINT is RSS plus GPU memory; DEVICE is memory of a",
+    "GPU or NPU. 10MIN is the growth in the last ten minutes, or since the process was first seen. ON is the GPU,",
+    "7:2 for MIG instance 2 of GPU 7.",
 )
 
 
@@ -252,7 +252,8 @@ def _rows(rows: Sequence[Row] | Iterator[Row], view: View) -> Iterator[Line]:
 
 
 def _memory(process: Process, view: View) -> Iterator[Row]:
-    yield "footprint", wording.footprint(process), wording.basis(process.footprint_basis) or " "
+    basis = wording.basis(process.footprint_basis, process.device_bytes)
+    yield "footprint", wording.footprint(process), basis or " "
     yield "RSS", *_figure(process.rss_bytes, "resident set; shared pages count fully")
     yield _pss(view)
     names = labels_of(view.moment.snapshot)

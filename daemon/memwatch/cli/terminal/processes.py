@@ -178,9 +178,16 @@ def _sum(unit: str, rows: Sequence[Row]) -> Row:
 
 
 @lru_cache(maxsize=8)
-def columns_for(width: int, has_gpus: bool) -> Sequence[Column]:
-    """Return the columns that fit, from left to right. The name and the unit get the room that is left."""
-    kept = [one for one in COLUMNS if has_gpus or one.key not in ("gpu", "gpus")]
+def columns_for(width: int, devices: str) -> Sequence[Column]:
+    """Return the columns that fit, from left to right. The name and the unit get the room that is left.
+
+    `devices`: the title of their memory, "" without any.
+    """
+    kept = [
+        one._replace(title=devices) if one.key == "gpu" else one
+        for one in COLUMNS
+        if devices or one.key not in ("gpu", "gpus")
+    ]
     while _total(kept) > width and max(one.rank for one in kept):
         kept.remove(max(kept, key=lambda one: one.rank))
     left = max(0, width - _total(kept))
@@ -209,7 +216,7 @@ def add_table(view: View, body: Body, bottom: int) -> None:
     """Add the header and the rows up to the line `bottom`, with the header's cells as regions."""
     snapshot, state = view.moment.snapshot, view.state
     rows = select(rows_of(snapshot, view.moment.growth), state)
-    columns = columns_for(view.width - 1, bool(snapshot.devices))
+    columns = columns_for(view.width - 1, _title_devices(snapshot))
     at = 1
     for one in columns:
         if one.key in SORT_KEYS:
@@ -228,6 +235,11 @@ def add_table(view: View, body: Body, bottom: int) -> None:
     body.pids = tuple(0 if row.members else row.pid for row in rows)
     if not rows:
         body.lines.append((Span(f" {_empty(view)}", "muted"),))
+
+
+def _title_devices(snapshot: Snapshot) -> str:
+    """Return the title of the column of device memory: "GPU", "DEVICE" with NPUs as well, "" without any."""
+    return {"GPU/NPU": "DEVICE"}.get(snapshot.accelerators, snapshot.accelerators) if snapshot.devices else ""
 
 
 def _empty(view: View) -> str:

@@ -23,6 +23,7 @@ from memwatch.core.drivers.drm.cards import can_render
 from memwatch.core.drivers.drm.records import DrmCard, DrmClient, DrmReading
 from memwatch.core.findings import Findings
 from memwatch.core.model import (
+    NPU,
     RAM,
     Absent,
     Architecture,
@@ -281,7 +282,7 @@ def build_npus(found: Findings) -> list[NpuMemory]:
     npus, machine = select_npus(found.drm), found.machine or Machine()
     with_memory: list[NpuMemory] = []
     for at, npu in enumerate(npus):
-        place = GpuContext(f"npu{at}", "" if len(npus) == 1 else f" {at}", ram, machine, found.drm)
+        place = GpuContext(f"{NPU}{at}", "" if len(npus) == 1 else f" {at}", ram, machine, found.drm)
         if system := in_system_ram(npu, place):
             share = replace(
                 buffers_share(place, system),

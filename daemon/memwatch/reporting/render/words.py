@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from memwatch.core import units
 from memwatch.core.accounting.driver_errors import describe_kind
-from memwatch.core.model import Absent, Bytes, Process, Vitals, known_or
+from memwatch.core.model import Absent, Bytes, Process, Vitals, known_or, name_accelerators
 from memwatch.core.pressure.signals import PAST, SPACING_SECONDS, WINDOW_SECONDS, full_in
 from memwatch.core.snapshot import LEVEL_WORDS, Level, Pressure, Reason
 
@@ -415,6 +415,14 @@ def content(kind: str) -> str:
     return CONTENT_WORDS.get(kind, kind.replace("_", " "))
 
 
-def basis(word: str) -> str:
-    """Describe how a footprint was calculated."""
-    return BASIS_WORDS.get(word, word)
+def basis(word: str, places: Iterable[str] = ()) -> str:
+    """Describe how a footprint was calculated. `places`: those that the process holds memory of."""
+    return BASIS_WORDS.get(word, word).replace("GPU", name_accelerators(places))
+
+
+def bases(processes: Iterable[Process]) -> list[str]:
+    """Describe each way in which the footprints of processes were calculated."""
+    places: dict[str, list[str]] = {}
+    for one in processes:
+        places.setdefault(one.footprint_basis, []).extend(one.device_bytes)
+    return [basis(word, held) for word, held in places.items()]
