@@ -219,6 +219,25 @@ def test_memory_of_an_npu_is_not_called_that_of_a_gpu() -> None:
     assert "NPU" not in read(replace(on_gpus, shares=shares), "processes").text
 
 
+def test_total_below_the_sum_of_its_processes_says_why() -> None:
+    """Users had "77.8 – 80.6 GiB" above processes that sum up to 78.1 – 80.9: buffers that they share."""
+    now = moments_of("strix-halo").fullest
+    now = replace(now, owners=sum_owners(now.processes))
+    (gtt,) = (one for one in now.shares if one.kind is ShareKind.GTT)
+    held = sum(one.device_bytes.get(gtt.id, 0) for one in now.processes)
+    used = replace(gtt, used_bytes=held)
+    apart = replace(now, shares=tuple(used if one.id == gtt.id else one for one in now.shares))
+
+    def says(snapshot: Snapshot, by: By) -> bool:
+        return "Shared buffers count once" in Reader(Pages().page("processes", snapshot, view=ListView(by))).text
+
+    assert held > gtt.used_bytes
+    assert says(now, "user")
+    assert not says(now, "process")
+    assert not says(now, "unit"), "no unit has two of them"
+    assert not says(apart, "user")
+
+
 def test_memory_of_both_kinds_of_devices_is_two_figures() -> None:
     places = (("gpu0.gtt", 3 * GIB), ("npu0.buffers", MIB), ("gpu0.vram", GIB))
 

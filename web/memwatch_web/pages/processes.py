@@ -24,7 +24,15 @@ from memwatch.core.model import (
     name_accelerators,
     sum_figures,
 )
-from memwatch.core.owners import FoundProcesses, OwnerKind, OwnerTotal, find_home, search_text, searched_texts
+from memwatch.core.owners import (
+    FoundProcesses,
+    OwnerKind,
+    OwnerTotal,
+    find_caps,
+    find_home,
+    search_text,
+    searched_texts,
+)
 from memwatch.core.printable import printable
 from memwatch.core.processes.growth import GrowthTracker, LeakSuspect, ProcessGrowth, key_of
 from memwatch.core.snapshot import Snapshot
@@ -151,6 +159,7 @@ class OwnerGroup(Struct, frozen=True):
 
 class Listing(Struct, frozen=True):
     """The sorted rows. `groups`: the available groupings. `has_devices`: processes may have figures of GPU memory.
+    `shares_buffers`: processes of an owner together hold more of a place than is used of it, which counts once.
 
     `total`: processes or named owners of the machine. `count`: those that match. Of more of them than
     rows, the first in the order of the view are shown.
@@ -163,6 +172,7 @@ class Listing(Struct, frozen=True):
     count: int
     has_figures: bool = False
     has_devices: bool = False
+    shares_buffers: bool = False
 
     @property
     def left_out(self) -> int:
@@ -218,7 +228,14 @@ def build_listing(snapshot: Snapshot, growth: GrowthTracker, view: ListView) -> 
     owners = [one for one in built if words in group_words(one, names)]
     rows_of_groups = sort_rows([Row(one, group_keys(one)) for one in owners[:MAX_OWNERS]], view)
     named = sum(total.name is not None for total in totals)
-    return Listing(view, rows_of_groups, groups, named, len(owners if words else totals), figures, devices)
+    count, shared = len(owners if words else totals), share_buffers(totals, snapshot)
+    return Listing(view, rows_of_groups, groups, named, count, figures, devices, shared)
+
+
+def share_buffers(totals: Iterable[OwnerTotal], snapshot: Snapshot) -> bool:
+    """Return True if the total of an owner is less than the sum of its processes, which share buffers."""
+    caps = find_caps(snapshot.processes, snapshot.pools, snapshot.shares)
+    return any(total.device_bytes.get(place) == most for total in totals for place, most in caps.items())
 
 
 def count_processes(snapshot: Snapshot) -> int:
