@@ -215,6 +215,31 @@ def test_memory_of_devices_without_holders_is_drawn_as_on_the_overview(form: str
     assert found.notes[0] == "The memory of processes may be in that of the GPU."
 
 
+@pytest.mark.parametrize("form", LAYOUTS)
+def test_growth_is_a_part_of_the_devices_memory_that_rose(form: str) -> None:
+    """A model that loads into the Metal working set was drawn over all other memory."""
+    one = with_shares(incident())
+    least = min(each.used_bytes for each in one.samples) // 2
+    one = replace(
+        one, samples=tuple(replace(each, shares={METAL: each.used_bytes - least}) for each in one.samples)
+    )
+    cut = find_cut(one)
+    assert cut is not None
+    found = picture(one, form)
+    boxes = sorted((box for box in found.drawing.boxes if box.depth == 1), key=lambda box: -box.y)
+
+    assert [box.kind for box in boxes] == ["devices", "level-critical"]
+    assert sum(box.size_bytes for box in boxes) == cut.sample.shares[METAL]
+    assert [*found.held][:4] == [
+        (METAL, cut.sample.shares[METAL]),
+        (f"other in {METAL}", boxes[0].size_bytes),
+        ("growth of vllm", boxes[1].size_bytes),
+        ("other used", least),
+    ]
+    drawn = [area.kind for area in found.drawing.areas if area.kind in ("devices", "level-critical", "anonymous")]
+    assert list(dict.fromkeys(drawn)) == ["devices", "level-critical", "anonymous"]
+
+
 def test_gpu_memory_is_at_the_ground() -> None:
     """In System RAM and in VRAM, with the colour of GPU memory."""
     unified, discrete = picture(play("18 GiB in 10 s")), picture(play("PyTorch cannot allocate"))

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from memwatch.core.events import Event
 from memwatch.core.kernel_log import KernelLog, OomKill
 from memwatch.core.model import Absent, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.core.processes.growth import GrowthTracker, LeakRules
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.actions import list_actions
@@ -23,6 +24,9 @@ from memwatch.reporting.render.memory_map import build_limit_maps, build_maps, h
 from memwatch.reporting.render.past import Layer, Past, build_layers, find_sources, split_now
 from memwatch.reporting.render.summary import find_worst
 from memwatch.reporting.render.tower import Block, write_gutter
+from memwatch_monitor.history.holders import HolderHistory
+from memwatch_monitor.history.series import AllSeries, collect_figures
+from memwatch_monitor.history.tiers import TIER_SPECS, History
 from memwatch_web.pages.charts import Annotation
 from memwatch_web.pages.history_chart import (
     MAX_AHEAD_RATIO,
@@ -33,9 +37,18 @@ from memwatch_web.pages.history_chart import (
     place_flags,
     place_times,
 )
-from memwatch_web.pages.history_data import RANGES, TimeWindow
+from memwatch_web.pages.history_data import RANGES, HistoryInput, TimeWindow
 from memwatch_web.pages.landscape_page import CELL, FONT, LOW_CELL, TOWER, PageLandscape, Scene, draw_page
-from memwatch_web.pages.landscape_past import DrawnPast, Growth, PoolPast, build_live_pasts, find_ghosts, find_run
+from memwatch_web.pages.landscape_past import (
+    DrawnPast,
+    Growth,
+    PoolPast,
+    build_live_pasts,
+    find_ghosts,
+    find_growths,
+    find_run,
+    place_growths,
+)
 from memwatch_web.pages.overview import Ghost
 from memwatch_web.pages.past_picture import NARROW_PAST, NEAR, WIDE_PAST, Word, thin_out, write_times
 from memwatch_web.pages.renderer import Pages
@@ -391,6 +404,52 @@ def test_growth_has_one_height_in_past_and_now(name: str, pid: int, kind: str) -
     columns = [one for one in tower.now.drawing.boxes if one.depth == 1 and one.kind != "level-medium"]
     columns.sort(key=lambda one: one.y)
     assert all(before.y + before.height <= after.y + 0.1 for before, after in pairwise(columns))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "name", "family", "rest"),
+    [(98, "ollama", "devices", "other in Metal working set"), (250, "train.py", "anonymous", "other used")],
+)
+def test_growth_is_a_part_of_the_family_that_rose(seconds: int, name: str, family: str, rest: str) -> None:
+    """macOS does not report where a process has its memory: a model that loaded was drawn over all other memory."""
+    frames = list(read_frames(path_of("macbook")))
+    frames = [frame for frame in frames if frame.unix - frames[0].unix <= seconds]
+    now, history, tracker = frames[-1], History(), GrowthTracker()
+    for frame in frames:
+        history.add(frame.monotonic, collect_figures(frame))
+        tracker.add(frame.monotonic, frame.processes, LeakRules())
+    past = HistoryInput(AllSeries(history, HolderHistory()), now.unix - now.monotonic, TIER_SPECS, ())
+
+    growths = place_growths(find_growths(now, tracker, tracker.lately(30.0, now.unix)), now, past)
+
+    growing = growths["ram"].growing
+    assert (growing.name, growing.kind) == (name, family)
+    (tower,) = drawn(now, Scene(growing={"ram": growing})).towers
+    nodes = build_nodes(tower.map, growing)
+    parts = [inner for node in nodes for inner in (node.inside or [node])]
+    (grown,) = [node for node in parts if node.kind.startswith("level-")]
+    (left,) = [node for node in parts if node.name == rest]
+    share = next(one.used_bytes for one in now.shares if one.within == "ram")
+    used = now.pools[0].used_bytes
+    assert isinstance(share, int)
+    assert isinstance(used, int)
+    assert grown.size_bytes + left.size_bytes == (share if family == "devices" else used - share)
+    assert ("Metal working set", share) in [(node.name, node.size_bytes) for node in nodes]
+
+
+def test_growth_that_no_family_has_is_not_drawn() -> None:
+    """A process that grows while its pool does not has taken pages of the others."""
+    (now, *_) = read_frames(path_of("macbook"))
+    history = History()
+    history.add(now.monotonic - 60.0, collect_figures(now))
+    past = HistoryInput(AllSeries(history, HolderHistory()), now.unix - now.monotonic, TIER_SPECS, ())
+    growing = Growing("ram", 2210, "medium", GIB, 60.0, name="ollama")
+    growths = {"ram": Growth(growing, 0, ((now.unix - 60.0, 0), (now.unix, GIB)))}
+
+    assert place_growths(growths, now, past) == {}
+    assert place_growths(growths, now, None) == {}
+    listed = next(read_frames(path_of("jetson-orin")))
+    assert place_growths(growths, listed, past) == growths
 
 
 def test_growth_begins_after_its_last_pause() -> None:

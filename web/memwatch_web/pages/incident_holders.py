@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from memwatch.core.units import size
 from memwatch.reporting.incidents.records import Incident, Sample
-from memwatch.reporting.incidents.words import is_name_of
+from memwatch.reporting.incidents.words import find_cut, is_name_of
 from memwatch.reporting.render import words
 from memwatch.reporting.render.containment import Node
 from memwatch.reporting.render.past import Layer
@@ -68,8 +70,8 @@ def list_shares(one: Incident) -> list[str]:
     return list(dict.fromkeys(label for sample in one.samples for label in sample.shares))
 
 
-def measure_shares(one: Incident, sample: Sample, labels: Sequence[str]) -> tuple[dict[str, int], int, int]:
-    """Return the bytes of each device, of the other used memory, and of the part of it by which the cause grew."""
+def measure_shares(one: Incident, sample: Sample, labels: Sequence[str]) -> tuple[dict[str, int], int]:
+    """Return the bytes of each device and of the other used memory, and those that the cause has grown by."""
     left = sample.used_bytes
     held: dict[str, int] = {}
     for label in labels:
@@ -78,16 +80,29 @@ def measure_shares(one: Incident, sample: Sample, labels: Sequence[str]) -> tupl
     grown = 0
     if one.cause is not None:
         of_cause = [count for name, count in sample.holders.items() if is_cause(one, name)]
-        before = max(0, one.cause.held_bytes - one.cause.growth_bytes)
-        grown = min(left, max(0, sum(of_cause) - before))
-    return held, left - grown, grown
+        grown = max(0, sum(of_cause) - max(0, one.cause.held_bytes - one.cause.growth_bytes))
+    return {**held, OTHER_USED: left}, grown
+
+
+def find_grown_place(one: Incident, labels: Sequence[str]) -> str:
+    """Return the device, or the other used memory, that rose most while the cause grew: its growth is there."""
+    cut = find_cut(one)
+    if cut is None or one.cause is None:
+        return OTHER_USED
+    first = next((each for each in one.samples if each.unix >= one.cause.began), cut.sample)
+    (before, _), (after, _) = (measure_shares(one, each, labels) for each in (first, cut.sample))
+    return max((OTHER_USED, *labels), key=lambda name: after[name] - before[name])
 
 
 def _split_shares(one: Incident, labels: Sequence[str]) -> list[Layer]:
     measured = [measure_shares(one, sample, labels) for sample in one.samples]
-    layers = [Layer("devices", tuple(float(held[label]) for held, _, _ in measured)) for label in labels]
-    layers.append(Layer("anonymous", tuple(float(rest) for _, rest, _ in measured)))
-    layers.append(Layer(GROWTH, tuple(float(grown) for _, _, grown in measured)))
+    place, layers = find_grown_place(one, labels), []
+    for name in (*labels, OTHER_USED):
+        kind = "anonymous" if name == OTHER_USED else "devices"
+        grown = [min(held[name], grown) if name == place else 0 for held, grown in measured]
+        rest = tuple(float(held[name] - by) for (held, _), by in zip(measured, grown, strict=True))
+        layers.append(Layer(kind, rest))
+        layers += [Layer(GROWTH, tuple(map(float, grown)))] if name == place else []
     return layers
 
 
@@ -141,13 +156,22 @@ def build_nodes(one: Incident, sample: Sample, whole: int) -> tuple[Node, ...]:
         return node
 
     if labels:
-        shares, rest, grown_bytes = measure_shares(one, sample, labels)
-        nodes += [add("devices", count, label, (f"⊂ {one.label}",)) for label, count in shares.items() if count]
-        if rest:
-            nodes.append(add("anonymous", rest, OTHER_USED))
-        if grown_bytes and one.cause is not None:
-            within = (f"in {words.duration(one.growth_seconds)}",) if one.growth_seconds else ()
-            nodes.append(add(GROWTH, grown_bytes, f"growth of {one.cause.who}", within))
+        shares, grown_bytes = measure_shares(one, sample, labels)
+        place = find_grown_place(one, labels)
+        for label, count in shares.items():
+            start, grown_here = used, min(count, grown_bytes) if label == place else 0
+            is_other = label == OTHER_USED
+            rest = "" if is_other or not grown_here else f"other in {label}"
+            inside = [add("anonymous" if is_other else "devices", count - grown_here, rest or label)]
+            if grown_here and one.cause is not None:
+                within = (f"in {words.duration(one.growth_seconds)}",) if one.growth_seconds else ()
+                inside.append(add(GROWTH, grown_here, f"growth of {one.cause.who}", within))
+            parts = tuple(node for node in inside if node.size_bytes)
+            if is_other:
+                nodes += parts
+            elif count:
+                whole_share = Node("devices", start / whole, count / whole, count, label, (f"⊂ {one.label}",))
+                nodes.append(replace(whole_share, inside=parts) if grown_here else whole_share)
     for kind, family in (("devices", "mostly GPU"), ("anonymous", "processes")):
         start = used
         inside = [
@@ -199,7 +223,9 @@ def names_of(one: Incident, layers: Sequence[Layer]) -> list[str]:
     """Return a name for each layer, empty for the part of the cause that is named with its growth."""
     names: list[str] = []
     if labels := list_shares(one):
-        names += [*labels, OTHER_USED, one.cause.who if one.cause is not None else ""]
+        place, cause = find_grown_place(one, labels), one.cause.who if one.cause is not None else ""
+        for label in (*labels, OTHER_USED):
+            names += [label, cause] if label == place else [label]
     else:
         for name in rank_holders(one):
             plain = name.rpartition(" (")[0]

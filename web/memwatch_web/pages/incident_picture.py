@@ -257,7 +257,7 @@ def draw_held(
         within = f"in {label}"
         fits = width_of(within, font) <= inner - frame.x
         captions += [Text(frame.x, frame.y - 0.7 * font, plain=within, kind="muted")] if fits else []
-    plain = f"in {label}" if cut.sample.shares else "held by"
+    plain = "held by" if has_families or not cut.sample.shares else f"in {label}"
     captions.append(Text(inner, frame.y - 0.7 * font, plain=plain, kind="muted"))
     return drawing + Drawing(texts=tuple(captions)), heading
 

@@ -19,7 +19,7 @@ from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render import words
 from memwatch.reporting.render.containment import Growing
 from memwatch.reporting.render.memory_map import AVAILABLE, GPU_MEMORY, build_parts
-from memwatch.reporting.render.past import Layer, Past, find_sources, list_past_layers, split_now
+from memwatch.reporting.render.past import Layer, Past, find_sources, list_past_layers, split, split_now
 from memwatch_monitor.history.holders import FOOTPRINTS, parse_name
 from memwatch_monitor.history.series import AllSeries
 from memwatch_monitor.history.tiers import Bucket
@@ -43,6 +43,8 @@ POINTS = 120
 NEAR_RATIO = 0.01
 # Holders are recorded every ten seconds.
 HOLDER_SECONDS, HOLDER_POINTS = 20.0, 4
+# A family has taken what a process grew by if it rose by this part of it: other memory in it may have been freed.
+MIN_RISE_RATIO = 0.5
 # A reading of a process that grows is more than the one before by this part of the latest step.
 MIN_STEP_RATIO = 0.2
 
@@ -149,11 +151,11 @@ def find_past_processes(snapshot: Snapshot, past: HistoryInput, at: float) -> It
         parsed = parse_name(name)
         if parsed is None or parsed[0] != "process" or parsed[2] not in FOOTPRINTS:
             continue
-        size = _value_before(past.history, name, then)
+        size = _find_reading(past.history, name, then)
         if size is None:
             continue
         devices = f"process.{parsed[1]}.device_bytes"
-        held = _value_before(past.history, devices, then) if devices in names else 0.0
+        held = _find_reading(past.history, devices, then) if devices in names else 0.0
         pid, _, start = parsed[1].partition("-")
         resident: Bytes = Absent.NOT_AVAILABLE
         if held is not None and (place is not None or not held):
@@ -169,13 +171,14 @@ def find_past_processes(snapshot: Snapshot, past: HistoryInput, at: float) -> It
         )
 
 
-def _value_before(history: AllSeries, name: str, boottime: float) -> float | None:
-    """Return the last reading of a holder within HOLDER_SECONDS before a time, or None."""
+def _find_reading(history: AllSeries, name: str, boottime: float, later_seconds: float = 0.0) -> float | None:
+    """Return the last reading within HOLDER_SECONDS before a time, else the first one after it, or None."""
     try:
         buckets = history.query(name, boottime - HOLDER_SECONDS, boottime, HOLDER_POINTS)
+        later = history.query(name, boottime, boottime + later_seconds, HOLDER_POINTS) if later_seconds else []
     except KeyError:
         return None
-    return next((one.average for one in reversed(buckets) if one.average is not None), None)
+    return next((one.average for one in (*reversed(buckets), *later) if one.average is not None), None)
 
 
 def _rewind_pool(pool: Pool, layers: Sequence[float]) -> Pool:
@@ -321,6 +324,43 @@ def _find_kind(process: Process, pool: Pool, snapshot: Snapshot) -> str:
     if held > resident:
         return "devices"
     return "anonymous" if resident and resident >= other else ""
+
+
+def place_growths(
+    growths: Mapping[str, Growth], snapshot: Snapshot, past: HistoryInput | None
+) -> dict[str, Growth]:
+    """Return the growth of processes in the families that rose by it. That which none took is left out.
+
+    A process has a place in a pool whose contents are known, and where drivers list what it holds. macOS reports
+    neither: its footprint may be memory of the GPU.
+    """
+    placed = {}
+    for pool in snapshot.pools:
+        if (growth := growths.get(pool.id)) is None:
+            continue
+        if not pool.contents and pool.kind not in GPU_MEMORY:
+            rises = {} if past is None else _measure_rises(pool, snapshot, past, growth.sizes[0][0])
+            kind, rise = max(rises.items(), key=lambda each: each[1], default=("", 0.0))
+            if rise < MIN_RISE_RATIO * growth.growing.grown_bytes:
+                continue
+            growth = replace(growth, growing=replace(growth.growing, kind=kind))
+        placed[pool.id] = growth
+    return placed
+
+
+def _measure_rises(pool: Pool, snapshot: Snapshot, past: HistoryInput, since: float) -> dict[str, float]:
+    """Return the bytes by which the memory of devices and that of processes have risen, by kind of layer."""
+    names = find_sources(pool, snapshot.shares).names
+    used, available, free, rest, *held = (
+        _find_reading(past.history, name, since - past.to_wall, HOLDER_SECONDS) for name in names
+    )
+    then, now = split(pool, used, available, free, rest, held), split_now(pool, snapshot)
+    rises = {}
+    for layer in list_past_layers(pool, snapshot.shares, [then, now]):
+        before, after = layer.sizes
+        if layer.kind in ("devices", "anonymous") and before is not None and after is not None:
+            rises[layer.kind] = after - before
+    return rises
 
 
 def _add_reading(

@@ -61,6 +61,7 @@ from memwatch_web.pages.landscape_past import (
     choose_window,
     find_ghosts,
     find_growths,
+    place_growths,
     query_past,
     rewind,
 )
@@ -481,7 +482,8 @@ class Pages:
 
     def growths(self, snapshot: Snapshot) -> dict[str, Growth]:
         """Return the fastest growing process of each pool above OK."""
-        return find_growths(snapshot, self._growth, self._grown_lately(snapshot))
+        found = find_growths(snapshot, self._growth, self._grown_lately(snapshot))
+        return place_growths(found, snapshot, self._past()) if found else {}
 
     def _build_pasts(self, snapshot: Snapshot, span: Range, growths: Mapping[str, Growth]) -> dict[str, Past]:
         """Return the pasts of all pools. The history is asked once for each step of a range.

@@ -76,18 +76,21 @@ def build_nodes(
     return tuple(_cut_growth(families, growing))
 
 
-def _cut_growth(nodes: Iterable[Node], growing: Growing) -> Iterator[Node]:
-    """Cut the bytes that grow off the top of those of their kind, where no process has a name."""
+def _cut_growth(nodes: Sequence[Node], growing: Growing) -> Iterator[Node]:
+    """Cut the bytes that grow off the top of those of their kind, where no process has a name.
+
+    They are a part of a share: its own figure is that of all of it.
+    """
     kinds = ("anonymous", "used") if growing.kind == "anonymous" else (growing.kind,)
+    last = next((one for one in reversed(nodes) if one.kind in kinds), None)
     for node in nodes:
         grown = min(growing.grown_bytes, node.size_bytes)
-        if node.kind not in kinds or node.inside or not growing.name or grown <= 0:
+        if node is not last or node.inside or not growing.name or grown <= 0:
             yield node
             continue
         part = node.part * grown / node.size_bytes
-        if grown < node.size_bytes:
-            yield replace(node, part=node.part - part, size_bytes=node.size_bytes - grown)
-        yield Node(
+        rest = replace(node, part=node.part - part, size_bytes=node.size_bytes - grown, details=())
+        top = Node(
             f"level-{growing.level}",
             node.start + node.part - part,
             part,
@@ -95,6 +98,11 @@ def _cut_growth(nodes: Iterable[Node], growing: Growing) -> Iterator[Node]:
             f"growth of {growing.name}",
             (f"in {words.duration(growing.seconds)}",),
         )
+        if node.kind == "devices":
+            rest = replace(rest, name=f"other in {node.name}")
+            yield replace(node, inside=(rest, top) if rest.size_bytes else (top,))
+        else:
+            yield from (rest, top) if rest.size_bytes else (top,)
 
 
 def _lift_growing(nodes: Sequence[Node], one: MemoryMap) -> list[Node]:
