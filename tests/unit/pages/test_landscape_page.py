@@ -44,10 +44,12 @@ from memwatch_web.pages.landscape_past import (
     Growth,
     PoolPast,
     build_live_pasts,
+    choose_live_window,
     find_ghosts,
     find_growths,
     find_run,
     place_growths,
+    query_past,
 )
 from memwatch_web.pages.overview import Ghost
 from memwatch_web.pages.past_picture import NARROW_PAST, NEAR, WIDE_PAST, Word, thin_out, write_times
@@ -406,21 +408,51 @@ def test_growth_has_one_height_in_past_and_now(name: str, pid: int, kind: str) -
     assert all(before.y + before.height <= after.y + 0.1 for before, after in pairwise(columns))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "name", "family", "rest"),
-    [(98, "ollama", "devices", "other in Metal working set"), (250, "train.py", "anonymous", "other used")],
-)
-def test_growth_is_a_part_of_the_family_that_rose(seconds: int, name: str, family: str, rest: str) -> None:
-    """macOS does not report where a process has its memory: a model that loaded was drawn over all other memory."""
-    frames = list(read_frames(path_of("macbook")))
+def played(name: str, seconds: float) -> tuple[Snapshot, HistoryInput, dict[str, Growth]]:
+    """Return a demo at a time since its begin, with its past and the processes that grow."""
+    frames = list(read_frames(path_of(name)))
     frames = [frame for frame in frames if frame.unix - frames[0].unix <= seconds]
     now, history, tracker = frames[-1], History(), GrowthTracker()
     for frame in frames:
         history.add(frame.monotonic, collect_figures(frame))
         tracker.add(frame.monotonic, frame.processes, LeakRules())
     past = HistoryInput(AllSeries(history, HolderHistory()), now.unix - now.monotonic, TIER_SPECS, ())
+    return now, past, place_growths(find_growths(now, tracker, tracker.lately(30.0, now.unix)), now, past)
 
-    growths = place_growths(find_growths(now, tracker, tracker.lately(30.0, now.unix)), now, past)
+
+def test_growth_in_the_past_stands_on_the_rest_of_its_family() -> None:
+    """Its foot was in the processes below it, and it was a line in them before it began."""
+    now, past, growths = played("jetson-orin", 295.0)
+    window = choose_live_window(past, RANGES[0], now.unix)
+    pasts = build_live_pasts(now, query_past(now, past, window), window, (), growths)
+    (number,) = [n for n, layer in enumerate(pasts["ram"].layers) if layer.kind.startswith("level-")]
+    base, grown = (pasts["ram"].layers[n].sizes for n in (number - 1, number))
+    began = growths["ram"].sizes[0][0]
+    known = [
+        (time, low, by)
+        for time, low, by in zip(pasts["ram"].times, base, grown, strict=True)
+        if low is not None and by is not None
+    ]
+
+    assert [by for time, _, by in known if time <= began and by] == []
+    assert {round(low / GIB, 2) for time, low, _ in known[:-1] if time > began} == {3.5}
+    steps = [after - before for (_, _, before), (_, _, after) in pairwise(known)]
+    assert min(steps) >= 0
+    (tower,) = drawn(now, Scene(pasts)).towers
+    assert tower.past is not None
+    level = pasts["ram"].layers[number].kind
+    (area,) = [one for one in tower.past.drawing.areas if one.kind == level and one.points[0][1] > 44]
+    begin = 1200 * tower.past.now * pasts["ram"].axis.at(began)
+    assert min(x for x, _ in area.points) == pytest.approx(begin, abs=1200 / 100)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "name", "family", "rest"),
+    [(98, "ollama", "devices", "other in Metal working set"), (250, "train.py", "anonymous", "other used")],
+)
+def test_growth_is_a_part_of_the_family_that_rose(seconds: int, name: str, family: str, rest: str) -> None:
+    """macOS does not report where a process has its memory: a model that loaded was drawn over all other memory."""
+    now, _, growths = played("macbook", seconds)
 
     growing = growths["ram"].growing
     assert (growing.name, growing.kind) == (name, family)

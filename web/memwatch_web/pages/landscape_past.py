@@ -45,6 +45,8 @@ NEAR_RATIO = 0.01
 HOLDER_SECONDS, HOLDER_POINTS = 20.0, 4
 # A family has taken what a process grew by if it rose by this part of it: other memory in it may have been freed.
 MIN_RISE_RATIO = 0.5
+# Steady growth that begins between two readings is at most this part of their step off the line between them.
+MAX_BEGIN_RATIO = 0.25
 # A reading of a process that grows is more than the one before by this part of the latest step.
 MIN_STEP_RATIO = 0.2
 
@@ -445,10 +447,7 @@ def _split_growth(past: Past, growth: Growth | None, pool: Pool) -> Past:
         if layer.kind != growth.growing.kind:
             layers.append(layer)
             continue
-        grown = [
-            None if size is None else max(0.0, min(size, growth.grown_at(time)))
-            for time, size in zip(past.times, layer.sizes, strict=True)
-        ]
+        grown = _place_on_base(past.times, layer.sizes, growth)
         rest = [None if size is None else size - (by or 0.0) for size, by in zip(layer.sizes, grown, strict=True)]
         upper = [None if size is None else min(above, size) for size in rest]
         lower = [None if size is None else size - min(above, size) for size in rest]
@@ -458,6 +457,25 @@ def _split_growth(past: Past, growth: Growth | None, pool: Pool) -> Past:
             *([Layer(layer.kind, tuple(upper))] if above else []),
         ]
     return replace(past, layers=tuple(layers))
+
+
+def _place_on_base(times: Sequence[float], sizes: Sequence[float | None], growth: Growth) -> list[float | None]:
+    """Return the bytes that have grown at each time, on a level base as long as the others of the layer hold still.
+
+    Between two readings of the process the begin of its growth is not known: the base would dip below it. The last
+    size is that of now, which the tower has as well.
+    """
+    start = growth.sizes[0][0]
+    known = [(time, size) for time, size in zip(times, sizes, strict=True) if size is not None]
+    base = next((size for time, size in reversed(known) if time <= start), None)
+    slack = MAX_BEGIN_RATIO * max(after - before for (_, before), (_, after) in pairwise(growth.sizes))
+    grown: list[float | None] = []
+    for number, (time, size) in enumerate(zip(times, sizes, strict=True)):
+        by = growth.grown_at(time)
+        if base is not None and size is not None and start < time and number < len(times) - 1:
+            by = size - base if abs(size - by - base) <= slack else by
+        grown.append(None if size is None else max(0.0, min(size, by)))
+    return grown
 
 
 def _measure_above(pool: Pool, kind: str) -> int:

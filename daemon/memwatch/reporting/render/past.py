@@ -118,7 +118,10 @@ def draw_past(past: Past, size_bytes: int, frame: Rectangle, strip: float) -> Dr
 
 
 def draw_layers(past: Past, size_bytes: float, frame: Rectangle) -> Drawing:
-    """Draw the layers over time at the scale of the frame, and the line of used memory."""
+    """Draw the layers over time at the scale of the frame, and the line of used memory.
+
+    A layer that is empty for a time is not drawn then: its edges would show as a line.
+    """
 
     def place_bytes(size: float) -> float:
         return frame.ground - frame.height * min(1.0, size / size_bytes)
@@ -133,14 +136,28 @@ def draw_layers(past: Past, size_bytes: float, frame: Rectangle) -> Drawing:
             None if size is None or low is None else low + size
             for size, low in zip(layer.sizes, below, strict=True)
         ]
-        for first, last in find_runs(above):
+        runs, is_last = find_runs(above), number == len(past.layers) - 1
+        for first, last in runs if is_last else _leave_out_empty(layer.sizes, runs):
             upper = [(places[i], place_bytes(above[i] or 0.0)) for i in range(first, last)]
             lower = [(places[i], place_bytes(below[i] or 0.0)) for i in range(first, last)]
             areas.append(Line(layer.kind, (*upper, *reversed(lower))))
-            if number == len(past.layers) - 2:
-                lines.append(Line("used", tuple(upper)))
+        if number == len(past.layers) - 2:
+            lines += [
+                Line("used", tuple((places[i], place_bytes(above[i] or 0.0)) for i in range(first, last)))
+                for first, last in runs
+            ]
         below = above
     return Drawing(tuple(areas), (), tuple(lines))
+
+
+def _leave_out_empty(sizes: Sequence[float | None], runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of runs in which a layer has bytes, from the last time before to the first one after."""
+    for first, last in runs:
+        has_bytes = [
+            bool(sizes[i] or sizes[max(first, i - 1)] or sizes[min(last - 1, i + 1)]) for i in range(first, last)
+        ]
+        for begin, end in find_runs([1.0 if one else None for one in has_bytes]):
+            yield first + begin, first + end
 
 
 def draw_levels(past: Past, frame: Rectangle) -> Iterator[Line]:
