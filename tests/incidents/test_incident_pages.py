@@ -155,6 +155,35 @@ def test_swap_is_below_the_ground_at_the_scale_of_the_rest() -> None:
     assert found.height == LAYOUTS["wide"].height
 
 
+def test_figure_of_swap_is_shorter_where_its_words_have_no_room() -> None:
+    """On phones it had none beside swap in the middle of the past."""
+    one = with_parts(incident(), swap=8 * GIB)
+    middle = len(one.samples) // 2
+    samples = tuple(
+        replace(each, parts={**each.parts, "swap": 8 * GIB if abs(number - middle) < 3 else 0})
+        for number, each in enumerate(one.samples)
+    )
+    found = {form: picture(replace(one, samples=samples), form) for form in LAYOUTS}
+    words = {
+        form: [text.plain for text in one.drawing.texts if text.plain.startswith("up to")]
+        for form, one in found.items()
+    }
+
+    assert words == {"wide": ["up to 8.0 GiB, at this scale"], "narrow": ["up to 8.0 GiB"]}
+
+
+@pytest.mark.parametrize("form", LAYOUTS)
+def test_other_processes_are_below_the_cause(form: str) -> None:
+    """They were two strips, above it and below: what grows is on top of its kind, as on a page of now."""
+    found = picture(play("kill -9 by hand"), form)
+
+    assert [name for name, _ in found.held[:4]] == ["processes", "chromium", "other processes", "train.py"]
+    drawn = [area.kind for area in found.drawing.areas if area.kind in ("anonymous", "level-critical")]
+    assert drawn == [*["anonymous"] * 4, "level-critical", "level-critical"]  # the last one of the strip of levels
+    inside = [box for box in found.drawing.boxes if box.depth == 1]
+    assert min(inside, key=lambda box: box.y).kind == "level-critical"
+
+
 def test_swap_and_stalls_without_figures_are_not_drawn() -> None:
     words = [text.plain for text in picture(replace(incident(), samples=old_samples())).drawing.texts]
 

@@ -120,19 +120,29 @@ def _split_holders(one: Incident) -> list[Layer]:
     ranked = rank_holders(one)
     measured = [measure_holders(sample, ranked) for sample in one.samples]
     layers = []
-    for name in ranked:
-        kind, sizes = kind_of(one, name), [held[name] for held, _ in measured]
+    for name in list_stack(one):
+        kind = {REST: "unattributed"}.get(name, name) if name in (*PARTS, REST) else kind_of(one, name)
+        sizes = [{**held, **parts}.get(name, 0) for held, parts in measured]
         if is_cause(one, name) and one.cause is not None:
             before = max(0, one.cause.held_bytes - one.cause.growth_bytes)
             layers.append(Layer(kind, tuple(float(min(held, before)) for held in sizes)))
             layers.append(Layer(GROWTH, tuple(float(max(0, held - before)) for held in sizes)))
         else:
             layers.append(Layer(kind, tuple(map(float, sizes))))
-    beside = list(dict.fromkeys(name for _, parts in measured for name in parts))
-    for name in beside:
-        kind = {OTHERS: "anonymous", REST: "unattributed"}.get(name, name)
-        layers.append(Layer(kind, tuple(float(parts.get(name, 0)) for _, parts in measured)))
     return layers
+
+
+def list_stack(one: Incident) -> list[str]:
+    """Return the holders and the other uses from the ground up. The cause is on top of all processes, as on a page
+    of now: what does not grow stays where it is.
+    """
+    ranked = rank_holders(one)
+    beside = list(dict.fromkeys(name for sample in one.samples for name in measure_holders(sample, [])[1]))
+    if OTHERS not in beside:
+        return [*ranked, *beside]
+    beside.remove(OTHERS)
+    on_top = [name for name in ranked if is_cause(one, name) and kind_of(one, name) == "anonymous"]
+    return [*(name for name in ranked if name not in on_top), OTHERS, *on_top, *beside]
 
 
 def kind_of(one: Incident, name: str) -> str:
@@ -143,7 +153,8 @@ def build_nodes(one: Incident, sample: Sample, whole: int) -> tuple[Node, ...]:
     """Return what the target held at a sample, from the ground up: families with their holders, and the rest."""
     labels = list_shares(one)
     held, beside = measure_holders(sample, rank_holders(one)) if not labels else ({}, {})
-    named = [(name, count) for name, count in held.items() if count]
+    sizes = {**held, OTHERS: beside.pop(OTHERS, 0)}
+    named = [(name, sizes[name]) for name in list_stack(one) if sizes.get(name)] if not labels else []
     nodes: list[Node] = []
     used = 0.0
 
@@ -175,12 +186,10 @@ def build_nodes(one: Incident, sample: Sample, whole: int) -> tuple[Node, ...]:
     for kind, family in (("devices", "mostly GPU"), ("anonymous", "processes")):
         start = used
         inside = [
-            add(kind, count, name.rpartition(" (")[0], _describe(one, name), _grown_part(one, name, count))
+            add(kind, count, title_of(name), _describe(one, name), _grown_part(one, name, count))
             for name, count in named
             if kind_of(one, name) == kind
         ]
-        if kind == "anonymous" and beside.get(OTHERS):
-            inside.append(add(kind, beside[OTHERS], OTHERS))
         if not inside:
             continue
         total = sum(node.size_bytes for node in inside)
@@ -190,7 +199,7 @@ def build_nodes(one: Incident, sample: Sample, whole: int) -> tuple[Node, ...]:
         else:
             nodes.append(Node(kind, start / whole, total / whole, total, family, inside=tuple(inside)))
     for name, count in beside.items():
-        if name != OTHERS and count:
+        if count:
             kind = "unattributed" if name == REST else name
             nodes.append(add(kind, count, words.CONTENT_WORDS.get(name, name)))
     cache = min(sample.parts.get("page_cache", 0), whole - sample.used_bytes)
@@ -202,6 +211,11 @@ def build_nodes(one: Incident, sample: Sample, whole: int) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
+def title_of(name: str) -> str:
+    """Return the name of a holder without its PID, or the words of another use."""
+    return name.rpartition(" (")[0] or words.CONTENT_WORDS.get(name, name)
+
+
 def _grown_part(one: Incident, name: str, count: int) -> float:
     if one.cause is None or not is_cause(one, name):
         return 0.0
@@ -211,6 +225,8 @@ def _grown_part(one: Incident, name: str, count: int) -> float:
 
 def _describe(one: Incident, name: str) -> tuple[str, ...]:
     """Return the lines below the name of a holder."""
+    if name == OTHERS:
+        return ()
     pid = f"PID {name.rpartition(' (')[2].rstrip(')')}"
     if one.cause is None or not is_cause(one, name):
         return (pid,)
@@ -227,9 +243,6 @@ def names_of(one: Incident, layers: Sequence[Layer]) -> list[str]:
         for label in (*labels, OTHER_USED):
             names += [label, cause] if label == place else [label]
     else:
-        for name in rank_holders(one):
-            plain = name.rpartition(" (")[0]
-            names += ["", plain] if is_cause(one, name) else [plain]
-        beside = list(dict.fromkeys(n for s in one.samples for n in measure_holders(s, [])[1]))
-        names += [words.CONTENT_WORDS.get(name, name) for name in beside]
+        for name in list_stack(one):
+            names += ["", title_of(name)] if is_cause(one, name) else [title_of(name)]
     return [*names, "page cache" if layers[-1].kind == "page_cache" else "available"]

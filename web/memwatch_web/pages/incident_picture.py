@@ -44,6 +44,7 @@ from memwatch_web.pages.incident_holders import (
     build_nodes,
     is_cause,
     list_shares,
+    list_stack,
     measure_holders,
     names_of,
     rank_holders,
@@ -337,13 +338,13 @@ def _draw_ghost(one: Incident, cut: Cut, past: Past, frame: Rectangle, scale: fl
         return Drawing()
     if list_shares(one):
         return Drawing()
-    ranked = rank_holders(one)
-    held, _ = measure_holders(cut.sample, ranked)
-    name = next((name for name in ranked if is_cause(one, name)), None)
+    held, beside = measure_holders(cut.sample, rank_holders(one))
+    stack, held = list_stack(one), {**held, **beside}
+    name = next((name for name in stack if is_cause(one, name)), None)
     x = past.axis.x(cut.kill, frame)
     if name is None or frame.right - x < 4 or held[name] * scale < 4:
         return Drawing()
-    ground = frame.ground - scale * sum(held[each] for each in ranked[: ranked.index(name)])
+    ground = frame.ground - scale * sum(held.get(each, 0) for each in stack[: stack.index(name)])
     top = ground - held[name] * scale
     used = frame.ground - scale * max(
         each.used_bytes for each in one.samples if each.unix > cut.kill + SETTLE_SECONDS
@@ -422,7 +423,8 @@ def _draw_below(
     if most:
         upper = [(past.axis.x(unix, frame), top + swap * scale) for unix, swap in _list_swap(samples)]
         areas.append(Line("anonymous", (*upper, (upper[-1][0], top), (upper[0][0], top))))
-        texts += _name_row("swap", f"up to {size(most)}, at this scale", upper, top + font, frame, font)
+        figures = (f"up to {size(most)}, at this scale", f"up to {size(most)}", size(most))
+        texts += _name_row("swap", figures, upper, top + font, frame, font)
         top += max(1.3 * font, most * scale) + 0.4 * font
     if worst:
         ground = top + STALL_LINES * font
@@ -431,19 +433,30 @@ def _draw_below(
             for unix, ratio in _list_stalls(samples)
         ]
         lines.append(Line("stalls", tuple(points)))
-        texts += _name_row("stalls", f"up to {worst:.0%} of 10 s", points, ground - 0.45 * font, frame, font)
+        shares = (f"up to {worst:.0%} of 10 s", f"up to {worst:.0%}", f"{worst:.0%}")
+        texts += _name_row("stalls", shares, points, ground - 0.45 * font, frame, font)
     return Drawing(tuple(areas), (), tuple(lines), tuple(texts)), moments
 
 
 def _name_row(
-    name: str, figure: str, points: Sequence[tuple[float, float]], y: float, frame: Rectangle, font: float
+    name: str,
+    figures: Sequence[str],
+    points: Sequence[tuple[float, float]],
+    y: float,
+    frame: Rectangle,
+    font: float,
 ) -> list[Text]:
-    """Return the name of a row before it, and its largest figure on that side of it where less is drawn."""
+    """Return the name of a row before it, and its largest figure on that side of it where less is drawn.
+
+    `figures`: its words, the longest first; the first that fit are taken.
+    """
     rest = points[0][1]
     busy = [x for x, height in points if abs(height - rest) > 1] or [frame.x]
     after, before = frame.right - max(busy), min(busy) - frame.x
-    text = Text(frame.x + 0.5 * font, y, plain=figure, kind="muted")
+    named = Text(frame.x - 0.5 * font, y, plain=name, anchor="end", kind="muted")
+    figure = next((one for one in figures if max(after, before) >= width_of(one, font) + font), None)
+    if figure is None:
+        return [named]
     if after > before:
-        text = Text(frame.right - 0.5 * font, y, plain=figure, anchor="end", kind="muted")
-    fits = max(after, before) >= width_of(figure, font) + font
-    return [Text(frame.x - 0.5 * font, y, plain=name, anchor="end", kind="muted"), *([text] if fits else [])]
+        return [named, Text(frame.right - 0.5 * font, y, plain=figure, anchor="end", kind="muted")]
+    return [named, Text(frame.x + 0.5 * font, y, plain=figure, kind="muted")]
