@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
@@ -48,13 +49,18 @@ def read_models() -> dict[str, dict[str, Any]]:
     return rows
 
 
-def list_models() -> Iterator[Checkpoint]:
-    """Yield the models of the table, the largest first."""
+@cache
+def list_models() -> tuple[Checkpoint, ...]:
+    """Return the models of the table, the largest first.
+
+    The overview searches them each time that the room changes by a GiB: describing 134 takes 16 ms, keeping them
+    91 KiB.
+    """
     found = []
     for name, row in read_models().items():
         one = describe_config(parse_config(row, name))
         found.append(replace(one, name=name, context=row.get("context") or one.context))
-    yield from sorted(found, key=lambda one: -one.transformer.parameters if one.transformer else 0)
+    return tuple(sorted(found, key=lambda one: -one.transformer.parameters if one.transformer else 0))
 
 
 def list_runnable(snapshot: Snapshot, use: Use, min_rate: float = 0.0) -> tuple[Runnable, ...]:

@@ -349,12 +349,13 @@ def test_row_may_have_its_longest_context(monkeypatch: pytest.MonkeyPatch) -> No
     row = {name: one for name, one in read_models()["Llama 3 8B"].items() if name not in known}
     rows = {"short": {**row, "context": 4096}, "long": {**row, "context": 131072}, "without": row}
     monkeypatch.setattr(model_table, "read_models", lambda: rows)
+    monkeypatch.setattr(model_table, "list_models", list_models.__wrapped__)
     found = {one.model: one for one in list_runnable(read_machine("8x h200"), Use(context=100_000))}
 
     assert list_shorter(Use(context=100_000)) == ("short",)
     assert {name: one.max_context for name, one in found.items() if name != "without"} == {"long": 131072}
     assert all(one.is_sure_of(100_000) is (name == "long") for name, one in found.items())
-    assert [one.unknown for one in list_models()] == ["", "", ""]
+    assert [one.unknown for one in model_table.list_models()] == ["", "", ""]
 
 
 def test_least_rate_leaves_slower_models_out() -> None:
