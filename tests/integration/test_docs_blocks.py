@@ -118,19 +118,6 @@ def test_failing_block_fails_with_its_output(tmp_path: Path) -> None:
             run.run(Fence("python", "import warnings\nwarnings.warn('x', DeprecationWarning)\n", 13, None))
 
 
-def test_daemon_in_background_answers_the_blocks_after_it(tmp_path: Path) -> None:
-    with page_run(tmp_path, is_live=True) as run:
-        run.start(Fence("sh", "memwatchd --demo rtx4090\n", 1, None))
-        run.run(
-            Fence(
-                "sh",
-                "curl -s http://127.0.0.1:6360/api/v1/devices | grep -q 4090\nmemwatch devices | grep 4090",
-                5,
-                None,
-            )
-        )
-
-
 def test_background_block_that_ends_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(BlockError, match="ended with 3"), page_run(tmp_path, is_live=True) as run:
         run.start(Fence("python", "raise SystemExit(3)\n", 1, None))
