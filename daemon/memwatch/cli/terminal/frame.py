@@ -78,6 +78,15 @@ class Body(Struct):
     pids: tuple[int, ...] = ()
 
 
+def scroll(view: View, body: Body, lines: Sequence[Line]) -> Frame:
+    """Fill the room below with the lines from the offset on, and finish the page."""
+    room = max(1, view.height - 1 - len(body.lines))
+    offset = max(0, min(view.state.offset, len(lines) - room))
+    body.rows, body.total = room, len(lines)
+    body.lines += lines[offset : offset + room]
+    return finish(view, body)
+
+
 def finish(view: View, body: Body) -> Frame:
     """Add the footer and cut everything to the size of the terminal."""
     lines = body.lines[: view.height - 1]

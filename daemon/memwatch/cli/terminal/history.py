@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from memwatch.cli.terminal.figures import Trend, short, spark
-from memwatch.cli.terminal.frame import Body, Frame, View, finish, header_of, notice_lines
+from memwatch.cli.terminal.frame import Body, Frame, View, header_of, notice_lines, scroll
 from memwatch.cli.terminal.moment import LEVELS, STYLES, labels_of
 from memwatch.cli.terminal.past import build_past
 from memwatch.cli.terminal.stacks import Ink, Place, look_of
@@ -37,11 +37,7 @@ def history_page(view: View) -> Frame:
     drawn = {name for name, _ in big}
     lines += [_row(name, place, view) for name, place in places if name not in drawn]
     lines += _others(view)
-    shown = max(1, view.height - 1 - len(body.lines))
-    offset = max(0, min(view.state.offset, len(lines) - shown))
-    body.rows, body.total = shown, len(lines)
-    body.lines += lines[offset : offset + shown]
-    return finish(view, body)
+    return scroll(view, body, lines)
 
 
 def _title(view: View) -> Line:
@@ -161,11 +157,7 @@ def _others(view: View) -> list[Line]:
 def events_page(view: View) -> Frame:
     body = Body([header_of(view), *notice_lines(view), ()], [])
     lines = [line for one in _shown(view) for line in _wrapped(one, view.width, view.now)]
-    room = view.height - 1 - len(body.lines)
-    offset = max(0, min(view.state.offset, len(lines) - room))
-    body.rows, body.total = room, len(lines)
-    body.lines += lines[offset : offset + room] or [(Span(f" {_empty(view)}", "muted"),)]
-    return finish(view, body)
+    return scroll(view, body, lines or [(Span(f" {_empty(view)}", "muted"),)])
 
 
 def _empty(view: View) -> str:

@@ -18,6 +18,7 @@ from memwatch.cli.terminal.frame import (
     finish,
     header_of,
     notice_lines,
+    scroll,
 )
 from memwatch.cli.terminal.gpus import gpu_line, mig_line, mig_of, name_width_of
 from memwatch.cli.terminal.history import events_page, history_page
@@ -43,15 +44,11 @@ Block = list[Line]
 def gpu_page(view: View) -> Frame:
     body = Body([header_of(view), *notice_lines(view), ()], [])
     devices = view.moment.snapshot.devices
-    room = view.height - 1 - len(body.lines)
-    lines = fit_blocks(devices, view, room)
+    lines = fit_blocks(devices, view, view.height - 1 - len(body.lines))
     if not devices:
         words = view.moment.snapshot.machine.explanation or "No GPU found."
         lines = [(Span(f" {words}", "muted"),)]
-    offset = max(0, min(view.state.offset, len(lines) - room))
-    body.rows, body.total = room, len(lines)
-    body.lines += lines[offset : offset + room]
-    return finish(view, body)
+    return scroll(view, body, lines)
 
 
 def fit_blocks(devices: Sequence[Device], view: View, room: int) -> list[Line]:
@@ -206,12 +203,7 @@ def process_page(view: View) -> Frame:
     if process is None:
         body.lines += [(Span(f" {line}", ""),) for line in wrapped(_missing(view), view.width - 2)]
         return finish(view, body)
-    lines = [_title(process), *_lines(process, view)]
-    room = view.height - 1 - len(body.lines)
-    offset = max(0, min(view.state.offset, len(lines) - room))
-    body.rows, body.total = room, len(lines)
-    body.lines += lines[offset : offset + room]
-    return finish(view, body)
+    return scroll(view, body, [_title(process), *_lines(process, view)])
 
 
 def _missing(view: View) -> str:

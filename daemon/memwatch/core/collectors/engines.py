@@ -23,7 +23,7 @@ from memwatch.core.findings import Findings
 from memwatch.core.http import Resolve
 from memwatch.core.linux.accounts import Accounts
 from memwatch.core.linux.engine_processes import EngineProcesses, EngineSlots, ServerProcess, find_listeners
-from memwatch.core.linux.files import Roots, SourceUnavailable
+from memwatch.core.linux.files import Roots, SourceUnavailable, kept_folder
 from memwatch.core.linux.key_owner import KeyOwner, KeyUse, KnownOwners
 from memwatch.core.linux.listeners import ListenerTables
 from memwatch.core.linux.process_files import Passwd
@@ -147,10 +147,7 @@ class Collector(BaseCollector):
         self._turn = 0
         self._folder = -1
         if discover:
-            try:
-                self._folder = os.open(roots.procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except OSError as error:
-                raise SourceUnavailable(f"{roots.procfs}: {error.strerror}") from error
+            self._folder = kept_folder(roots.procfs)
             self._processes = EngineProcesses(self._folder, Accounts(roots.rootfs), budget)
 
     @classmethod

@@ -16,7 +16,7 @@ from memwatch.core.collectors.base import BaseCollector, Host, ScanOptions
 from memwatch.core.findings import Findings
 from memwatch.core.linux.cgroup_mounts import CgroupUsage
 from memwatch.core.linux.cgroups import in_container, sees_all_processes
-from memwatch.core.linux.files import ParseError, Roots, SourceUnavailable, read_once
+from memwatch.core.linux.files import ParseError, Roots, kept_folder, read_once
 from memwatch.core.linux.process_files import (
     STAT_BYTES,
     Passwd,
@@ -224,10 +224,7 @@ class Collector(BaseCollector):
         self._missing = MissingPids()
         self._recent: dict[int, int] = {}
         self._turn = self._around_due = 0
-        try:
-            self._folder = os.open(roots.procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise SourceUnavailable(f"{roots.procfs}: {error.strerror}") from error
+        self._folder = kept_folder(roots.procfs)
         self._table = ProcessTable(self._folder)
         self._attribution = OwnerReader(self._folder)
 

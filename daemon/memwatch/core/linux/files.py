@@ -95,6 +95,14 @@ def kept_file(path: Path, size_hint: int = 8192) -> KeptFile:
     return file
 
 
+def kept_folder(path: Path) -> int:
+    """Open a folder such as /proc. Raises `SourceUnavailable`."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SourceUnavailable(f"{path}: {error.strerror}") from error
+
+
 def read_once(path: Path) -> bytes | None:
     """Return the content of a small file, or None if it does not exist, cannot be read or is not a regular one."""
     try:

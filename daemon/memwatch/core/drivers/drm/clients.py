@@ -18,7 +18,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from memwatch.core.drivers.drm.records import Basis, DrmClient
-from memwatch.core.linux.files import SourceUnavailable
+from memwatch.core.linux.files import kept_folder
 from memwatch.core.linux.pci import is_pci_address
 from memwatch.core.linux.process_files import KERNEL_THREAD, STAT_BYTES, find_living_thread, open_folder, read_at
 from memwatch.core.printable import printable
@@ -234,10 +234,7 @@ class ClientScanner:
     """
 
     def __init__(self, procfs: Path) -> None:
-        try:
-            self._folder = os.open(procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise SourceUnavailable(f"{procfs}: {error.strerror}") from error
+        self._folder = kept_folder(procfs)
         self._known: dict[str, _ProcessState] = {}
         self._round = 0
 
