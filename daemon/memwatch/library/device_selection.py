@@ -43,6 +43,10 @@ class FoundTargets(NamedTuple):
 _found = FoundTargets((), {})
 
 
+def is_cpu(wanted: object) -> bool:
+    return wanted is None or parse_name(wanted).kind == CPU
+
+
 def find_target(wanted: object, devices: Sequence[Device], program: Program) -> Target | None:
     """Return the GPU or MIG instance that a name means in this program, None for the CPU. Raises DeviceError.
 

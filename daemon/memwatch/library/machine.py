@@ -26,12 +26,13 @@ from memwatch.core.model import (
     whole_of,
 )
 from memwatch.library.daemon_client import Daemon, NoDaemonError, daemon
+from memwatch.library.device_selection import is_cpu
 from memwatch.library.frameworks import TorchPool, pools
 from memwatch.library.host import Ram, host
 from memwatch.library.machine_record import Machine, MemoryInfo, ResponseDecodeError, decode_machine, from_snapshot
 from memwatch.library.memory_pool import CachingPool
 from memwatch.library.program_safety import importing, log_once, never_raise
-from memwatch.library.visible_gpus import DeviceError, Target, is_cpu
+from memwatch.library.visible_gpus import DeviceError, Target
 
 if TYPE_CHECKING:
     from memwatch.library.local_reading import LocalReader

@@ -51,10 +51,6 @@ class DeviceName(NamedTuple):
     number: int | None = None
 
 
-def is_cpu(wanted: object) -> bool:
-    return wanted is None or parse_name(wanted).kind == CPU
-
-
 def check_device(value: object, name: str = "device") -> str:
     """Return a device as its framework writes it. None is the CPU. Raises InvalidInputError for what is no name."""
     if value is None:

@@ -11,11 +11,11 @@ from memwatch.core.backends.devices import Room
 from memwatch.core.leases import OWN_LEASE
 from memwatch.core.model import MAX_BYTES, Absent, Bytes
 from memwatch.library.daemon_client import daemon
+from memwatch.library.device_selection import is_cpu
 from memwatch.library.host import read_own_share
 from memwatch.library.machine import get_device_memory_bytes, machine_cache, memory_info
 from memwatch.library.machine_record import decode_leased_machine, decode_machine
 from memwatch.library.program_safety import never_raise
-from memwatch.library.visible_gpus import is_cpu
 from memwatch.planning.arguments import check_flag, check_interval, check_seconds, parse_bytes
 
 # Unknown headroom becomes known when a driver answers again. After this time it is not expected to.

@@ -11,13 +11,14 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from memwatch.library.device_selection import is_cpu
 from memwatch.library.frameworks import clear_all
 from memwatch.library.machine import is_unified_memory_gpu
 from memwatch.library.memory_pool import note_fallback
 from memwatch.library.memory_release import clear
 from memwatch.library.program_safety import log_once
 from memwatch.library.reporter import reporter
-from memwatch.library.visible_gpus import CPU, check_device, is_cpu, parse_name
+from memwatch.library.visible_gpus import CPU, check_device, parse_name
 from memwatch.planning.arguments import InvalidInputError, check_count, check_folder, check_function, describe
 from memwatch.training.oom_autopsy import autopsy
 from memwatch.training.oom_errors import drop_frames, find_gpu, is_out_of_memory
