@@ -175,7 +175,7 @@ def evaluate_collectors(
 
 def evaluate_failed(name: str, snapshot: Snapshot, _: Sequence[Event], __: AlertRules) -> Iterator[Condition]:
     """Remember the level of the memory that each collector reads, for the time when it reads none."""
-    high = levels_by_collector(snapshot, Level.HIGH)
+    high = high_levels_by_collector(snapshot)
     for status in snapshot.collectors:
         if status.name not in OF_MEMORY:
             continue
@@ -515,11 +515,11 @@ def waiting_of(source: str, states: Mapping[str, CollectorState], silent_seconds
     return tuple(name for name in collectors_of(source) if states.get(name) in waiting)
 
 
-def levels_by_collector(snapshot: Snapshot, least: Level) -> Mapping[str, Level]:
-    """Return the highest level, from `least` on, of the targets that each collector reads."""
+def high_levels_by_collector(snapshot: Snapshot) -> Mapping[str, Level]:
+    """Return the highest level, from high on, of the targets that each collector reads."""
     found: dict[str, Level] = {}
     for one in snapshot.pressure:
-        if one.level >= least:
+        if one.level >= Level.HIGH:
             for name in collectors_of(source_of(one.target, snapshot)):
                 found[name] = max(one.level, found.get(name, one.level))
     return found

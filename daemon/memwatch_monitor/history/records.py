@@ -528,11 +528,11 @@ class PayloadReader:
             self.unreadable["events"].add(record.seq)
             return ()
 
-    def newest_tick(self, name: str, records: Sequence[Record]) -> Tick | None:
+    def newest_fine_tick(self, records: Sequence[Record]) -> Tick | None:
         """Return the newest tick among those that came with rows."""
         for record in reversed(records):
             with suppress(DecodeError):
-                if data := _split_entry(self._ring_set.payload(name, record))[1]:
+                if data := _split_entry(self._ring_set.payload("fine", record))[1]:
                     return unpack(data)
         return None
 

@@ -226,6 +226,6 @@ def _read_unclean_shutdown(reader: PayloadReader, ring_set: RingSet, boot: bytes
             samples += build_samples(row_block, record.stamp.wall - record.stamp.boottime)
             tick = reader.decode_tick("fine", record, worst) if worst else None
             ticks += [] if tick is None else [tick]
-    if not ticks and (repeated := reader.newest_tick("fine", rows)):
+    if not ticks and (repeated := reader.newest_fine_tick(rows)):
         ticks.append(repeated)  # no tick since said anything else
     return build_unclean_shutdown(ticks, samples, flight[-1].stamp.wall, ended != boot)

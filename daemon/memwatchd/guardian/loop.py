@@ -306,11 +306,11 @@ class Guardian:
         except AskError as error:
             self._failed_at = time.monotonic()
             self._daemon_words = f"no figures: {error}"
-            self._tell_once(WARNING, f"the daemon at {self._config.daemon} gives no figures: {error}")
+            self._warn_once(f"the daemon at {self._config.daemon} gives no figures: {error}")
             return
         if answer.age > MAX_DAEMON_SECONDS:
             self._daemon_words = f"late by {units.duration(answer.age) if answer.age < inf else 'an unknown time'}"
-            self._tell_once(WARNING, f"the daemon is late: {self._daemon_words}")
+            self._warn_once(f"the daemon is late: {self._daemon_words}")
         else:
             self._daemon_words = "in time"
             self._adjustment = adjust(self._adjustment, answer.snapshot)
@@ -466,11 +466,11 @@ class Guardian:
         self._teller.tell(record)
         return record
 
-    def _tell_once(self, level: int, text: str) -> None:
-        """Log a line once in a shortage."""
+    def _warn_once(self, text: str) -> None:
+        """Log a warning once in a shortage."""
         if text not in self._told:
             self._told.add(text)
-            self._log.write(level, text)
+            self._log.write(WARNING, text)
 
     def _write_status(self, pool: PoolState, decision: Decision) -> None:
         at = time.monotonic()
@@ -498,7 +498,7 @@ class Guardian:
             path.with_suffix(".new").write_bytes(msgspec.json.encode(status))
             path.with_suffix(".new").replace(path)
         except OSError as error:
-            self._tell_once(WARNING, f"{path} is not written: {describe_error(error)}")
+            self._warn_once(f"{path} is not written: {describe_error(error)}")
 
 
 def is_open(record: Record) -> bool:

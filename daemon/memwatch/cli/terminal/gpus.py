@@ -109,7 +109,7 @@ def _tail(pool: Pool, view: View) -> Line:
     level = worst_level(pool, view)
     found = []
     if view.width >= 100:
-        found.append(Span(f" {trend_of(pool, view, SPARK):<{SPARK}}", "accent"))
+        found.append(Span(f" {trend_of(pool, view):<{SPARK}}", "accent"))
     return (*found, _level(level, view))
 
 
@@ -119,13 +119,13 @@ def _level(level: str, view: View) -> Span:
     return Span(f" {MARKS.get(level, ' ')}{word}", STYLES.get(level, ""))
 
 
-def trend_of(place: Place, view: View, width: int, kind: str = "pool") -> str:
+def trend_of(place: Place, view: View, kind: str = "pool") -> str:
     """Return the sparkline of the use in the last ten minutes."""
     trend = view.moment.trends.get(f"{kind}.{place.id}.used_bytes")
     if trend is None:
         return ""
     end = view.moment.unix
-    return spark(trend.columns(end - RECENT_SECONDS, end, width), whole_of(place))
+    return spark(trend.columns(end - RECENT_SECONDS, end, SPARK), whole_of(place))
 
 
 def device_line(device: Device, view: View, name_width: int) -> Line:
@@ -176,7 +176,7 @@ def mig_line(share: Share, view: View, name_width: int) -> Line:
     lead = Span(f" └ {pad(label, max(name_width + 3, cells(label)))} ")
     after: list[Span] = [Span(f" {pair(used, limit):>12}{percent(used, limit):>7} "), Span(" " * 9)]
     if view.width >= 100:
-        after.append(Span(f" {trend_of(share, view, SPARK, 'share'):<{SPARK}}", "accent"))
+        after.append(Span(f" {trend_of(share, view, 'share'):<{SPARK}}", "accent"))
     after.append(_level(level, view))
     width = max(4, view.width - cells(lead.text) - sum(cells(span.text) for span in after) - 1)
     ratio = share.judged_ratio

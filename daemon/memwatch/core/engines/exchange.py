@@ -72,10 +72,10 @@ class Exchange:
         finally:
             self.is_done = True
 
-    def refuse(self, why: str) -> None:
-        """End the round without a request."""
+    def refuse(self) -> None:
+        """End the round without a request, as no thread can start."""
         self.bodies.clear()
-        self.failure = GetError(why)
+        self.failure = GetError(NO_THREAD)
         self.is_done = True
 
     def _request(self) -> None:
@@ -164,6 +164,6 @@ def _start(exchange: Exchange, ended: threading.Semaphore) -> bool:
     try:
         threading.Thread(target=work, name="ask-engine", daemon=True).start()
     except (RuntimeError, MemoryError):
-        exchange.refuse(NO_THREAD)
+        exchange.refuse()
         return False
     return True
