@@ -24,7 +24,7 @@ from memwatch.core.drivers.amd.records import AmdSensors
 from memwatch.core.drivers.amd.sysfs import parse_bad_pages, parse_errors, parse_ratio
 from memwatch.core.findings import Findings
 from memwatch.core.linux.files import Roots, SourceUnavailable, names_in, read_once
-from memwatch.core.linux.pci import is_awake, may_suspend
+from memwatch.core.linux.pci import is_awake, is_card, may_suspend
 from memwatch.core.model import Absent, Vitals
 
 DRIVERS = frozenset({b"amdgpu", b"i915", b"xe"})
@@ -109,9 +109,7 @@ def find_sensors(sysfs: Path) -> dict[str, GpuSensors]:
     Intel's integrated GPUs have no hwmon folder, and files for what throttles them.
     """
     found: dict[str, GpuSensors] = {}
-    for card in names_in(sysfs / "class/drm"):
-        if not card.startswith("card") or not card[4:].isdecimal():
-            continue
+    for card in filter(is_card, names_in(sysfs / "class/drm")):
         device = Path(os.path.realpath(sysfs / "class/drm" / card / "device"))
         hwmon, throttling = _find_hwmon(device), ThrottleReader(device)
         if hwmon is not None or throttling.units:

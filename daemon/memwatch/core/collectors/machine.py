@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from memwatch.core.linux.cgroup_mounts import charges_gpu, find_unified_tree
 from memwatch.core.linux.cgroups import describe_container, in_container, sees_all_processes
 from memwatch.core.linux.files import Roots, SourceUnavailable, names_in, read_once
 from memwatch.core.linux.gpu_presence import device_tree, find_sign
-from memwatch.core.linux.pci import PciGpu, is_unread, read_gpu
+from memwatch.core.linux.pci import PciGpu, is_card, is_unread, read_gpu
 from memwatch.core.model import Absent, Words
 from memwatch.core.printable import decode, printable
 from memwatch.core.snapshot import CHARGED, GPU_CHARGING, Machine
@@ -45,9 +44,6 @@ _FILLERS = frozenset(
         "0123456789",
     }
 )
-
-
-_CARD = re.compile(r"card\d{1,6}")
 
 
 def choose_name(dmi: dict[str, str]) -> Words:
@@ -149,7 +145,7 @@ class Collector(BaseCollector):
     def _without_bus(self) -> list[str]:
         """Return GPUs that are no PCI functions: those of chips, by driver, and Windows' GPU in WSL2."""
         drm = self._roots.sysfs / "class/drm"
-        devices = [drm / name / "device" for name in names_in(drm) if _CARD.fullmatch(name)]
+        devices = [drm / name / "device" for name in names_in(drm) if is_card(name)]
         devices = [one for one in devices if any(name.startswith("renderD") for name in names_in(one / "drm"))]
         # Software such as vgem has a render node as well, and no driver.
         chips = [one / "driver" for one in devices if not _is_on_pci(one) and os.path.lexists(one / "driver")]

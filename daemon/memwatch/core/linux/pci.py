@@ -21,6 +21,7 @@ _GPU_VENDORS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
 _BOARD_DISPLAYS = frozenset({(AMD, "4752"), (AMD, "515e")})
 # Values of `runtime_status`; a kernel without power management has none.
 _AWAKE = ("active", "unsupported")
+_CARD = re.compile(r"card\d{1,6}")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
@@ -118,6 +119,11 @@ def bound_driver(function: Path) -> str:
         return os.path.basename(os.readlink(function / "driver"))
     except OSError:
         return ""
+
+
+def is_card(name: str) -> bool:
+    """Check for the name of a graphics card in /sys/class/drm, whose connectors are `card0-HDMI-A-1`."""
+    return _CARD.fullmatch(name) is not None
 
 
 def is_pci_address(text: str) -> bool:

@@ -30,7 +30,7 @@ from memwatch.core.drivers.amd.sysfs import (
     parse_text,
 )
 from memwatch.core.linux.files import Roots
-from memwatch.core.linux.pci import bound_driver, is_awake_status, is_pci_address, may_suspend
+from memwatch.core.linux.pci import bound_driver, is_awake_status, is_card, is_pci_address, may_suspend
 from memwatch.core.model import Absent, Bytes, Words, known_or
 from memwatch.core.printable import decode
 
@@ -75,7 +75,6 @@ DRIVER = "amdgpu"
 # AMD's driver package (amdgpu-dkms) ships amdttm in place of the kernel's ttm.
 _TTM_MODULES = ("amdttm", "ttm")
 _MAX_FILE_BYTES = 8192
-_CARD = re.compile(r"card\d{1,5}")
 _RENDER = re.compile(r"renderD(\d{1,6})")
 _PARTITION = "amdgpu_xcp"
 
@@ -130,7 +129,7 @@ def find(drm: Path) -> CardEntries:
     gpus: dict[str, tuple[str, ...]] = {}
     partitions: dict[int, str] = {}
     for name in list_names(drm):
-        if not _CARD.fullmatch(name):
+        if not is_card(name):
             continue
         device = Path(os.path.realpath(drm / name / "device"))
         if device.name.startswith(_PARTITION):

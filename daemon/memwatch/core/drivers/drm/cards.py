@@ -13,12 +13,11 @@ from pathlib import Path
 
 from memwatch.core.drivers.drm.records import DrmCard, DrmRegion
 from memwatch.core.linux.files import Roots, read_once
-from memwatch.core.linux.pci import is_awake, is_pci_address
+from memwatch.core.linux.pci import is_awake, is_card, is_pci_address
 from memwatch.core.model import MAX_BYTES, Absent, Bytes, Words
 from memwatch.core.printable import decode, printable
 
 # /sys/class/drm also has connectors (card1-DP-1), render nodes and the file "version".
-_CARD = re.compile(r"card\d{1,4}")
 _NPU = re.compile(r"accel\d{1,4}")
 _NODE = re.compile(r"(?:card|renderD|controlD|accel)\d{1,4}")
 _ID = re.compile(r"(?:0x)?([0-9a-f]{4})")
@@ -34,10 +33,6 @@ NOT_HERE = frozenset({"nvidia", "nvidia-drm", "simple-framebuffer", "tegra-drm",
 SILENT = frozenset({"nouveau"})
 # The list of PCI ids on Debian and on Fedora.
 PCI_IDS = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
-
-
-def is_card(name: str) -> bool:
-    return _CARD.fullmatch(name) is not None
 
 
 def is_npu(name: str) -> bool:
