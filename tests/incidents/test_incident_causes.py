@@ -7,6 +7,7 @@ import pytest
 from memwatch.reporting.incidents.cause import Finding, Rise, find_cause, find_rise, grown_part
 from memwatch.reporting.incidents.readings import HolderKey, Holding, Reading
 from memwatch.reporting.incidents.records import Suspect
+from memwatch_monitor.incidents.sentence import describe_cause, list_evidence
 from support.fakes import GIB
 
 MIB = 1 << 20
@@ -178,6 +179,29 @@ def test_growth_began_with_the_first_reading_of_the_scan_before_it() -> None:
 
     assert found.cause is not None
     assert (found.cause.pid, found.cause.began) == (10, UNIX)
+
+
+def steady(begin: int, end: int, rate: int, drift: int = 0) -> list[Reading]:
+    """Return readings of each second: a process takes `rate` a second from `begin` to `end`, others `drift`."""
+    sizes = [GIB + rate * min(max(0, second - begin), end - begin) for second in range(end + 10)]
+    return [reading(float(second), 20 * GIB + size + drift * second, p10=size) for second, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("drift", [0, 10 * MIB], ids=["alone", "beside a slow one"])
+def test_growth_has_one_beginning_at_its_foot(drift: int) -> None:
+    """An incident said "in 1 min 28 s", its evidence "after 1 min 32 s", and its red began 10 s before the flag."""
+    readings = steady(20, 120, 400 * MIB, drift)
+
+    found = find_cause(readings, 129.0, SIZE)
+
+    assert found.cause is not None
+    assert found.rise is not None
+    assert (found.rise.begin.boottime, found.rise.end.boottime) == (20.0, 120.0)
+    assert found.cause.began == found.rise.begin.unix
+    assert found.cause.growth_bytes == 100 * 400 * MIB
+    title, evidence = describe_cause("System RAM", found), next(list_evidence("System RAM", found, ()))
+    assert "in 1 min 40 s" in title
+    assert evidence.endswith("after 1 min 40 s")
 
 
 def test_growth_without_a_process_is_that_of_parts_that_both_readings_have() -> None:

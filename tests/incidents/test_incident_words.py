@@ -164,6 +164,25 @@ def test_level_without_growth_says_how_long_it_lasted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "size", "state"),
+    [
+        ("kill", 64 * GIB, ("critical for", "1 min 21 s")),
+        ("wedge", 64 * GIB, ("no response for", "1 min 21 s")),
+        ("unclean_end", 64 * GIB, None),
+        ("kill", None, None),
+    ],
+)
+def test_time_from_begin_to_end_is_that_of_a_state(
+    kind: IncidentKind, size: int | None, state: tuple[str, str] | None
+) -> None:
+    """A row said "Lasted 1 min 21 s" of an incident that "filled System RAM in 1 min 28 s"."""
+    found = replace(FULL, kind=kind, size_bytes=size, ended=FULL.began + 81.0)
+
+    assert words.describe_state(found) == state
+    assert words.describe_state(replace(found, ended=None)) is None
+
+
+@pytest.mark.parametrize(
     ("growth", "words_of_share"),
     [(41, "41% of"), (99, "99% of"), (100, "all of"), (101, "more than"), (150, "more than")],
 )

@@ -12,6 +12,7 @@ from memwatch.core.units import size
 from memwatch.reporting.incidents.records import Entry, Incident
 from memwatch.reporting.incidents.words import (
     Fact,
+    describe_state,
     list_facts,
     list_timeline,
     write_summary,
@@ -59,6 +60,7 @@ class IncidentPage(Struct, frozen=True):
     unrelated: int
     shown: int
     href: str
+    state: tuple[str, str] | None
     earlier: Incident | None = None
     later: Incident | None = None
 
@@ -66,7 +68,7 @@ class IncidentPage(Struct, frozen=True):
 class IncidentRow(Struct, frozen=True):
     """An incident in the list. `used`: part of the target in use at the worst, None if that is not known.
 
-    `cause`: None if it is undecided.
+    `cause`: None if it is undecided. `state`: as of `describe_state`.
     """
 
     one: Incident
@@ -76,6 +78,7 @@ class IncidentRow(Struct, frozen=True):
     used: float | None
     cause: str | None
     came_of_it: str
+    state: tuple[str, str] | None
 
 
 def build_row(one: Incident) -> IncidentRow:
@@ -86,7 +89,9 @@ def build_row(one: Incident) -> IncidentRow:
     came_of_it = [f"{facts[1].name} {facts[1].value}"] if one.victim is not None else []
     if one.came_back_bytes:
         came_of_it.append(f"{size(one.came_back_bytes)} came back")
-    return IncidentRow(one, write_title(one), facts, level_of(one), used, cause, "; ".join(came_of_it))
+    return IncidentRow(
+        one, write_title(one), facts, level_of(one), used, cause, "; ".join(came_of_it), describe_state(one)
+    )
 
 
 def level_of(one: Incident) -> str:
@@ -114,6 +119,7 @@ def build_page(one: Incident, heads: Sequence[Incident]) -> IncidentPage:
         len(unrelated),
         count_evidence(one.evidence, len(entries) + bool(folded)),
         link_to_history(one.began, one.ended),
+        describe_state(one),
         heads[place + 1] if place is not None and place + 1 < len(heads) else None,
         heads[place - 1] if place else None,
     )

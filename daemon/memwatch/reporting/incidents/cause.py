@@ -27,7 +27,9 @@ MIN_GROWTH_BYTES, MIN_GROWTH_RATIO = 64 << 20, 0.005
 EXPLAINS, LEADS = 0.5, 2.0
 # Growth over an hour has other causes more often: it has to be larger, and to lead by more.
 LONG_RATIO, LONG_LEADS = 0.05, 3.0
-BEGIN_RATIO = 0.05
+# A rise and the growth of a process are found without this part at each end. They reach from there as far as they
+# are steep, with this part of their rate.
+EDGE_RATIO, STEEP_RATIO = 0.05, 0.2
 MAX_CANDIDATES = 4
 # Units with the processes of a whole session: not one program.
 BROAD_UNITS = ("user@", "session-", "user-", "init.scope")
@@ -46,7 +48,7 @@ class Observed(Struct, frozen=True):
 
 
 class Rise(Struct, frozen=True):
-    """The rise of a target's use until its worst moment. At `end` most of it had happened."""
+    """The rise of a target's use until its worst moment. At `end` it had happened."""
 
     begin: Reading
     peak: Reading
@@ -133,11 +135,28 @@ def find_rise(readings: Sequence[Reading], until: float) -> Rise | None:
     peak = max(near, key=lambda one: (one.used, one.boottime))
     before = [one for one in past if peak.boottime - WINDOW_SECONDS <= one.boottime <= peak.boottime]
     base = min(before, key=lambda one: one.used)
-    most = base.used + BEGIN_RATIO * (peak.used - base.used)
-    begin = [one for one in before if one.used <= most][-1]
-    nearly = peak.used - BEGIN_RATIO * (peak.used - begin.used)
-    end = next(one for one in before if one.boottime >= begin.boottime and one.used >= nearly)
-    return Rise(begin, peak, end)
+    most = base.used + EDGE_RATIO * (peak.used - base.used)
+    first = max(place for place, one in enumerate(before) if one.used <= most)
+    nearly = peak.used - EDGE_RATIO * (peak.used - before[first].used)
+    last = next(place for place, one in enumerate(before) if place >= first and one.used >= nearly)
+    points = [(one.boottime, one.used) for one in before]
+    steep = STEEP_RATIO * _measure_rate(points[first], points[last])
+    while last + 1 < len(before) and _measure_rate(points[last], points[last + 1]) > steep:
+        last += 1
+    return Rise(before[find_foot(points, first, steep)], peak, before[last])
+
+
+def find_foot(points: Sequence[tuple[float, int]], place: int, rate: float) -> int:
+    """Return from which point on times and bytes rise up to a place, by more than this rate and without a pause."""
+    while place and _measure_rate(points[place - 1], points[place]) > max(0.0, rate):
+        place -= 1
+    return place
+
+
+def _measure_rate(one: tuple[float, int], other: tuple[float, int]) -> float:
+    """Return the bytes per second between two points, 0 without time between them."""
+    seconds = other[0] - one[0]
+    return (other[1] - one[1]) / seconds if seconds > 0 else 0.0
 
 
 def list_growths(
@@ -193,19 +212,21 @@ def _measure(readings: Sequence[Reading], rise: Rise, key: HolderKey, holding: H
 
 
 def _find_begin(readings: Sequence[Reading], rise: Rise, key: HolderKey, size: int, grown: int) -> float:
-    """Return the time of the last scan before the process had grown by a twentieth, not before the rise began.
+    """Return the time of the scan from which on the process grew without a pause, not before the rise began.
 
     A scan is in several readings: the process may have grown since the first of them.
     """
-    unix, scan = rise.begin.unix, rise.begin.holders
+    scan, points = rise.begin.holders, [(rise.begin.unix, size)]
     for reading in readings:
         holding = reading.holders.get(key)
         if reading.boottime < rise.begin.boottime or holding is None or reading.holders == scan:
             continue
-        if holding.size > size + BEGIN_RATIO * grown or reading.boottime > rise.peak.boottime:
-            break
-        unix, scan = reading.unix, reading.holders
-    return unix
+        scan = reading.holders
+        points.append((reading.unix, holding.size))
+        if holding.size > size + EDGE_RATIO * grown or reading.boottime > rise.peak.boottime:
+            steep = STEEP_RATIO * _measure_rate(points[-2], points[-1])
+            return points[find_foot(points, len(points) - 2, steep)][0]
+    return points[-1][0]
 
 
 def _conclude(growths: Sequence[Growth], least: int, rise: Rise, needs: int) -> Finding:

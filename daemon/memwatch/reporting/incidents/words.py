@@ -34,6 +34,14 @@ AT_ONCE_SECONDS = 0.5
 MAX_SAMPLE_SECONDS = 5.0
 # Names of the begin of an incident without a kill, that a warning came before.
 BEGINNINGS: Mapping[str, str] = {"gpu_lost": "the loss", "wedge": "the gap", "unclean_end": "the end"}
+# What lasted from the beginning to the end of an incident, by kind. An unclean end has the time of its growth only.
+STATES: Mapping[str, str] = {
+    "critical": "critical for",
+    "kill": "critical for",
+    "gpu_lost": "lost for",
+    "wedge": "no response for",
+    "program": "short for",
+}
 NOT_KNOWN, NOT_RECORDED = "not known", "not recorded"
 
 
@@ -159,6 +167,16 @@ def count_kills(one: Incident) -> int:
     """Return the number of processes that were killed. Records of earlier versions have those in the list only."""
     listed = [victim for victim in one.victims if victim.killer != "program"]
     return max(one.kills, len(listed))
+
+
+def describe_state(one: Incident) -> tuple[str, str] | None:
+    """Return what lasted and how long: "critical for", "1 min 21 s". None while it lasts, and for a moment.
+
+    It is another time than that of the growth in the title. A cgroup has no level.
+    """
+    if one.ended is None or one.ended <= one.began or one.kind not in STATES or is_of_cgroup(one):
+        return None
+    return STATES[one.kind], duration(one.ended - one.began)
 
 
 def write_summary(one: Incident) -> str:
