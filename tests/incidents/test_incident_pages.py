@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from memwatch.core.units import size
 from memwatch.reporting.incidents.records import Entry, Incident, Sample, Suspect
 from memwatch.reporting.incidents.words import find_cut, write_summary, write_title
+from memwatch.reporting.render.containment import Node
 from memwatch.reporting.render.drawing import Drawing, Flag, Rectangle, width_of
 from memwatch.reporting.render.past import find_place
+from memwatch.reporting.render.tower import place_nodes
 from memwatch.reporting.render.words import clock
 from memwatch_web.pages import incident_page
 from memwatch_web.pages.incident_files import build_card, wrap
@@ -435,6 +437,39 @@ def test_outline_of_a_killed_process_says_what_came_back(name: str, form: str) -
         assert left < text.x <= right - width_of(text.strong, LAYOUTS[form].font, strong=True)
         inside = [other for other in drawing.texts if other not in said and left < other.x <= right]
         assert all(abs(other.y - text.y) >= LAYOUTS[form].font for other in inside)
+
+
+@pytest.mark.parametrize("form", LAYOUTS)
+@pytest.mark.parametrize("name", ["1 GiB machine", "earlyoom ends the process with the highest", "kill -9 by hand"])
+def test_outline_of_what_came_back_stands_on_what_is_used(name: str, form: str) -> None:
+    """Of 478.8 GiB with 53.5 used, an outline of 418.9 GiB stood from 30 to 449 GiB."""
+    one = play(name)
+    drawing = picture(one, form).drawing
+    (ghost,) = [line for line in drawing.lines if line.kind == "ghost"]
+    (used,) = [line for line in drawing.lines if line.kind == "used" and len(line.points) > 2]
+    bottom, top = max(y for _, y in ghost.points), min(y for _, y in ghost.points)
+    whole = next(box for box in drawing.boxes if box.depth == 0)
+
+    assert one.victim is not None
+    after = [y for x, y in used.points if x > ghost.points[0][0] + 30]
+    assert bottom == pytest.approx(min(after), abs=0.6)
+    assert (bottom - top) / (one.came_back_bytes or 0) == pytest.approx(whole.height / whole.size_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("grown", "inside", "beside"),
+    [(0.75, ["before"], []), (0.96, [], ["train.py before"]), (0.999, [], []), (0.25, [], [])],
+    ids=["high", "low", "less than a line", "larger than the growth, with the name"],
+)
+def test_bytes_that_did_not_grow_have_a_word(grown: float, inside: list[str], beside: list[str]) -> None:
+    """16.7 GiB below the red of a process had none."""
+    node = Node("anonymous", 0.0, 1.0, 100 * GIB, "train.py", ("+75.0 GiB",), grown=grown, level="critical")
+
+    tower = place_nodes((node,), Rectangle(0.0, 0.0, 400.0, 200.0), (1.0,), 11.0)
+
+    words_of_rest = [(text.strong, text.behind) for text in tower.drawing.texts if text.strong.startswith("before")]
+    assert words_of_rest == [(name, " 25.0 GiB") for name in inside]
+    assert [(one.name, one.figure) for one in tower.notes] == [(name, "4.0 GiB") for name in beside]
 
 
 def test_incident_without_samples_has_no_picture_and_says_why() -> None:

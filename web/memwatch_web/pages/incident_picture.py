@@ -332,7 +332,7 @@ def _list_marks(one: Incident, past: Past, kills: Sequence[float], font: float) 
 
 
 def _draw_ghost(one: Incident, cut: Cut, past: Past, frame: Rectangle, scale: float, font: float) -> Drawing:
-    """Outline from the kill on what the cause held, if it is what was killed, with what came back."""
+    """Outline what came back, if the cause was killed: on what is used from then on, as on the overview."""
     cause, victim = one.cause, one.victim
     if cut.kill is None or cause is None or victim is None or not victim.is_cause or victim.pid != cause.pid:
         return Drawing()
@@ -342,14 +342,15 @@ def _draw_ghost(one: Incident, cut: Cut, past: Past, frame: Rectangle, scale: fl
     stack, held = list_stack(one), {**held, **beside}
     name = next((name for name in stack if is_cause(one, name)), None)
     x = past.axis.x(cut.kill, frame)
-    if name is None or frame.right - x < 4 or held[name] * scale < 4:
+    after = [each.used_bytes for each in one.samples if each.unix > cut.kill + SETTLE_SECONDS]
+    if name is None or not after or frame.right - x < 4:
         return Drawing()
-    ground = frame.ground - scale * sum(held.get(each, 0) for each in stack[: stack.index(name)])
-    top = ground - held[name] * scale
-    used = frame.ground - scale * max(
-        each.used_bytes for each in one.samples if each.unix > cut.kill + SETTLE_SECONDS
-    )
-    place = Rectangle(x, top, frame.right - x, min(ground, used) - top)
+    ground = frame.ground - scale * max(after)
+    back = held[name] if one.came_back_bytes is None else one.came_back_bytes
+    top = max(frame.y, ground - scale * back)
+    if ground - top < 4:
+        return Drawing()
+    place = Rectangle(x, top, frame.right - x, ground - top)
     return Drawing(
         lines=(Line("ghost", ((x, ground), (x, top), (frame.right, top), (frame.right, ground), (x, ground))),),
         texts=tuple(_write_ghost(one, place, font)),

@@ -47,6 +47,8 @@ CAP = 3.0
 ABOVE_OK = frozenset({"medium", "high", "critical"})
 # Bytes of fewer pixels have no words: those of a rounding, such as 342 B of 95 GiB.
 MIN_NAMED = 1e-3
+# What a process held before it grew has words from this height on, in parts of the font's size.
+MIN_STRIP = 0.3
 # Words in a pool without figures, before the reason.
 NO_FIGURES = "no figures"
 # Nor have pools in a narrower cell, in parts of the font's size.
@@ -162,10 +164,18 @@ def place_nodes(
                 box, height=height, size_bytes=size, kind=f"level-{node.level}", title=node.details[0], link=""
             )
             above.append(grown)
-            rest = replace(box, y=box.y + height, height=box.height - height)
+            rest = replace(box, y=box.y + height, height=box.height - height, size_bytes=node.size_bytes - size)
             larger = grown if 2 * height >= box.height else rest
             if larger is rest:
                 texts += _write_growth(grown, font)
+            else:
+                figure = words.size(rest.size_bytes)
+                before = _write_before(rest, figure, font)
+                texts += before
+                if not before and rest.height >= MIN_STRIP * font:
+                    notes.append(
+                        Note(rest.y + rest.height / 2, f"{node.name} before", figure, None, rest.size_bytes)
+                    )
         written = write_inside(larger, node, font, some=some)
         texts += written
         if not written and box.height >= MIN_NAMED:
@@ -182,6 +192,15 @@ def _write_growth(box: Box, font: float) -> list[Text]:
     if not fits or box.height < (LINE_HEIGHT + 0.3) * font:
         return []
     return [Text(box.x + INSET * font, box.y + 1.2 * font, strong=figure, kind=box.kind)]
+
+
+def _write_before(box: Box, figure: str, font: float) -> list[Text]:
+    """Return the figure of what a process held before it grew, if it fits into its box."""
+    name = "before"
+    fits = width_of(name, font, strong=True) + width_of(f" {figure}", font) <= box.width - 2 * INSET * font
+    if not fits or box.height < (LINE_HEIGHT + 0.3) * font:
+        return []
+    return [Text(box.x + INSET * font, box.y + 1.2 * font, strong=name, behind=f" {figure}", kind=box.kind)]
 
 
 def mark_used(tower: Tower, used: int, size: int, frame: Rectangle, gutter: float, font: float) -> Tower:
