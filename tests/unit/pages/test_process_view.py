@@ -154,17 +154,23 @@ def test_page_never_advises_to_stop_what_the_machine_needs(pid: int, name: str) 
 
 
 def test_figures_that_are_absent_have_their_reason() -> None:
-    """The proportional size of a recorded process, and all of one that has ended, are no bare dash."""
-    recorded = replace(with_process(process()), simulated=True)
+    """A recording lacks the same figures for one reason, also where its processes had none of their swap."""
+    one = replace(process(), swap_bytes=Absent.NOT_SUPPORTED)
+    recorded = replace(with_process(one), simulated=True)
     pages = Pages()
-    listed = view(recorded, GrowthTracker())
+    listed = pages.view_process(recorded, 41, SHIFT, Absent.NOT_AVAILABLE)
+    live = pages.view_process(with_process(one), 41, SHIFT, Absent.NOT_PERMITTED)
     ended = view(with_process(process(7)), grown({4900.0: 3, 4910.0: 4}, process()))
     assert listed is not None
+    assert live is not None
     assert ended is not None
 
-    assert "PSS (proportional set) — not recorded" in Reader(pages.process(recorded, listed)).text
+    text = Reader(pages.process(recorded, listed)).text
+    assert "Swap — not recorded PSS (proportional set) — not recorded OOM score — not recorded" in text
+    text = Reader(pages.process(with_process(one), live)).text
+    assert "Swap — not supported PSS (proportional set) read now (JSON) OOM score — not permitted" in text
     text = Reader(pages.process(with_process(process(7)), ended)).text
-    assert "PSS (proportional set) — ended" in text
+    assert "PSS (proportional set) — ended OOM score — ended" in text
     assert "Stopping it frees — ended" in text
 
 
