@@ -14,11 +14,13 @@ from memwatch.core.events import Event
 from memwatch.core.units import MIB
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.render.drawing import list_steps
+from memwatch.reporting.render.words import moment
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.charts import Gap
 from memwatch_web.pages.history_chart import PLOT, TOP, WIDTHS, Edges, place_flags, write_step
 from memwatch_web.pages.history_page import build_answer, parse_pool_query, try_query
 from memwatch_web.pages.history_view import HistoryView, SeriesSummary, build_view
+from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.template_environment import shared_environment
 from support.sample_past import GAP, SECONDS, SPIKE, past_of
 from support.sample_snapshots import critical_gb10
@@ -78,6 +80,22 @@ def test_legend_of_a_live_range_has_the_figures_of_the_overview() -> None:
     assert [one.last for one in chart.figures] == [grown.used_bytes]
     assert chart.picture.tower is not None
     assert chart.picture.tower.used_ratio == pytest.approx(used / pool.size_bytes)
+
+
+@pytest.mark.parametrize(("query", "ends"), [("range=10m", [SNAPSHOT.unix]), ("from=-600&to=-300", [])])
+def test_live_chart_ends_with_its_time(query: str, ends: list[float]) -> None:
+    """The state above the charts is newer until they are drawn again: they said "now" of figures 12 s older."""
+    bounds = re.sub(r"-\d+", lambda found: str(int(SNAPSHOT.unix) + int(found[0])), query)
+    pages, wanted = Pages(), try_query(PAST, QueryParams(bounds), SNAPSHOT)
+
+    answer = build_answer(PAST, wanted, SNAPSHOT)
+    assert isinstance(answer, HistoryView)
+    page = pages.history(SNAPSHOT, answer).decode()
+
+    for chart in answer.charts:
+        assert [word.unix for word, _ in chart.picture.times if not word.kind] == ends
+    clock = f'<tspan data-unix="{int(SNAPSHOT.unix)}" data-seconds>{moment(SNAPSHOT.unix)[11:19]}</tspan>'
+    assert page.count(clock) == len(answer.charts) * len(ends)
 
 
 def test_time_of_a_forecast_has_room_after_all_events() -> None:

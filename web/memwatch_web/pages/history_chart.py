@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.core.model import Pool
 from memwatch.core.snapshot import Level, Snapshot
 from memwatch.reporting.render import words
 from memwatch.reporting.render.drawing import (
+    TIME_FORMS,
     Flag,
     Line,
     Rectangle,
@@ -204,7 +206,7 @@ def draw_chart(
         now=edges.now,
         end=edges.end,
         axis=tuple(_list_axis(top, chart.unit)),
-        times=tuple(place_times(edges, "now" if found.window.live else "")),
+        times=tuple(place_times(edges, found.window.live)),
         gaps=tuple((edges.at(gap.start), edges.at(gap.end) - edges.at(gap.start)) for gap in found.gaps),
         wash=tuple(_draw_runs(runs, edges, None)),
         strips=tuple(_draw_runs(runs, edges, STRIPS)),
@@ -303,13 +305,18 @@ def _place_thresholds(marks: Iterable[Mark], pool: Pool | None, top: float) -> I
         yield level, y, word_y
 
 
-def place_times(edges: Edges, end_word: str) -> Iterator[tuple[Word, frozenset[str]]]:
-    """Yield the times with the WIDTHS at which each is written. The word of the end has room at all of them."""
+def place_times(edges: Edges, live: bool) -> Iterator[tuple[Word, frozenset[str]]]:
+    """Yield the times with the WIDTHS at which each is written. That of the end has room at all of them.
+
+    The end of a live chart has its time, not the word "now": the state above it is newer until the next refresh.
+    """
     found: dict[Word, set[str]] = {}
+    end_word = TIME_FORMS["seconds"] if live else ""
     for name, width in WIDTHS.items():
         written = write_times(edges, max(width, WIDE_PAST), edges.now, end_word, FONT, NARROW)
         for word in _fit_times(list(written)) if name == "narrow" else written:
-            found.setdefault(word, set()).add(name)
+            shown = replace(word, text="", unix=edges.now) if word.text else word
+            found.setdefault(shown, set()).add(name)
     return ((word, frozenset(names)) for word, names in found.items())
 
 
