@@ -76,5 +76,15 @@ def test_share_larger_than_used_memory_is_cut() -> None:
     )
 
 
+@pytest.mark.parametrize(("noise", "rest"), [(0.5, 0.0), (820.0, 0.0), (4095.0, 0.0), (4096.0, 4096.0)])
+def test_part_below_a_page_is_the_rounding_of_means(noise: float, rest: float) -> None:
+    """A legend had "unattributed 820 B" of a pool that is fully attributed. Its bytes stay within used memory."""
+    ram, card = critical_gb10().pools[0], discrete_gpu().pools[1]
+
+    assert split(card, 70.0 * GIB, 25.0 * GIB, 25.0 * GIB, noise, []) == (70.0 * GIB - rest, rest, 0.0)
+    sizes = split(ram, 70.0 * GIB, 25.0 * GIB + noise, 25.0 * GIB, noise, [noise])
+    assert sizes == (rest, 70.0 * GIB - 2 * rest, rest, rest)
+
+
 def test_moment_without_data_has_no_layers() -> None:
     assert split(critical_gb10().pools[0], None, 1.0, 1.0, 1.0, [1.0]) == (None,) * 4

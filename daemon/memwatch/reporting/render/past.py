@@ -264,6 +264,7 @@ LAYER_KINDS = {
 
 
 GPU_AND_DEVICES = "GPU and devices"
+PAGE_BYTES = 4096
 
 
 class Sources(Struct, frozen=True):
@@ -340,16 +341,23 @@ def split(
     unattributed: float | None,
     devices: Sequence[float | None],
 ) -> tuple[float | None, ...]:
-    """Return the sizes of the layers at one moment, None without data. Layers below the last add up to `used`."""
+    """Return the sizes of the layers at one moment, None without data. Layers below the last add up to `used`.
+
+    The figures may be means: a part below a page is the rest of their rounding.
+    """
     count = 3 if pool.kind in GPU_MEMORY or not devices else 4
     if used is None:
         return (None,) * count
-    rest = min(unattributed or 0.0, used)
-    held = min(sum(one or 0.0 for one in devices), used - rest)
-    cache = max(0.0, available - free) if available is not None and free is not None else 0.0
+    rest = _whole(min(unattributed or 0.0, used))
+    held = _whole(min(sum(one or 0.0 for one in devices), used - rest))
+    cache = _whole(available - free) if available is not None and free is not None else 0.0
     if count == 3:
         return used - rest, rest, cache
     return held, used - rest - held, rest, cache
+
+
+def _whole(size: float) -> float:
+    return size if size >= PAGE_BYTES else 0.0
 
 
 def split_now(pool: Pool, snapshot: Snapshot) -> tuple[float | None, ...]:
