@@ -175,7 +175,7 @@ def test_live_range_has_the_forecast(browser: SharedBrowser) -> None:
     ):
         forecast = page.locator(f"{BOX} .l-forecast")
         box, plot = forecast.bounding_box(), page.locator(f"{BOX} .plot-ground").bounding_box()
-        expect(page.locator(f"{BOX} .full-at")).to_have_text(re.compile(r"^full ~\d\d:\d\d:\d\d$"))
+        expect(page.locator("#past-legend-ram .full-at")).to_have_text(re.compile(r"^full ~\d\d:\d\d:\d\d$"))
         page.locator("#past-earlier").click()
         page.wait_for_url(re.compile("from="))
         expect(forecast).to_have_count(0)

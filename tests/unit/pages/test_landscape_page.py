@@ -712,7 +712,7 @@ def test_words_of_events_stand_at_their_lines_and_apart_at_every_width(seed: int
     times = sorted(chosen.uniform(0.0, 600.0) for _ in range(chosen.randint(1, 16)))
     events = [flag_event(number, unix, *chosen.choice(kinds)) for number, unix in enumerate(times, 1)]
 
-    found = place_flags(events, Edges(0.0, 600.0, 600.0), is_ahead=False).flags
+    found = place_flags(events, Edges(0.0, 600.0, 600.0))
 
     for name, width in WIDTHS.items():
         spans = sorted(span_of_flag(one, name) for one in found if name in one.rooms)
@@ -730,7 +730,7 @@ def test_most_severe_events_have_their_numbers_first_and_all_before_words() -> N
         flag_event(4, 599.0, "replay", "restart"),
     ]
 
-    found = {one.number: one for one in place_flags(events, Edges(0.0, 600.0, 600.0), is_ahead=True).flags}
+    found = {one.number: one for one in place_flags(events, Edges(0.0, 600.0, 600.0))}
 
     assert found[2].rooms == {*WIDTHS}
     assert "wide" in found[3].rooms

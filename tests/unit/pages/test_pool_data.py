@@ -17,11 +17,12 @@ from memwatch.reporting.render.drawing import list_steps
 from memwatch.reporting.render.words import moment
 from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.charts import Gap
-from memwatch_web.pages.history_chart import PLOT, TOP, WIDTHS, Edges, place_flags, write_step
+from memwatch_web.pages.history_chart import PLOT, TOP, write_step
 from memwatch_web.pages.history_page import build_answer, parse_pool_query, try_query
 from memwatch_web.pages.history_view import HistoryView, SeriesSummary, build_view
 from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.template_environment import shared_environment
+from support.demo_frames import moments_of
 from support.sample_past import GAP, SECONDS, SPIKE, past_of
 from support.sample_snapshots import critical_gb10
 
@@ -98,13 +99,31 @@ def test_live_chart_ends_with_its_time(query: str, ends: list[float]) -> None:
     assert page.count(clock) == len(answer.charts) * len(ends)
 
 
-def test_time_of_a_forecast_has_room_after_all_events() -> None:
-    picture = view_of("range=1h&pool=ram").charts[0].picture
+def test_time_of_a_forecast_stands_in_the_legend() -> None:
+    """It lay over the curve, the forecast and the line of a threshold in a chart of 600 pixels."""
+    view = view_of("range=1h&pool=ram")
+    page = cast("Any", shared_environment().get_template("past_parts.html").module)
 
-    assert picture.full_at is not None
-    assert [flag.kind for flag in picture.flags if flag.text == " XID"] == ["critical"]
-    assert picture.full_rooms == {"roomy"}
-    assert place_flags([], Edges(0.0, 60.0, 60.0), is_ahead=True).full_rooms == {*WIDTHS}
+    legend, _, chart = page.chart(view.charts[0], view).partition("</ul>")
+
+    assert view.charts[0].picture.full_at is not None
+    assert "full ~" in legend
+    assert "full ~" not in chart
+    assert [flag.kind for flag in view.charts[0].picture.flags if flag.text == " XID"] == ["critical"]
+
+
+def test_levels_of_mig_instances_have_their_names_in_the_chart_of_their_gpu() -> None:
+    """The flag "27 medium" stood above "OK throughout."."""
+    snapshot = moments_of("h100x8-mig").fullest
+    past = past_of(snapshot)
+    event = Event(9, snapshot.unix - 3000, "level", "GPU 7 · MIG 2: OK → medium", "gpu7.mig2")
+    past = replace(past, events=[event, *past.events])
+
+    view = build_view(past, parse_pool_query(past, QueryParams("range=1h&pool=gpu7"), snapshot), snapshot)
+
+    (chart,) = view.charts
+    assert re.match(r"OK throughout; MIG 2 medium for \d+ min( \d+ s)? \(", chart.levels)
+    assert " MIG 2 medium" in [flag.text for flag in chart.picture.flags]
 
 
 def test_tower_of_a_range_before_the_history_has_no_figures() -> None:

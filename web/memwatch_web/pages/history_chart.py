@@ -114,8 +114,6 @@ class ChartPicture(Struct, frozen=True):
 
     `times`: each with the WIDTHS at which it is written. `thresholds`: level, height of its line and of its word.
 
-    `full_rooms`: WIDTHS at which the time of `full_at` has room beside the flags, else it stands in the plot.
-
     `layers` stand on each other, and `covers` lie over page cache, which is hatched. `gaps`: left edge and width,
     0 to 1. `poles`: lines of events by kind.
     """
@@ -134,7 +132,6 @@ class ChartPicture(Struct, frozen=True):
     thresholds: tuple[tuple[str, float, float], ...]
     forecast: Line | None
     full_at: float | None
-    full_rooms: frozenset[str]
     flags: tuple[EventFlag, ...]
     poles: Mapping[str, Sequence[float]]
     tower: Tower | None
@@ -144,13 +141,6 @@ class ChartPicture(Struct, frozen=True):
         """Return the curve of used memory, the upper edge of the layers below page cache."""
         used = (one.curve for one in self.traces if self.tower and one.curve.name.endswith(".used_bytes"))
         return next((one for one in used if one.name.startswith("pool.")), None)
-
-
-class PlacedFlags(Struct, frozen=True):
-    """The words above a chart."""
-
-    flags: tuple[EventFlag, ...]
-    full_rooms: frozenset[str]
 
 
 class EventMark(Struct, frozen=True):
@@ -200,7 +190,6 @@ def draw_chart(
     full_at = edges.now + (seconds_to_full or 0.0)
     is_ahead = found.window.live and seconds_to_full is not None and used is not None
     mine = [one for one in events if one.annotation.kind != "level" or one.chart == chart.id]
-    placed = place_flags(mine, edges, is_ahead)
     return ChartPicture(
         start=edges.start,
         now=edges.now,
@@ -216,8 +205,7 @@ def draw_chart(
         thresholds=tuple(_place_thresholds(marks, pool, top)),
         forecast=draw_forecast(edges, edges.now, full_at, (used or 0.0) / top, frame) if is_ahead else None,
         full_at=full_at if is_ahead else None,
-        flags=placed.flags,
-        full_rooms=placed.full_rooms,
+        flags=place_flags(mine, edges),
         poles=_find_poles(mine, edges),
         tower=None if pool is None or past is None else _build_tower(pool, past, found, snapshot, top),
     )
@@ -345,18 +333,17 @@ def _kind(one: EventMark) -> str:
     return "critical" if _is_loud(one) else "mark" if kind == "mark" else "muted"
 
 
-def place_flags(events: Sequence[EventMark], edges: Edges, is_ahead: bool) -> PlacedFlags:
+def place_flags(events: Sequence[EventMark], edges: Edges) -> tuple[EventFlag, ...]:
     """Return the events that have room for their number, with words where there is room for these.
 
-    At each width the numbers of all come first, the most severe before others, then their words in this order, and
-    the time of a forecast at the right edge, if it `is_ahead`. A number stays on its side of its line.
+    At each width the numbers of all come first, the most severe before others, then their words in this order. A
+    number stays on its side of its line.
     """
     ranked = sorted(events, key=_rank)
     anchors: dict[int, str] = {}
     texts: dict[int, str] = {}
     rooms: dict[int, set[str]] = {}
     text_rooms: dict[int, set[str]] = {}
-    full_rooms: set[str] = set()
     for name, width in WIDTHS.items():
         taken: dict[int, Flag] = {}
         for one in sorted(ranked, key=lambda one: one.number not in anchors):
@@ -368,10 +355,7 @@ def place_flags(events: Sequence[EventMark], edges: Edges, is_ahead: bool) -> Pl
                     texts[one.number] = words_of_it
                     text_rooms.setdefault(one.number, set()).add(name)
                     break
-        length = width_of("full ~00:00:00", FONT, strong=True)
-        if not any(map(Flag(width, width - length, width, anchor="end").disturbs, taken.values())):
-            full_rooms.add(name)
-    flags = (
+    return tuple(
         EventFlag(
             edges.at(one.annotation.unix),
             one.number,
@@ -387,15 +371,18 @@ def place_flags(events: Sequence[EventMark], edges: Edges, is_ahead: bool) -> Pl
         for one in events
         if one.number in rooms
     )
-    return PlacedFlags(tuple(flags), frozenset(full_rooms) if is_ahead else frozenset())
 
 
 def _choose_words(one: EventMark, texts: Mapping[int, str]) -> Sequence[str]:
-    """Return the words to try behind a number, those of a narrower chart if it has some."""
-    found = texts.get(one.number)
-    return (
-        [found] if found else [f" {shorten(one.annotation.word, most, FONT)}" for most in (LONG_WORD, SHORT_WORD)]
-    )
+    """Return the words to try behind a number, those of a narrower chart if it has some.
+
+    A level of a MIG instance in the chart of its GPU has its name: "MIG 2 medium".
+    """
+    found, word = texts.get(one.number), one.annotation.word
+    where = one.annotation.text.partition(": ")[0] if one.annotation.kind == "level" else ""
+    if " · " in where:
+        word = f"{where.rpartition(' · ')[2]} {word}"
+    return [found] if found else [f" {shorten(word, most, FONT)}" for most in (LONG_WORD, SHORT_WORD)]
 
 
 def _rank(one: EventMark) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.core.events import Event
-from memwatch.core.model import Absent, Pool, Share
+from memwatch.core.model import Absent, Pool, Share, ShareKind
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import MIB
 from memwatch.core.wire import Json
@@ -235,7 +235,7 @@ class WindowData(Struct, frozen=True):
 
     `buckets`: by series. `spans`: levels by target. `judged`: targets with a known level. `annotations`: oldest
     first. `steps`: seconds between the points of a series. `stacked`: pools whose composition is drawn; `buckets`
-    has its series too.
+    has its series too. `slices`: judged MIG instances in them.
     """
 
     window: TimeWindow
@@ -248,6 +248,7 @@ class WindowData(Struct, frozen=True):
     annotations: tuple[Annotation, ...]
     steps: Mapping[str, float]
     stacked: tuple[Pool, ...] = ()
+    slices: tuple[Share, ...] = ()
 
     def spans_behind(self, chart: Chart) -> list[LevelSpan]:
         return [run for target in chart.targets for run in self.spans[target]]
@@ -259,6 +260,8 @@ def query_window(past: HistoryInput, window: TimeWindow, names: Sequence[str], s
     targets = [target for chart in charts for target in chart.targets]
     stacked = choose_stacked(charts, names, snapshot)
     sources = [name for pool in stacked for name in find_sources(pool, snapshot.shares).names]
+    slices = tuple(_list_slices(stacked, snapshot))
+    targets += [one.id for one in slices]
     levels = {target: past.buckets(f"pressure.{target}.level", window) for target in targets}
     runs = {target: find_level_spans(buckets, window.grain_seconds) for target, buckets in levels.items()}
     beacon = past.buckets(REFERENCE_SERIES, window)
@@ -274,7 +277,16 @@ def query_window(past: HistoryInput, window: TimeWindow, names: Sequence[str], s
         annotations=_flags(past, window, runs, beacon, snapshot),
         steps={name: max(window.grain_seconds, past.history.step_seconds(name)) for name in names},
         stacked=stacked,
+        slices=slices,
     )
+
+
+def _list_slices(pools: Sequence[Pool], snapshot: Snapshot) -> Iterator[Share]:
+    """Yield the MIG instances of pools that have a level of their own."""
+    inside, judged = {pool.id for pool in pools}, {one.target for one in snapshot.pressure}
+    for share in snapshot.shares:
+        if share.kind is ShareKind.MIG_INSTANCE and share.within in inside and share.id in judged:
+            yield share
 
 
 def choose_stacked(charts: Sequence[Chart], names: Sequence[str], snapshot: Snapshot) -> tuple[Pool, ...]:

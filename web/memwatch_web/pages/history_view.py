@@ -17,7 +17,17 @@ from memwatch.reporting.render.words import duration, timestamp
 from memwatch_monitor.history.holders import build_figures, list_holders, series_name
 from memwatch_monitor.history.series import collect_figures
 from memwatch_web.api.history_parameters import build_file_name
-from memwatch_web.pages.charts import Annotation, Chart, Curve, Gap, build_charts, find_pool, most_telling
+from memwatch_web.pages.charts import (
+    Annotation,
+    Chart,
+    Curve,
+    Gap,
+    LevelSpan,
+    build_charts,
+    find_pool,
+    most_telling,
+)
+from memwatch_web.pages.devices import short_label
 from memwatch_web.pages.history_chart import MAX_NOW_SECONDS, ChartPicture, EventMark, draw_chart, find_edges
 from memwatch_web.pages.history_data import (
     HistoryInput,
@@ -229,18 +239,26 @@ def _build_charts(found: WindowData, entries: Sequence[EventEntry], snapshot: Sn
 
 
 def levels_in_words(chart: Chart, found: WindowData) -> str:
-    """Format the time spent at each level: "Critical for 40 s, high for 3 min." Gaps do not count as OK."""
+    """Format the time spent at each level: "Critical for 40 s, high for 3 min." Gaps do not count as OK.
+
+    MIG instances above OK follow by name: "OK throughout; MIG 2 medium for 3 min."
+    """
     if not found.judged.intersection(chart.targets):
         return "No level data in this range."
-    runs = found.spans_behind(chart)
+    spent = _sum_levels(found.spans_behind(chart), found)
+    inside = [(short_label(one), found.spans[one.id]) for one in found.slices if one.within == chart.id]
+    also = [f"; {name} {_sum_levels(runs, found)}" for name, runs in inside if runs]
+    missing = sum(gap.end - gap.start for gap in found.gaps)
+    recorded = max(0.0, found.until - found.window.start - missing)
+    text = (spent[:1].upper() + spent[1:] if spent else "OK throughout") + "".join(also)
+    return f"{text} ({duration(recorded)} recorded)." if found.gaps else f"{text}."
+
+
+def _sum_levels(runs: Sequence[LevelSpan], found: WindowData) -> str:
     seconds = {level: sum(run.end - run.start for run in runs if run.level is level) for level in reversed(Level)}
     # A point has the worst level within it.
     most = "" if found.window.grain_seconds <= EXACT_SECONDS else "up to "
-    spent = ", ".join(f"{level.word} for {most}{duration(length)}" for level, length in seconds.items() if length)
-    missing = sum(gap.end - gap.start for gap in found.gaps)
-    recorded = max(0.0, found.until - found.window.start - missing)
-    text = spent[:1].upper() + spent[1:] if spent else "OK throughout"
-    return f"{text} ({duration(recorded)} recorded)." if found.gaps else f"{text}."
+    return ", ".join(f"{level.word} for {most}{duration(length)}" for level, length in seconds.items() if length)
 
 
 def _collect_latest(names: Collection[str], snapshot: Snapshot) -> Mapping[str, float]:
