@@ -38,6 +38,23 @@ def test_causes_depend_on_the_machine() -> None:
     assert "CUDA context" in describe_causes(vram, discrete)
 
 
+def test_more_than_a_driver_takes_is_that_of_a_process_that_is_not_listed() -> None:
+    """12.8 GiB of an H100 were "driver memory for each CUDA context, GPU page tables, displays"."""
+    discrete = discrete_gpu()
+    vram = next(pool for pool in discrete.pools if pool.kind.value == "vram")
+    holders = sum(vram.id in one.device_bytes for one in discrete.processes)
+
+    small, large = (
+        describe_causes(replace(vram, unattributed_bytes=(1 + holders) * (1 << 30) + more), discrete)
+        for more in (0, 1)
+    )
+
+    assert "does not list" not in small
+    assert small.endswith("a display, if one is attached.")
+    assert large.startswith("Usually memory of a process that the driver does not list, such as one in another")
+    assert "display" not in large
+
+
 def test_hidden_processes_are_named_first() -> None:
     """If processes are hidden, their memory is the likeliest part of the remainder."""
     snapshot = replace(critical_gb10(), process_scan=ProcessScan(3, 0, "partial", "why"))

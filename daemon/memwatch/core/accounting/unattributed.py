@@ -17,10 +17,14 @@ HELD_BY_PROCESSES = frozenset(
 )
 HIDDEN = "memory of processes that are not visible from here"
 ANYWHERE = "pages of drivers and network cards, and a virtual machine's balloon"
+# A driver takes less than this of a GPU, and as much again for the context of each process on it.
+MAX_DRIVER_BYTES = 1 << 30
+UNLISTED = "memory of a process that the driver does not list, such as one in another container"
+DISPLAY = "a display, if one is attached"
 ON_GPUS = {
-    "NVIDIA": "driver memory for each CUDA context, GPU page tables, displays",
-    "AMD": "driver and firmware memory, GPU page tables, displays",
-    "Intel": "driver and firmware memory, displays",
+    "NVIDIA": "driver memory for each CUDA context, GPU page tables",
+    "AMD": "driver and firmware memory, GPU page tables",
+    "Intel": "driver and firmware memory",
 }
 IN_RAM = {
     "NVIDIA": "driver page pools, managed memory (cudaMallocManaged), GPU page tables",
@@ -34,10 +38,25 @@ def describe_causes(pool: Pool, snapshot: Snapshot) -> str:
     """Return a sentence on the usual causes of a pool's unattributed memory; empty if that figure is absent."""
     if isinstance(pool.unattributed_bytes, Absent):
         return ""
-    causes = [*_device_causes(pool, snapshot), *([ANYWHERE] if pool.kind is PoolKind.SYSTEM_RAM else [])]
+    causes = _device_causes(pool, snapshot)
+    if pool.kind is PoolKind.SYSTEM_RAM:
+        causes.append(ANYWHERE)
+    elif causes and not _exceeds_drivers(pool, snapshot):
+        causes.append(DISPLAY)
     if hides_processes(snapshot):
         causes.insert(0, HIDDEN)
+    elif causes and _exceeds_drivers(pool, snapshot):
+        causes.insert(0, UNLISTED)
     return f"Usually {'; '.join(causes)}." if causes else "Its usual causes are not known."
+
+
+def _exceeds_drivers(pool: Pool, snapshot: Snapshot) -> bool:
+    """Return True for more memory of a GPU than drivers and displays take."""
+    if pool.kind is PoolKind.SYSTEM_RAM or isinstance(pool.unattributed_bytes, Absent):
+        return False
+    places = {pool.id, *(share.id for share in snapshot.shares if share.within == pool.id)}
+    holders = sum(not places.isdisjoint(one.device_bytes) for one in snapshot.processes)
+    return pool.unattributed_bytes > MAX_DRIVER_BYTES * (1 + holders)
 
 
 def unattributed_bytes(share: Share, snapshot: Snapshot) -> Bytes:
