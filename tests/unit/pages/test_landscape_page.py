@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import MappingProxyType
 
 import pytest
@@ -576,6 +576,23 @@ def test_each_mig_instance_has_its_name_and_what_is_used() -> None:
     said = [text.strong or text.plain for text in tower.now.drawing.texts]
 
     assert said == ["MIG 2", "31.6 GiB", "9.8 GiB", "MIG 3", "MIG 9 2.9", "not sliced"]
+
+
+def test_bytes_of_many_gpus_without_a_word_are_listed_for_a_phone() -> None:
+    """On /fit there was none for MIG 9, the memory of no instance, and low boxes of train.py."""
+    snapshot = moments_of("h100x8-mig").fullest
+    page, fit = drawn(snapshot), drawn(snapshot, Scene(alone=True))
+    early = next(islice(read_frames(path_of("h100x8-mig")), 15, None))
+
+    assert page.left_out == ("VRAM 0, 1, 2, 3, 4, 5, 6: reserved 479.0 MiB",)
+    assert fit.left_out == (
+        "VRAM 7: MIG 3 9.8 of 19.6 GiB",
+        "VRAM 7: MIG 9 2.9 of 9.8 GiB",
+        "VRAM 7: not sliced 10.8 GiB",
+    )
+    assert any(re.fullmatch(r"VRAM 0: train.py \d.\d GiB", one) for one in drawn(early, Scene(alone=True)).left_out)
+    text = Reader(Pages().page("overview", snapshot)).text
+    assert "also: VRAM 0, 1, 2, 3, 4, 5, 6: reserved 479.0 MiB" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("name", ["jetson-orin", "strix-halo", "macbook"])

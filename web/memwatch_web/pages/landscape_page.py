@@ -42,6 +42,7 @@ from memwatch.reporting.render.tower import (
     draw_captions,
     draw_cell,
     join_past,
+    list_wordless,
     place_tower,
     write_gutter,
 )
@@ -145,6 +146,22 @@ class PageLandscape(Struct, frozen=True):
     bands: tuple[PageBand, ...] = ()
     cells: bool = False
     more: int = 0
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Return what has no word in the towers of many GPUs on a phone: "VRAM 0, 1, 2: reserved 479.0 MiB"."""
+        found: dict[str, list[str]] = {}
+        for one in self.towers if self.cells else ():
+            for words_of_it in (one.narrow or one.now).left_out:
+                found.setdefault(words_of_it, []).append(one.title)
+        return tuple(f"{join_titles(titles)}: {words_of_it}" for words_of_it, titles in found.items())
+
+
+def join_titles(titles: Sequence[str]) -> str:
+    """Join the titles of pools: "VRAM 0, 1, 2"."""
+    start = titles[0].rpartition(" ")[0]
+    same = all(one.rpartition(" ")[0] == start for one in titles)
+    return ", ".join([titles[0], *(one.rpartition(" ")[2] if same else one for one in titles[1:])])
 
 
 class Scene(Struct, frozen=True):
@@ -252,7 +269,8 @@ def _draw_cell_now(one: MemoryMap, scale: float, scene: Scene, width: float) -> 
     nodes = list_planned(one, scene.plans, with_parts=False)
     drawing = draw_cell(one, frame, FONT, _growing_in(one, scene), scene.levels, nodes)
     drawing += draw_plan(one, frame, drawing, scene.plans, FONT)
-    return Now(width + 1.0, top + height + CELL_BOTTOM, drawing)
+    left_out = tuple(list_wordless(drawing))
+    return Now(width + 1.0, top + height + CELL_BOTTOM, drawing, left_out=left_out)
 
 
 def _describe_use(one: MemoryMap) -> str:

@@ -266,9 +266,35 @@ def draw_cell(
     return replace(drawing, texts=tuple(_write_cell(drawing.boxes, font)))
 
 
+def list_wordless(drawing: Drawing) -> Iterator[str]:
+    """Yield names and figures of what is used in one of many pools and has no word there, from the ground up."""
+    slices = [box for box in drawing.boxes if box.kind.startswith("slice")]
+    for box in drawing.boxes:
+        name, _, figure = box.title.rpartition(": ")
+        is_free = box.kind in ("free", "available", "planned")
+        if box in slices:
+            inner = [one for one in drawing.boxes if one.depth > box.depth and is_inside(one, box)]
+            free = sum(one.size_bytes for one in inner if one.kind == "free")
+            figure = f"{words.size_within(box.size_bytes - free, box.size_bytes)} of {figure}"
+        elif is_free or is_grown(box) or box.height < 1.0 or any(is_inside(box, one) for one in slices):
+            continue
+        if not any(box.y <= text.y <= box.y + box.height and box.x <= text.x for text in drawing.texts):
+            yield f"{name} {figure}"
+
+
+def is_grown(box: Box) -> bool:
+    """Check that bytes are the growth of others, over which they lie."""
+    return box.title.startswith("+")
+
+
+def is_inside(one: Box, whole: Box) -> bool:
+    """Check that bytes are part of others, give or take a rounding."""
+    return whole.y - 0.1 <= one.y and one.y + one.height <= whole.y + whole.height + 0.1
+
+
 def _write_cell(boxes: Sequence[Box], font: float) -> Iterator[Text]:
     """Write names, sizes and PIDs into the boxes of one of many pools, as far as they fit."""
-    grown = {(box.x, box.y): box for box in boxes if box.title.startswith("+")}
+    grown = {(box.x, box.y): box for box in boxes if is_grown(box)}
     slices = [box for box in boxes if box.kind.startswith("slice")]
     of_slices = {part: lines for one in slices for part, lines in _name_slice(one, boxes, font)}
     boxes_top = min((box.y for box in boxes), default=0.0)
@@ -306,9 +332,7 @@ def _name_slice(one: Box, boxes: Sequence[Box], font: float) -> Iterator[tuple[B
 
     Of two parts with a line each, the upper one has the name. A single line has both, if they fit.
     """
-    top, ground = one.y - 0.1, one.y + one.height + 0.1
-    inner = (box for box in boxes if box.depth > one.depth)
-    parts = [box for box in inner if top <= box.y and box.y + box.height <= ground]
+    parts = [box for box in boxes if box.depth > one.depth and is_inside(box, one)]
     if not parts:
         return
     parts.sort(key=lambda box: (-round(box.height, 1), box.kind == "free"))
