@@ -162,6 +162,21 @@ def test_list_in_use_is_not_sorted(browser: SharedBrowser, use: str) -> None:
         assert page.evaluate(SHOWN) == ["c", "a", "b"]
 
 
+def test_ended_process_of_the_overview_is_struck_through_until_the_list_is_sorted(browser: SharedBrowser) -> None:
+    """With no other process for its row, the first row of "Who holds it" was blank."""
+    site = Site(build_machine(a=9, b=8, c=7))
+    seen = """[...document.querySelectorAll("#who-rows tr")]
+        .filter((row) => getComputedStyle(row).visibility === "visible")
+        .map((row) => getComputedStyle(row).textDecorationLine + " " + row.querySelector("a").innerText)"""
+    with showing(browser, site, "/") as page:
+        wait_for_ticks(page)
+        site.snapshot = build_machine(b=8, c=7)
+        wait_for_ticks(page)
+        assert page.evaluate(seen) == ["line-through a", "none b", "none c"]
+        pass_seconds(page, SORT_SECONDS + 1)
+        assert page.evaluate(seen) == ["none b", "none c"]
+
+
 def test_largest_processes_of_the_overview_keep_their_rows(browser: SharedBrowser) -> None:
     site = Site(build_machine(a=9, b=8, c=7, d=6, e=5))
     with showing(browser, site, "/") as page:
