@@ -47,6 +47,17 @@ def test_24_machines_are_on_one_screen_without_a_fault(browser: SharedBrowser) -
     assert wrong == set()
 
 
+def test_curve_of_a_tile_is_cut_at_its_frame(visited_page: Page) -> None:
+    """Its ends and corners reached over the frame at the top and at the right."""
+    with visiting(visited_page, fleet(), "/machines"):
+        frames = visited_page.evaluate("""[...document.querySelectorAll(".machine-line")].map((line) => {
+          const frame = line.parentElement, sides = ["width", "height"].map((side) => frame.getAttribute(side));
+          return [...sides, getComputedStyle(frame).overflow].join(" ");
+        })""")
+
+    assert {*frames} == {"104 74 hidden"}
+
+
 def test_no_word_of_a_tile_is_cut(visited_page: Page) -> None:
     """Names of many letters, long kinds and reasons have a second line."""
     with visiting(visited_page, fleet(), "/machines"):

@@ -335,3 +335,19 @@ def test_words_of_a_kill_are_whole_at_any_age(visited_page: Page, age: float) ->
 
     assert words == "OOM kill: train.py, 39.9 GiB"
     assert cut == {390: 0, 330: 0, 320: 0}
+
+
+@pytest.mark.parametrize("width", [390, 320])
+def test_table_of_pools_above_ok_is_within_its_card_on_a_phone(visited_page: Page, width: int) -> None:
+    """With "GPU 7 · MIG 2", a long time and a long name it reached 8 pixels over the words of the card."""
+    frame = next(islice(read_frames(path_of("h100x8-mig")), 280, None))
+    worse = tuple(
+        replace(one, seconds_to_full=150.0) if one.level > Level.LOW and "mig" not in one.target else one
+        for one in frame.pressure
+    )
+    with visiting(visited_page, Site(replace(frame, pressure=worse)), width=width):
+        head, table = (visited_page.locator(f".firing {one}").bounding_box() for one in (".card-head", "table"))
+
+    assert head is not None
+    assert table is not None
+    assert table["x"] + table["width"] <= head["x"] + head["width"] + 0.5

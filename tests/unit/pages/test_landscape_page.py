@@ -585,11 +585,7 @@ def test_bytes_of_many_gpus_without_a_word_are_listed_for_a_phone() -> None:
     early = next(islice(read_frames(path_of("h100x8-mig")), 15, None))
 
     assert page.left_out == ("VRAM 0, 1, 2, 3, 4, 5, 6: reserved 479.0 MiB",)
-    assert fit.left_out == (
-        "VRAM 7: MIG 3 9.8 of 19.6 GiB",
-        "VRAM 7: MIG 9 2.9 of 9.8 GiB",
-        "VRAM 7: not sliced 10.8 GiB",
-    )
+    assert fit.left_out == ("VRAM 7: MIG 3 9.8 of 19.6 GiB, MIG 9 2.9 of 9.8 GiB, not sliced 10.8 GiB",)
     assert any(re.fullmatch(r"VRAM 0: train.py \d.\d GiB", one) for one in drawn(early, Scene(alone=True)).left_out)
     text = Reader(Pages().page("overview", snapshot)).text
     assert "also: VRAM 0, 1, 2, 3, 4, 5, 6: reserved 479.0 MiB" in " ".join(text.split())

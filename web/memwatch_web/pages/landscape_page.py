@@ -152,7 +152,7 @@ class PageLandscape(Struct, frozen=True):
         """Return what has no word in the towers of many GPUs on a phone: "VRAM 0, 1, 2: reserved 479.0 MiB"."""
         found: dict[str, list[str]] = {}
         for one in self.towers if self.cells else ():
-            for words_of_it in (one.narrow or one.now).left_out:
+            if words_of_it := ", ".join((one.narrow or one.now).left_out):
                 found.setdefault(words_of_it, []).append(one.title)
         return tuple(f"{join_titles(titles)}: {words_of_it}" for words_of_it, titles in found.items())
 
