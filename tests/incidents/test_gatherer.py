@@ -19,7 +19,7 @@ from memwatch.core.model import Process, Quality, Share, ShareKind
 from memwatch.core.pressure.oom_kills import NewKills
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.incidents.records import Incident, Suspect
-from memwatch_monitor.incidents.gatherer import Gatherer
+from memwatch_monitor.incidents.gatherer import GRACE_SECONDS, QUIET_SECONDS, Gatherer
 from memwatch_monitor.incidents.store import IncidentLog
 from memwatch_monitor.incidents.triggers import Observation
 from support.fakes import GIB
@@ -206,6 +206,24 @@ def test_cgroup_without_an_incident_gets_one_when_another_is_over() -> None:
     assert [one.ended is None for one in kill_at_limits(gatherer, 60.0)] == [False] * 12
 
     assert [one.label for one in kill_at_limits(gatherer, 61.0, kills[12])] == ["run-12.scope"]
+
+
+def test_incident_in_its_quiet_time_is_over_with_what_came_back() -> None:
+    """For a minute after its end it was "still going on", and a kill had brought nothing back."""
+    gatherer = Gatherer()
+    tick(gatherer, 0.0, "ram")
+    (lasting,) = tick(gatherer, 10.0, "ram")
+    assert tick(gatherer, 10.0 + GRACE_SECONDS - 0.25) == []
+    (quiet,) = tick(gatherer, 10.0 + GRACE_SECONDS)
+    again = tick(gatherer, 16.0, "ram")
+    once_more = tick(gatherer, 20.0)
+    (over,) = tick(gatherer, 16.0 + QUIET_SECONDS)
+
+    assert (lasting.lasts, lasting.quiet_until, lasting.came_back_bytes) == (True, None, None)
+    assert (quiet.lasts, quiet.quiet_until, quiet.ended) == (False, UNIX + 10.0 + QUIET_SECONDS, None)
+    assert quiet.came_back_bytes == 0
+    assert [one.lasts for one in (*again, *once_more)] == [True, False]
+    assert (over.quiet_until, over.ended) == (None, UNIX + 16.0)
 
 
 def add_events(gatherer: Gatherer, events: Sequence[Event]) -> None:

@@ -574,6 +574,10 @@ def test_row_names_its_figures() -> None:
     assert b"<span>Began</span><span>Critical for</span><span>Cause</span>" in pages[0]
     assert "critical for 1 min 18 s" in texts[0]
     assert "still going on" in texts[1]
+    quiet = replace(calm, ended=None, quiet_until=1_800_000_138.0)
+    for text in (Reader(Pages().incidents([quiet])).text, Reader(Pages().incident(quiet)).text):
+        assert f"over, being recorded until {clock(1_800_000_138.0)[:8]}" in text
+        assert "still going on" not in text
     assert "process killed · System RAM" in Reader(Pages().incident(calm)).text
 
 

@@ -161,6 +161,8 @@ def test_level_without_growth_says_how_long_it_lasted() -> None:
     assert words.write_title(driver) == "System RAM was critical for 3 min; memory of no process grew"
     assert words.write_title(replace(calm, ended=None)) == "System RAM is critical; no process grew"
     assert words.write_summary(replace(calm, ended=None)).endswith("It is not over.")
+    quiet = replace(calm, ended=None, quiet_until=calm.began)
+    assert words.write_summary(quiet) == words.write_summary(calm)
 
 
 @pytest.mark.parametrize(

@@ -101,13 +101,18 @@ def list_lines(found: Sequence[Incident]) -> Iterator[str]:
     for index, one in enumerate(found):
         if index:
             yield ""
-        state = f"{title_of(one.kind)}, {one.label}" + (", not over" if one.ended is None else "")
+        state = f"{title_of(one.kind)}, {one.label}" + (f", {_state(one)}" if one.ended is None else "")
         yield f"{one.id}  {stamp(one.began)}  {state}"
         yield f"  {write_title(one)}"
 
 
+def _state(one: Incident) -> str:
+    """Return the state of an incident without an end."""
+    return "not over" if one.quiet_until is None else f"over, being recorded until {clock(one.quiet_until)}"
+
+
 def report_lines(found: Incident) -> Iterator[str]:
-    end = "not over" if found.ended is None else clock(found.ended)
+    end = _state(found) if found.ended is None else clock(found.ended)
     yield write_title(found)
     yield f"{found.id}  {stamp(found.began)} to {end}  {title_of(found.kind)}"
     if summary := write_summary(found):

@@ -34,15 +34,21 @@ STALLS = (0.1, 0.4)
 NO_EVENTS: frozenset[str] = frozenset({"started", "test", "reloaded"})
 
 
-def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[str] = ()) -> Incident:
-    """Return the incident as it is known now. `now`: boot time at which it is over, None while it lasts."""
+def build_incident(
+    one: OpenIncident, now: float | None = None, notes: Sequence[str] = (), quiet_until: float | None = None
+) -> Incident:
+    """Return the incident as it is known now. `now`: boot time at which its record is closed, None before.
+
+    `quiet_until`: Unix time at which that will be, None while it lasts.
+    """
     readings = FrameReader(one.place or one.target).read_all(one.frames)
     deaths = [death for _, death in one.deaths]
     death = choose_killer(deaths)
     finding = _find(one, readings)
     victims = mark_victims(deaths, finding.cause)
     lowest = min((r for r in readings if r.boottime >= one.boottime - BEFORE_SECONDS), key=_available, default=None)
-    came_back = None if now is None or lowest is None else _sum_returned(one, readings[-1], lowest, victims)
+    is_lasting = now is None and quiet_until is None
+    came_back = None if is_lasting or lowest is None else _sum_returned(one, readings[-1], lowest, victims)
     if one.is_of_cgroup:  # what other processes leave is no matter of the cgroup
         lowest = None
     first = None if death is None else next(v for v in victims if v.unix == death.victim.unix)
@@ -95,6 +101,7 @@ def build_incident(one: OpenIncident, now: float | None = None, notes: Sequence[
         rise_bytes=None if finding.rise is None or finding.is_long or one.is_of_cgroup else finding.rise.taken,
         kills=sum(each.count for each in deaths if each.killer.kind != "program") + one.more_deaths,
         told=(),
+        quiet_until=None if now is not None else quiet_until,
     )
 
 

@@ -523,12 +523,15 @@ class Gatherer:
                 self.budget.release(key)
                 self._note_end_of(one, seen.boottime)
             is_due = seen.boottime - one.written_at >= one.rewrite_seconds
-            if is_over or key in changed or is_due:
+            was_quiet, one.is_quiet = one.is_quiet, seen.boottime - one.bad_at >= GRACE_SECONDS
+            if is_over or key in changed or is_due or one.is_quiet != was_quiet:
                 one.written_at = seen.boottime
                 if is_due:
                     one.rewrite_seconds = min(2 * one.rewrite_seconds, MAX_REWRITE_SECONDS)
                 self._add_long(one, seen)
-                built.append(build_incident(one, seen.boottime if is_over else None, self._returns(seen)))
+                quiet_until = one.bad_unix + QUIET_SECONDS if one.is_quiet else None
+                ended = seen.boottime if is_over else None
+                built.append(build_incident(one, ended, self._returns(seen), quiet_until))
         return built
 
     def _add_long(self, one: OpenIncident, seen: Observation) -> None:

@@ -38,7 +38,7 @@ class OpenIncident(Struct):
     critical level. `labels`: those of pools and shares, by id. `long`: growth over the last hour by PID, the most
     that was seen. `more_deaths`: processes killed beyond MAX_DEATHS reports. `more_ends`: ends of processes beyond
     MAX_ENDS. `times`: incidents of its cgroup since `first_began`, this one included. `is_displaced`: it ends for
-    another one.
+    another one. `is_quiet`: nothing happened for some seconds.
     """
 
     id: str
@@ -70,6 +70,7 @@ class OpenIncident(Struct):
     times: int = 1
     first_began: float = 0.0
     is_displaced: bool = False
+    is_quiet: bool = False
 
     @property
     def killed_bytes(self) -> int:

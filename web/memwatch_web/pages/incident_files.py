@@ -62,7 +62,8 @@ async def page(services: PageServices, request: Request) -> Response:
     def work() -> bytes:
         return services.pages.incident(one, simulated, heads)
 
-    key = ("incident", one.id, one.ended, len(one.timeline), one.told, heads[0].id if heads else "")
+    newest = heads[0].id if heads else ""
+    key = ("incident", one.id, one.ended, one.quiet_until, len(one.timeline), one.told, newest)
     return await send_page(services, request, key, DRAW_SECONDS, work)
 
 
@@ -78,7 +79,7 @@ async def picture(services: PageServices, request: Request) -> Response:
     def work() -> bytes:
         return services.pages.incident_picture(build_card(one, ink, snapshot))
 
-    key = ("incident picture", one.id, one.ended, len(one.timeline), one.told, ink.page)
+    key = ("incident picture", one.id, one.ended, one.quiet_until, len(one.timeline), one.told, ink.page)
     return Response(await services.query(key, DRAW_SECONDS, work), media_type="image/svg+xml")
 
 

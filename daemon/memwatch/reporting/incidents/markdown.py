@@ -51,7 +51,8 @@ def _told(one: Told) -> str:
 def _facts(found: Incident) -> Iterator[tuple[str, str]]:
     yield "Incident", found.id
     yield "Began", rfc3339(found.began)
-    yield "Ended", "not yet" if found.ended is None else rfc3339(found.ended)
+    ended = "not yet" if found.quiet_until is None else f"yes, being recorded until {rfc3339(found.quiet_until)}"
+    yield "Ended", ended if found.ended is None else rfc3339(found.ended)
     yield "Target", code(f"{found.label} ({found.target})")
     yield "Kind", title_of(found.kind)
     if found.killer is not None:

@@ -152,8 +152,8 @@ class Incident(Struct, frozen=True):
     came_back_bytes: Annotated[
         int | None,
         Doc(
-            "Available at the end, less the lowest; after a kill in a cgroup, what its victims held. "
-            "Null while it lasts, and if it is not known."
+            "Available at the end, or now until quiet_until, less the lowest; after a kill in a cgroup, what its "
+            "victims held. Null while it lasts, and if it is not known."
         ),
     ] = None
     evidence: tuple[str, ...] = ()
@@ -170,3 +170,11 @@ class Incident(Struct, frozen=True):
         tuple[Told, ...] | None,
         Doc("Receivers of the alerts about the target, up to five minutes after its end. Null in earlier records."),
     ] = None
+    quiet_until: Annotated[
+        float | None,
+        Doc("It is over, and recorded until then unless it goes on. Null while it lasts, and after that time."),
+    ] = None
+
+    @property
+    def lasts(self) -> bool:
+        return self.ended is None and self.quiet_until is None

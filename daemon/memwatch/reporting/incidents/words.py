@@ -80,7 +80,7 @@ def _write_begin(one: Incident) -> str:
         at_limit = one.killer is not None and one.killer.kind == "cgroup_oom"
         verb = f"reached the limit of {label}" if at_limit else f"took {size(cause.growth_bytes)} in {label}"
         return f"{cause.who} {verb}"
-    lasts = one.kind == "critical" and one.ended is None
+    lasts = one.kind == "critical" and one.lasts
     verb = f"filled {label}" if is_full(one) and not lasts else f"took {size(cause.growth_bytes)} of {label}"
     seconds = one.growth_seconds
     took = f" in {duration(seconds)}" if seconds is not None and seconds >= 0.05 else ""
@@ -95,7 +95,7 @@ def _write_undecided(one: Incident) -> str:
     label = capitalize(one.label)
     if one.kind == "critical":
         if one.ended is None:
-            return f"{label} is critical"
+            return f"{label} {'is' if one.lasts else 'was'} critical"
         return f"{label} was critical for {duration(max(1.0, one.ended - one.began))}"
     # Of another pool that was short the record has no figures.
     return f"{label} was full" if is_full(one) else ""
@@ -240,12 +240,12 @@ def is_name_of(who: Suspect | Victim, name: str) -> bool:
 
 def _write_return(one: Incident) -> str:
     back = one.came_back_bytes
-    if one.ended is None:
+    if one.lasts:
         return "it is not over"
     if back is None or one.kind in ("unclean_end", "program"):
         return ""
     if not back:
-        return "nothing came back" if one.victims or is_full(one) else ""
+        return "nothing came back" if one.ended is not None and (one.victims or is_full(one)) else ""
     held = one.victim.held_bytes if one.victim is not None and count_kills(one) == 1 else None
     # Available memory also moves by what others take meanwhile, and a process leaves pages that others share.
     is_part = held is not None and back < held and size(back) != size(held)
