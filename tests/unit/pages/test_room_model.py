@@ -9,7 +9,7 @@ from memwatch.core.model import Absent, Bytes
 from memwatch.core.snapshot import Snapshot
 from memwatch.planning.model_table import list_runnable
 from memwatch.planning.request import Use
-from memwatch_web.pages.overview import FILLED, PAUSE_SECONDS, RoomModel, find_rooms, fits
+from memwatch_web.pages.overview import FILLED, LOST_PAUSE_SECONDS, PAUSE_SECONDS, RoomModel, find_rooms, fits
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader
 from support.sample_parts import GIB
@@ -40,17 +40,18 @@ def test_model_is_named_beside_the_room() -> None:
     assert "such as" not in Reader(Pages().page("overview", critical_gb10())).text
 
 
-def test_model_that_no_longer_fits_is_not_named_until_the_next_search() -> None:
-    """A search has a pause after it; what was found may be too large meanwhile."""
+def test_model_that_no_longer_fits_gives_place_to_another_one_at_once() -> None:
+    """Half a minute long no model was named. Searches have a shorter pause then, so that their cost is bounded."""
     model = RoomModel()
     first = model.find(with_room(30 * GIB))
-    later = model.find(with_room(6 * GIB, seconds=1.0))
-    searched = model.find(with_room(6 * GIB, seconds=PAUSE_SECONDS))
+    later = model.find(with_room(6 * GIB, seconds=LOST_PAUSE_SECONDS - 0.25))
+    searched = model.find(with_room(6 * GIB, seconds=LOST_PAUSE_SECONDS))
 
     assert first is not None
     assert first.bytes > 6 * GIB
     assert later is None
     assert searched is not None
     assert model.find(with_room(6 * GIB, seconds=2 * PAUSE_SECONDS)) is searched
+    assert model.find(with_room(60 * GIB, seconds=2 * LOST_PAUSE_SECONDS)) is searched, "it still fits"
     assert searched.bytes <= 6 * GIB
     assert RoomModel().find(with_room(Absent.NOT_AVAILABLE)) is None

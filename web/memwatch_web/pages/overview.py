@@ -330,9 +330,10 @@ def advise_engines(snapshot: Snapshot) -> Mapping[str, str | None]:
     return {engine.id: advise(engine, snapshot) for engine in snapshot.engines}
 
 
-# Least time between two searches, and the change of the room that needs one. A search takes 20 to 50 ms of CPU time
-# on the machines of the demos (Xeon, CPython 3.11).
+# Least time between two searches, and the change of the room that needs one; and that time where the model does not
+# fit any more. A search takes 20 to 50 ms of CPU time on the machines of the demos (Xeon, CPython 3.11).
 PAUSE_SECONDS, STEP_BYTES = 30.0, 1 << 30
+LOST_PAUSE_SECONDS = 5.0
 # A model that fills more than this part of the room would not fit a moment later.
 FILLED = 0.95
 
@@ -355,7 +356,9 @@ class RoomModel:
             abs(size - self._rooms[name]) >= STEP_BYTES for name, size in rooms.items()
         )
         found = self._found if self._found and fits(self._found, rooms) else None
-        if (not is_other and found is self._found) or 0 <= snapshot.monotonic - self._searched < PAUSE_SECONDS:
+        is_lost = found is not self._found
+        pause = LOST_PAUSE_SECONDS if is_lost else PAUSE_SECONDS
+        if not (is_other or is_lost) or 0 <= snapshot.monotonic - self._searched < pause:
             return found
         self._searched, self._rooms = snapshot.monotonic, rooms
         models = list_largest(with_leases_used(snapshot, snapshot.leases)) if rooms else iter(())
