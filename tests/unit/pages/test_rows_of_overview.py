@@ -60,7 +60,21 @@ def test_incident_that_lasts_has_the_events_until_now() -> None:
             "System RAM: high → critical (95.2%)",
         ),
         ("level", "GPU 7 · MIG 2: OK → high (1.2 GiB available)", "GPU 7 · MIG 2: OK → high"),
-        ("alert", "alert firing: VRAM 1 critical, now also: 97.0% used; x", "alert again: VRAM 1 critical"),
+        (
+            "alert",
+            "alert firing: VRAM 1 critical, now also: 97.0% used; x",
+            "alert of VRAM 1, now also: 97.0% used",
+        ),
+        (
+            "alert",
+            "alert firing: System RAM critical, now also: OOM killer: killed train.py (51210); full in about 4 s",
+            "alert of System RAM, now also: OOM kill",
+        ),
+        (
+            "alert",
+            "alert still firing: VRAM 2 high (rule) (now OK), now also: full in about 20 s at the current rate",
+            "alert of VRAM 2, now also: full in about 20 s",
+        ),
         ("alert", "alert firing: VRAM 1 critical", "alert firing: VRAM 1 critical"),
         ("late", "1 sample missed: the machine was too busy", "1 sample missed"),
         ("alert", "alert resolved: System RAM critical (now OK)", "alert resolved: System RAM critical"),

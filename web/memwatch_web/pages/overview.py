@@ -40,6 +40,11 @@ MAX_NAMED_RECEIVERS = 2
 # Kinds of events that an incident of the same target explains, and the level after a change.
 OF_INCIDENTS = frozenset({"oom_kill", "level", "alert"})
 CHANGED = re.compile(r"→ (?P<after>\w+) \(")
+# A level of then is left out: beside the time it would read as a new rise.
+NEWS = re.compile(
+    rf"alert (?:still )?firing: (?P<about>.+?)(?: (?:{'|'.join(level.label for level in Level)})(?: \([^)]*\))*)?"
+    r", now also: (?P<reason>[^;]+)"
+)
 PID = re.compile(r" \(PID \d+\)")
 USED = re.compile(r"(\d+\.\d%) used\b")
 INCIDENT_ID = re.compile(r" \(\d{8}T\d{6}Z(?:-\d+)?\)$")
@@ -222,8 +227,8 @@ def shorten_event(event: Event) -> str:
         used = USED.match(rest)
         return f"{changed} ({used[1]})" if used else changed
     if event.kind == "alert":
-        said, more, _ = text.partition(", now also: ")
-        return said.replace("alert firing", "alert again") if more else text.partition(" (")[0]
+        news = NEWS.match(text)
+        return _shorten_news(news["about"], news["reason"]) if news else text.partition(" (")[0]
     if event.kind == "late":
         return text.partition(": ")[0]
     if event.kind == "incident":
@@ -231,6 +236,12 @@ def shorten_event(event: Event) -> str:
         return said.partition(": no process grew")[0]
     killed = KILLED_BY_KERNEL.fullmatch(text) if event.kind == "oom_kill" else None
     return f"OOM kill: {killed['name']}, {killed['size']}" if killed else without_id(text)
+
+
+def _shorten_news(about: str, reason: str) -> str:
+    """Return a further reason of an alert that fired before: "alert of System RAM, now also: OOM kill"."""
+    short = "OOM kill" if reason.startswith("OOM killer: ") else reason.removesuffix(" at the current rate")
+    return f"alert of {about}, now also: {short}"
 
 
 def link_events(events: Sequence[Event], incidents: Iterable[Incident], now: float) -> tuple[EventRow, ...]:
