@@ -191,6 +191,17 @@ def test_share_of_a_unified_machine_is_inside_its_pool() -> None:
     assert rest.start + rest.width == pytest.approx(ram.used_bytes / ram.size_bytes)
 
 
+def test_use_of_a_pool_below_a_share_of_it_has_the_name_of_the_pool() -> None:
+    """ "101.6 of 125.0 GiB" stood below "GTT ⊂ System RAM 60.5 GiB" without a name."""
+    page = Pages().page("devices", moments_of("strix-halo").fullest).decode()
+    captions = [
+        re.sub(r"<[^>]+>", "", found) for found in re.findall(r'<p class="device-caption[^>]*>(.*?)</p>', page)
+    ]
+
+    assert [bool(re.search(r"System RAM \S+ of ", caption)) for caption in captions if "⊂" in caption] == [True]
+    assert ["System RAM" in caption for caption in captions if "carve-out" in caption] == [False]
+
+
 def test_used_memory_of_unknown_holders_has_the_colour_of_the_map() -> None:
     """On a Mac, where unattributed memory is not known, it was grey here and blue on the overview."""
     snapshot = moments_of("macbook").fullest
