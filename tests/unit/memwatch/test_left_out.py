@@ -152,7 +152,7 @@ def render(page: str, snapshot: Snapshot, budgets: Budgets) -> str:
         return " ".join(one.text for one in shown)
     if page == "history":
         template = create_environment().get_template("past_parts.html")
-        past = SimpleNamespace(left_out=0, entries=(), gaps=())
+        past = SimpleNamespace(left_out="", entries=(), gaps=())
         return str(template.make_module().list(past, snapshot))  # type: ignore[attr-defined]
     return Pages().page(page, snapshot).decode()
 

@@ -14,6 +14,7 @@ from memwatch_web.pages.charts import (
     LevelSpan,
     build_annotations,
     build_older_annotations,
+    describe_dropped,
     find_gaps,
     find_level_spans,
     find_restarts,
@@ -147,3 +148,22 @@ def test_level_changes_are_dropped_before_other_events() -> None:
     assert most_telling([kill, *levels])[:2] == [kill, Annotation(201, "level", "high", "")]
     assert most_telling([*levels, *marks]) == marks[-MAX_ANNOTATIONS:]
     assert most_telling(levels[:3]) == levels[:3]
+
+
+@pytest.mark.parametrize(
+    ("levels", "marks", "words"),
+    [
+        (0, MAX_ANNOTATIONS, ""),
+        (MAX_ANNOTATIONS + 74, 0, "74 older level changes are not shown"),
+        (MAX_ANNOTATIONS, 1, "1 older level change is not shown"),
+        (1, MAX_ANNOTATIONS, "1 level change is not shown"),
+        (3, MAX_ANNOTATIONS + 1, "3 level changes and 1 older event are not shown"),
+        (0, MAX_ANNOTATIONS + 2, "2 older events are not shown"),
+    ],
+)
+def test_events_that_are_left_out_are_named_as_what_they_are(levels: int, marks: int, words: str) -> None:
+    """ "74 more not shown (level changes are dropped first)" stood above a list of level changes."""
+    flags = [Annotation(float(at), "level", "high", "") for at in range(levels)]
+    flags += [Annotation(float(at), "mark", "step", "") for at in range(marks)]
+
+    assert describe_dropped(flags, most_telling(flags)) == words

@@ -12,7 +12,7 @@ from memwatch.core.events import Event
 from memwatch.core.model import Device, ShareKind, find_root
 from memwatch.core.printable import shorten_ids
 from memwatch.core.snapshot import Level, Snapshot
-from memwatch.reporting.render.words import duration
+from memwatch.reporting.render.words import count, duration
 from memwatch_monitor.history.holders import HOLDER_KINDS, parse_name
 from memwatch_monitor.history.series import headroom_ends, unit_of
 from memwatch_monitor.history.tiers import Bucket
@@ -336,6 +336,17 @@ def most_telling(flags: Sequence[Annotation]) -> list[Annotation]:
     levels = [flag for flag in flags if flag.kind == "level"]
     newest = levels[max(0, len(levels) + len(others) - MAX_ANNOTATIONS) :]
     return sorted([*others, *newest], key=lambda flag: flag.unix)
+
+
+def describe_dropped(flags: Sequence[Annotation], kept: Sequence[Annotation]) -> str:
+    """Return the events that are left out, in words: "74 older level changes are not shown". Empty without any."""
+    levels, all_levels = (sum(flag.kind == "level" for flag in some) for some in (kept, flags))
+    dropped = {
+        f"{'older ' if levels else ''}level change": all_levels - levels,
+        "older event": len(flags) - all_levels - (len(kept) - levels),
+    }
+    parts = [count(number, noun) for noun, number in dropped.items() if number]
+    return f"{' and '.join(parts)} {'is' if sum(dropped.values()) == 1 else 'are'} not shown" if parts else ""
 
 
 def choose_word(event: Event) -> str:

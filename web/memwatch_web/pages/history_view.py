@@ -24,6 +24,7 @@ from memwatch_web.pages.charts import (
     Gap,
     LevelSpan,
     build_charts,
+    describe_dropped,
     find_pool,
     most_telling,
 )
@@ -121,7 +122,10 @@ class EventEntry(Struct, frozen=True):
 
 
 class HistoryView(Struct, frozen=True):
-    """The part of the page that depends on the window. `data`: figures under the pointer, for the script."""
+    """The part of the page that depends on the window. `data`: figures under the pointer, for the script.
+
+    `left_out`: the events without an entry, in words.
+    """
 
     query: HistoryQuery
     moves: Moves
@@ -129,7 +133,7 @@ class HistoryView(Struct, frozen=True):
     charts: tuple[ChartView, ...]
     gaps: tuple[Gap, ...]
     entries: tuple[EventEntry, ...]
-    left_out: int
+    left_out: str
     choices: tuple[Chart, ...]
     file_name: str
     known_since: float
@@ -169,8 +173,8 @@ def build_view(past: HistoryInput, query: HistoryQuery, snapshot: Snapshot) -> H
     """Build the view of one window."""
     window, now = query.window, snapshot.unix
     found = query_window(past, window, query.names, snapshot)
-    telling = enumerate(most_telling(found.annotations), 1)
-    entries = tuple(_entry(number, flag, query, past.incidents, snapshot) for number, flag in telling)
+    telling = most_telling(found.annotations)
+    entries = tuple(_entry(number, flag, query, past.incidents, snapshot) for number, flag in enumerate(telling, 1))
     return HistoryView(
         query=query,
         moves=build_moves(window, now, past.tiers),
@@ -178,7 +182,7 @@ def build_view(past: HistoryInput, query: HistoryQuery, snapshot: Snapshot) -> H
         charts=tuple(_build_charts(found, entries, snapshot)),
         gaps=found.gaps,
         entries=entries,
-        left_out=len(found.annotations) - len(entries),
+        left_out=describe_dropped(found.annotations, telling),
         choices=build_charts([*past.history.current_names(), *query.names], snapshot, past.history.titles()),
         file_name=build_file_name(snapshot.host, window.start, window.end),
         known_since=max(now - max(tier.seconds for tier in past.tiers), past.history.start + past.to_wall),
