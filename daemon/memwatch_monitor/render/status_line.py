@@ -47,6 +47,7 @@ SIGNAL_WORDS: Mapping[str, str] = {
     "driver": "Driver errors",
     "oom_kill": "OOM kill",
 }
+STATED_SECONDS = re.compile(r"full in about (\d+) s ")
 KILLED = re.compile(r"OOM killer: killed (?:(?P<name>.+) \(\d+\)|a process|\d+ process(?:es)?)")
 
 
@@ -113,12 +114,13 @@ def build_status_line(
 ) -> StatusLine:
     """Return the status line. `events`: newest first; `grown`: growth over the last GROWTH_SECONDS."""
     worst, growers = find_worst(snapshot), rank_growers(grown, snapshot)
+    held = hold_deadline(worst) if worst and growers else None
     recovering = worst is not None and words.is_recovering(worst)
     return StatusLine(
         level=worst.level.word if worst else "unknown",
         target=worst.target if worst else None,
         label=snapshot.labels.get(worst.target, worst.target) if worst else "",
-        headline=build_headline(snapshot, worst),
+        headline=held[0] if held else build_headline(snapshot, worst),
         details=(*(build_details(snapshot, worst) if worst else ()), *filter(None, [name_unknown(snapshot)])),
         recovering=recovering,
         since_unix=_find_begin(snapshot, worst, events) if worst else None,
@@ -130,7 +132,7 @@ def build_status_line(
         others=count_others(snapshot, worst) if worst else "",
         clears="" if worst is None else "".join(words.countdown(worst)),
         actions=list_actions(snapshot, worst, [one.process for one in growers]),
-        beside=_say_beside(snapshot, worst, bool(growers)) if worst else "",
+        beside=held[1] if held else _say_beside(snapshot, worst, bool(growers)) if worst else "",
     )
 
 
@@ -138,6 +140,22 @@ def _say_beside(snapshot: Snapshot, worst: Pressure, grows: bool) -> str:
     if words.is_recovering(worst):
         return next(filter(None, [words.way_out(one.text) for one in worst.reasons]), "")
     return explain_no_forecast(snapshot, worst, grows)
+
+
+def hold_deadline(worst: Pressure) -> tuple[str, str] | None:
+    """Return the headline and its source where the forecast has paused at the critical level while a process grows.
+
+    In the last seconds the kernel reclaims what it can, and available memory stands still. None without a deadline,
+    or if the last one has passed for a while.
+    """
+    if worst.level is not Level.CRITICAL or words.is_recovering(worst) or words.full(worst):
+        return None
+    past = next(filter(None, [PAST.fullmatch(one.text) for one in worst.reasons if one.signal == "ttf"]), None)
+    stated = STATED_SECONDS.match(past["text"]) if past else None
+    left = int(stated[1]) - int(past["age"]) if past and stated else -words.IN_SECONDS
+    if past is None or left <= -words.IN_SECONDS:
+        return None
+    return words.full_after(left).capitalize(), f"forecast {past['age']} s ago"
 
 
 def explain_no_forecast(snapshot: Snapshot, worst: Pressure, grows: bool) -> str:

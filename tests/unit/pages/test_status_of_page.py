@@ -87,7 +87,7 @@ def receiver(name: str, result: str, failure: str = "") -> ReceiverRow:
             at(Level.CRITICAL, 0.988, TRAIN, left=4.0),
             [
                 "critical System RAM",
-                "Full in ~4 s",
+                "Full in seconds",
                 "Do stop train.py, frees 37.0 GiB → 68.0%, medium (ada, session-7)",
             ],
         ),

@@ -20,6 +20,7 @@ from memwatch.core.snapshot_json import snapshot_from
 from memwatch.core.wire import to_bytes
 from memwatch.reporting.render.json import snapshot_json
 from memwatch.reporting.render.summary import build_sentence, build_title
+from memwatch.reporting.render.words import full_after
 from memwatch_monitor.render.status_line import build_status_line
 from support.sample_snapshots import calm_workstation
 from support.trace_file import load_trace
@@ -88,9 +89,10 @@ def check_words(verdict: Pressure) -> None:
     left = verdict.seconds_to_full
     if verdict.level is Level.CRITICAL and not isinstance(left, Absent):
         time_left = units.forecast(left)
-        assert status.headline == f"Full in ~{time_left}"
+        deadline = full_after(left)
+        assert status.headline == deadline.capitalize()
         assert sentence.startswith(f"System RAM is critical: full in about {time_left} at the current rate")
-        assert all(f"full in ~{time_left} " in f"{one} " for one in (build_title(snapshot, verdict), *tops))
+        assert all(f"{deadline} " in f"{one} " for one in (build_title(snapshot, verdict), *tops))
 
 
 @pytest.mark.parametrize(

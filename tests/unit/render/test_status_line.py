@@ -186,7 +186,33 @@ def test_held_level_of_memory_that_fills_again_is_not_recovering(seconds: float)
     status = build_status_line(with_verdict(Level.HIGH, Level.CRITICAL, old, full=seconds))
 
     assert (status.recovering, status.details) == (False, ())
-    assert status.headline == f"Full in ~{max(1, round(seconds))} s"
+    assert status.headline == ("Full in seconds" if seconds < 5 else f"Full in ~{round(seconds)} s")
+
+
+@pytest.mark.parametrize(
+    ("stated", "age", "headline", "beside"),
+    [
+        ("5 s", 2, "Full in seconds", "forecast 2 s ago"),
+        ("20 s", 3, "Full in ~17 s", "forecast 3 s ago"),
+        ("5 s", 9, "Full in seconds", "forecast 9 s ago"),
+        ("5 s", 10, "98.8% used", "forecast 10 s ago: full in about 5 s"),
+        ("2 min 30 s", 2, "98.8% used", "forecast 2 s ago: full in about 2 min 30 s"),
+    ],
+)
+def test_deadline_stays_the_headline_while_a_process_grows(
+    stated: str, age: int, headline: str, beside: str
+) -> None:
+    """Two seconds before a kill the headline was "98.8% used": available memory stood still."""
+    reason = held_reason(f"full in about {stated} at the current rate", age, "ttf")
+    snapshot = with_verdict(Level.CRITICAL, Level.CRITICAL, Reason("util", "98.8% used"), reason)
+    snapshot = replace(snapshot, pressure=(replace(snapshot.pressure[0], ratio=0.988),))
+    process = snapshot.processes[0]
+    grown = ProcessGrowth(process, 0.0, GIB, 10.0, 2 * GIB, True)
+
+    found = build_status_line(snapshot, grown=[grown])
+
+    assert (found.headline, found.beside) == (headline, beside)
+    assert build_status_line(snapshot).headline == "98.8% used", "nothing grows"
 
 
 def test_time_left_of_a_gpu_is_the_headline_of_many() -> None:

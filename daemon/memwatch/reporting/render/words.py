@@ -101,6 +101,8 @@ THROTTLE_WORDS = {
     "ppt0": "power limit (PPT0)",
     "unnamed": "for a reason that the driver does not name",
 }
+# A deadline below this is no figure.
+IN_SECONDS = 5.0
 BASIS_WORDS = {
     "rss": "RSS (shared pages count in each process)",
     "rss + device": "RSS + GPU memory (GPU memory is not part of RSS)",
@@ -313,7 +315,12 @@ def stated(pressure: Pressure) -> tuple[Reason, ...]:
 def full(pressure: Pressure) -> str:
     """Return the time left at the current rate: "full in ~17 s". Empty if memory does not fill."""
     left = pressure.seconds_to_full
-    return "" if isinstance(left, Absent) else f"full in ~{units.forecast(left)}"
+    return "" if isinstance(left, Absent) else full_after(left)
+
+
+def full_after(seconds: float) -> str:
+    """Format a deadline: "full in ~17 s"; "full in seconds" where a figure would be over before it is read."""
+    return "full in seconds" if seconds < IN_SECONDS else f"full in ~{units.forecast(seconds)}"
 
 
 def countdown(pressure: Pressure) -> list[str]:
