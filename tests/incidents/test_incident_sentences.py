@@ -9,7 +9,13 @@ from memwatch.reporting.incidents.cause import Finding, Rise
 from memwatch.reporting.incidents.killer import Death, explains
 from memwatch.reporting.incidents.readings import Holding, Reading
 from memwatch.reporting.incidents.records import Killer, Suspect, Victim
-from memwatch_monitor.incidents.sentence import capitalized, describe_death, list_evidence, write_sentence
+from memwatch_monitor.incidents.sentence import (
+    capitalized,
+    describe_death,
+    describe_device_memory,
+    list_evidence,
+    write_sentence,
+)
 from support.fakes import GIB
 
 UNIX = 1_700_000_000.0
@@ -121,3 +127,12 @@ def test_kill_explains_the_end_of_a_process_by_its_pid_else_by_its_place(
     death = replace(DEATH, victim=replace(VICTIM, pid=victim_pid), place=place)
 
     assert explains(death, 7, holding) is is_explained
+
+
+def test_memory_in_many_places_names_the_kinds_of_devices() -> None:
+    held = {"gpu0.vram": GIB, "gpu0.gtt": GIB, "npu0.buffers": GIB}
+
+    assert describe_device_memory(held, {}) == "3.0 GiB of GPU/NPU memory"
+    assert (
+        describe_device_memory({"npu0.buffers": GIB}, {"npu0.buffers": "NPU"}) == "1.0 GiB of NPU"
+    )

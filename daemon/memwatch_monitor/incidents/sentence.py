@@ -8,7 +8,7 @@ from memwatch.core import units
 from memwatch.core.kernel_log import shorten_cgroup
 from memwatch.core.linux.cgroup_kills import NOT_RAM
 from memwatch.core.listing import some_of
-from memwatch.core.model import RAM_LABEL, Absent, Process
+from memwatch.core.model import RAM_LABEL, Absent, Process, name_accelerators
 from memwatch.core.owners import describe_home
 from memwatch.core.snapshot import Snapshot
 from memwatch.core.units import size
@@ -103,9 +103,9 @@ def describe_owner(one: Suspect | Victim) -> str:
 
 
 def describe_device_memory(device_bytes: Mapping[str, int], labels: Mapping[str, str]) -> str:
-    """Return the memory of GPUs, in words: "30.9 GiB of VRAM"."""
+    """Return the memory of GPUs and NPUs, in words: "30.9 GiB of VRAM"."""
     if len(device_bytes) > MAX_PLACES:
-        return f"{size(sum(device_bytes.values()))} of GPU memory"
+        return f"{size(sum(device_bytes.values()))} of {name_accelerators(device_bytes)} memory"
     return " and ".join(f"{size(held)} of {labels.get(pool, pool)}" for pool, held in device_bytes.items())
 
 
