@@ -134,7 +134,8 @@ class IncidentObserver(Feature):
         for incident in self._gatherer.add(seen):
             self._keep(incident)
             if incident.ended is not None:
-                self._events.add(snapshot.unix, "incident", f"{incident.sentence} ({incident.id})", incident.target)
+                text = f"incident recorded: {incident.sentence} ({incident.id})"
+                self._events.add(snapshot.unix, "incident", text, incident.target)
         for text in self._gatherer.take_quiet_kills():
             self._events.add(snapshot.unix, "process.killed", text)
         if ends is not None and snapshot.processes is not self._processes:

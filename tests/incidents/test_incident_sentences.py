@@ -34,7 +34,7 @@ CAUSE = Suspect("vllm", 9, None, None, 50 * GIB, UNIX, 55 * GIB)
         ("vllm (PID 9) took 2.0 GiB", "vllm (PID 9) took 2.0 GiB"),
         ("memoryhog (PID 9) took 2.0 GiB", "memoryhog (PID 9) took 2.0 GiB"),
         ("theano (PID 9) took 2.0 GiB", "theano (PID 9) took 2.0 GiB"),
-        ("2.0 GiB of System RAM were left", "2.0 GiB of System RAM were left"),
+        ("2.0 GiB of System RAM was left", "2.0 GiB of System RAM was left"),
     ],
 )
 def test_sentence_begins_with_a_capital_unless_with_the_name_of_a_process(text: str, found: str) -> None:

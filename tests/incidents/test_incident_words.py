@@ -47,7 +47,7 @@ def facts(one: Incident) -> dict[str, tuple[str, str]]:
 def test_kill_by_the_kernel_in_words() -> None:
     assert words.write_title(FULL) == "train.py filled System RAM in 1 min 50 s; the kernel killed it"
     assert words.write_summary(FULL) == (
-        "It grew by 39.6 GiB (all of the rise) beside vLLM with 64.0 GiB, until 1.5 GiB of 121.7 GiB were left. "
+        "It grew by 39.6 GiB (all of the rise) beside vLLM with 64.0 GiB, until 1.5 GiB of 121.7 GiB was left. "
         "Nothing else was killed. 39.9 GiB came back."
     )
     assert facts(FULL) == {

@@ -405,7 +405,7 @@ def build_unclean(words: UncleanShutdown, crash: Sequence[str], boot_id: str = "
     began = finding.rise.begin.unix if finding.rise is not None and finding.rise.taken else words.unix
     lowest = min((one.available for one in readings), default=None)
     parts = [describe_cause(label, finding)] if finding.rise is not None else []
-    parts += [f"{size(lowest)} of {label} were left at the last sample"] if lowest is not None else []
+    parts += [f"{size(lowest)} of {label} was left at the last sample"] if lowest is not None else []
     sentence = "; ".join([*parts, text])
     return Incident(
         id=datetime.fromtimestamp(words.unix, timezone.utc).strftime("%Y%m%dT%H%M%SZ"),

@@ -60,7 +60,7 @@ def write_sentence(
     parts = [describe_limit(death)] if death is not None else []
     parts += [] if of_cgroup else [describe_cause(label, finding, mark)]
     if lowest is not None and not in_cgroup and (finding.rise is None or finding.rise.taken or finding.cause):
-        parts.append(f"{size(lowest)} of {label} {'was' if lowest < 1 else 'were'} left")
+        parts.append(f"{size(lowest)} of {label} was left")
     if kind == "unclean_end" or detail:
         parts.append(detail)
     if death is not None:

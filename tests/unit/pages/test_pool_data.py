@@ -224,6 +224,8 @@ def test_event_of_an_incident_opens_its_page() -> None:
     flags = {flag.kind: flag for flag in view.charts[0].picture.flags}
     assert flags["mark"].href.startswith("history?")
     assert f"incidents/{identity}" in {flag.href for flag in view.charts[0].picture.flags}
+    (recorded,) = [entry.number for entry in view.entries if entry.annotation.kind == "incident"]
+    assert recorded not in {flag.number for flag in view.charts[0].picture.flags}
 
 
 def test_legend_says_that_a_curve_is_of_earlier_where_another_goes_on() -> None:

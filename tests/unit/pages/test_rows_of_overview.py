@@ -83,8 +83,8 @@ def test_incident_that_lasts_has_the_events_until_now() -> None:
         ("oom_kill", "OOM killer: killed 3 more processes", "OOM killer: killed 3 more processes"),
         (
             "incident",
-            "train.py (PID 51210) took 12.3 GiB in 1 min 29 s; 553.0 MiB were left. (20261130T151653Z)",
-            "train.py took 12.3 GiB in 1 min 29 s",
+            "incident recorded: train.py (PID 7) took 12.3 GiB in 1 min 29 s; 1.0 GiB was left. (20261130T151653Z)",
+            "recorded: train.py took 12.3 GiB in 1 min 29 s",
         ),
         (
             "incident",

@@ -219,6 +219,7 @@ def _build_charts(found: WindowData, entries: Sequence[EventEntry], snapshot: Sn
     events = [
         EventMark(one.number, one.annotation, one.incident or one.href, bool(one.incident), one.chart)
         for one in entries
+        if one.annotation.kind != "incident"  # it is recorded when it is over: its level changes have flags
     ]
     is_now = found.window.live and found.window.grain_seconds <= MAX_NOW_SECONDS
     latest = _collect_latest(found.buckets, snapshot) if is_now else {}

@@ -233,6 +233,7 @@ def shorten_event(event: Event) -> str:
         return text.partition(": ")[0]
     if event.kind == "incident":
         said = PID.sub("", without_id(text)).partition("; ")[0].removesuffix(".")
+        said = said.removeprefix("incident ")  # the link of its row has this word
         return said.partition(": no process grew")[0]
     killed = KILLED_BY_KERNEL.fullmatch(text) if event.kind == "oom_kill" else None
     return f"OOM kill: {killed['name']}, {killed['size']}" if killed else without_id(text)

@@ -219,7 +219,7 @@ def _write_left(one: Incident) -> str:
     if left is None:
         return ""
     of_whole = f" of {size(whole)}" if whole else ""
-    return f"{size(left)}{of_whole} {'was' if left < 1 else 'were'} left"
+    return f"{size(left)}{of_whole} was left"
 
 
 def find_largest_other(one: Incident) -> tuple[str, int] | None:
