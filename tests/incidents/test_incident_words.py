@@ -7,7 +7,16 @@ from msgspec.structs import replace
 
 from memwatch.reporting.incidents import words
 from memwatch.reporting.incidents.cause import NO_PROCESS
-from memwatch.reporting.incidents.records import Entry, Incident, IncidentKind, Killer, Sample, Suspect, Victim
+from memwatch.reporting.incidents.records import (
+    Entry,
+    Incident,
+    IncidentKind,
+    Killer,
+    Sample,
+    Suspect,
+    Told,
+    Victim,
+)
 from memwatch_monitor.incidents.store import head_of
 from support.fakes import GIB
 from support.sample_incident import INCIDENT
@@ -56,6 +65,22 @@ def test_kill_by_the_kernel_in_words() -> None:
         "warning before the kill": ("1 min 7 s", "high"),
         "alert before the kill": ("21 s", "receivers not recorded"),
     }
+
+
+@pytest.mark.parametrize(
+    ("told", "fact"),
+    [
+        ((), ("no receiver was notified", "")),
+        ((Told("ops", "critical", 1001.0, "delivered"),), ("at once", "delivered to ops")),
+    ],
+)
+def test_alert_at_once_that_nobody_got_says_so_first(told: tuple[Told, ...], fact: tuple[str, str]) -> None:
+    """It was "at once", which reads as a notification."""
+    lasted = replace(
+        FULL, kind="critical", victim=None, victims=(), kills=0, began=979.0, timeline=FULL.timeline, told=told
+    )
+
+    assert facts(lasted)["alert"] == fact
 
 
 def test_warning_is_as_old_as_the_change_of_the_level_in_the_timeline() -> None:

@@ -42,7 +42,7 @@ STATES: Mapping[str, str] = {
     "wedge": "no response for",
     "program": "short for",
 }
-NOT_KNOWN, NOT_RECORDED = "not known", "not recorded"
+NOT_KNOWN, NOT_RECORDED, NOT_NOTIFIED = "not known", "not recorded", "no receiver was notified"
 
 
 class Fact(Struct, frozen=True):
@@ -380,7 +380,7 @@ def describe_told(one: Incident) -> str:
     waiting = [name for name, found in results.items() if set(found) == {"waiting"}]
     parts = (("delivered to ", got), ("failed: ", failed), ("not delivered yet: ", waiting))
     found_words = "; ".join(f"{word}{some_of(names, MAX_NAMED)}" for word, names in parts if names)
-    return found_words or "no receiver was notified"
+    return found_words or NOT_NOTIFIED
 
 
 def list_timeline(one: Incident) -> list[Entry]:
@@ -401,6 +401,8 @@ def _state_alert(one: Incident) -> Fact:
     if not fired:  # the record of one that lasts is older than the alerts of now
         return Fact("alert", "not recorded yet" if one.ended is None else "none fired")
     before, note = end - fired[0].unix, describe_told(one)
+    if abs(before) < AT_ONCE_SECONDS and note == NOT_NOTIFIED:
+        return Fact("alert", note, "", fired[0].unix)  # "at once" would read as a notification
     if abs(before) < AT_ONCE_SECONDS:
         return Fact("alert", "at once", note, fired[0].unix)
     when = "before" if before > 0 else "after"
