@@ -301,6 +301,22 @@ def find_room(snapshot: Snapshot) -> Allocatable | None:
     return max(rooms, key=_most_of)
 
 
+def explain_room(room: Allocatable, snapshot: Snapshot) -> str:
+    """Return the limit that leaves less room than a pool has: "Metal working set is limited to 27.0 GiB".
+
+    Empty without one.
+    """
+    most = room.headroom_after_reclaim_bytes
+    available = {pool.id: pool.available_bytes for pool in snapshot.pools}
+    for share in snapshot.shares:
+        left, limit = available.get(share.within), share.limit_bytes
+        if isinstance(left, Absent) or left is None or isinstance(most, Absent) or left <= most:
+            continue
+        if share.left_bytes == most and isinstance(limit, int) and share.kind is not ShareKind.MIG_INSTANCE:
+            return f"{share.label} is limited to {words.size(limit)}"
+    return ""
+
+
 def _most_of(room: Allocatable) -> int:
     most = room.headroom_after_reclaim_bytes
     return most if isinstance(most, int) else -1

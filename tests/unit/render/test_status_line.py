@@ -18,9 +18,24 @@ from memwatch.core.pressure.signals import Signal
 from memwatch.core.processes.growth import ProcessGrowth
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot, Swap
 from memwatch.reporting.render.summary import build_sentence
-from memwatch_monitor.render.status_line import SIGNAL_WORDS, build_status_line, rank_growers
+from memwatch_monitor.render.status_line import (
+    SIGNAL_WORDS,
+    build_status_line,
+    explain_room,
+    find_room,
+    rank_growers,
+)
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.player import read_frames
 from support.sample_parts import GIB, vram
-from support.sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server, unknown_figures
+from support.sample_snapshots import (
+    calm_workstation,
+    container_with_limit,
+    critical_gb10,
+    discrete_gpu,
+    mig_server,
+    unknown_figures,
+)
 
 KILL = OomKill(1, 51210, "train.py", 37 * GIB, "machine").text
 MIB = 1 << 20
@@ -417,3 +432,30 @@ def test_level_without_a_time_left_has_the_reason(
 def test_level_with_a_time_left_needs_no_reason() -> None:
     assert build_status_line(critical_gb10()).beside == ""
     assert build_status_line(with_verdict(Level.LOW, Level.CRITICAL, held_reason(KILL, 2))).beside == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("macbook", "Metal working set is limited to 27.0 GiB"),
+        ("jetson-orin", ""),
+        ("rtx4090", ""),
+        ("strix-halo", ""),
+        ("h100x8-mig", ""),
+    ],
+)
+def test_limit_that_leaves_less_room_than_its_pool_is_named(name: str, sentence: str) -> None:
+    """24.5 GiB fit on a Mac beside a picture with 25.5 GiB available, without a word."""
+    snapshot = next(read_frames(path_of(name)))
+    room = find_room(snapshot)
+
+    assert room is not None
+    assert explain_room(room, snapshot) == sentence
+
+
+def test_limit_of_a_container_is_named_as_what_leaves_less_room() -> None:
+    snapshot = container_with_limit()
+    room = find_room(snapshot)
+
+    assert room is not None
+    assert explain_room(room, snapshot) == f"{snapshot.shares[0].label} is limited to 4.0 GiB"

@@ -42,6 +42,7 @@ from memwatch_monitor.render.status_line import (
     StatusLine,
     build_headline,
     build_status_line,
+    explain_room,
     find_room,
 )
 from memwatch_web.api.services import Services
@@ -336,7 +337,9 @@ class Pages:
         """Render the fit page: the form and the answer."""
         context = {"page": "fit", "snapshot": snapshot, "form": form, "simulated": snapshot.simulated}
         if form.answered is None:
-            context |= {"room": find_room(snapshot), "model": self._room_model.find(snapshot)}
+            room = find_room(snapshot)
+            context |= {"room": room, "model": self._room_model.find(snapshot)}
+            context["room_limit"] = explain_room(room, snapshot) if room else ""
         context["pressure"] = {one.target: one for one in snapshot.pressure}
         return self._render("fit.html", context | {"latest": self._latest(snapshot)})
 
