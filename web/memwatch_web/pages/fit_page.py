@@ -245,7 +245,7 @@ async def fit(services: PageServices, request: Request) -> Response:
     if fields and FIT_QUERY not in sys.modules:
         await services.query(FIT_QUERY, IMPORT_SECONDS, import_fit_query)
     snapshot = services.current()
-    return _show(services, build_form(fields, snapshot, services.pages.thresholds(snapshot)))
+    return _show(services, snapshot, build_form(fields, snapshot, services.pages.thresholds(snapshot)))
 
 
 async def fit_config(services: PageServices, request: Request) -> Response:
@@ -255,17 +255,17 @@ async def fit_config(services: PageServices, request: Request) -> Response:
         fields = QueryParams(parse_qsl(text, max_num_fields=MAX_FIELDS))
     except ValueError:
         problem = f"the form has more than {MAX_FIELDS} fields: send config only."
-        return _show(services, FitForm({}, problem=problem))
+        return _show(services, services.current(), FitForm({}, problem=problem))
     refuse_repeated(fields)
     try:
         shape = parse_config_fields(fields.get("config", ""))
     except InvalidInputError as error:
-        return _show(services, FitForm({}, problem=f"{error}."))
+        return _show(services, services.current(), FitForm({}, problem=f"{error}."))
     return RedirectResponse("fit?" + urlencode(shape), status_code=303)
 
 
-def _show(services: PageServices, form: FitForm) -> Response:
-    page = services.pages.fit(services.current(), form)
+def _show(services: PageServices, snapshot: Snapshot, form: FitForm) -> Response:
+    page = services.pages.fit(snapshot, form)
     return HTMLResponse(page, status_code=422 if form.problem else 200)
 
 

@@ -279,6 +279,9 @@ class Pages:
         return self._render_live("process.html", self._process_context(snapshot, view, recorded))
 
     def _render(self, template: str, context: Mapping[str, Any]) -> bytes:
+        """Render a page. Its line of state is of the snapshot that it shows, if it shows one."""
+        if (snapshot := context.get("snapshot")) is not None:
+            context = {"state": lambda: build_state(snapshot), **context}
         return self._environment.get_template(template).render(self._navigation, **context).encode()
 
     def _render_live(self, template: str, context: dict[str, Any]) -> bytes:
