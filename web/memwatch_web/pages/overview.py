@@ -47,6 +47,8 @@ NEWS = re.compile(
 )
 PID = re.compile(r" \(PID \d+\)")
 USED = re.compile(r"(\d+\.\d%) used\b")
+# The time in which a process took memory: the row has no room for it.
+TOOK = re.compile(r" in [\d.]+ (?:µs|ms|s|min|h|d)(?: \d+ (?:s|min|h))?$")
 INCIDENT_ID = re.compile(r" \(\d{8}T\d{6}Z(?:-\d+)?\)$")
 KILLED_BY_KERNEL = re.compile(
     r"OOM killer: killed (?P<name>.+) \(\d+\), (?P<size>[\d.,]+ [KMGT]?i?B(?: anonymous)?)"
@@ -234,7 +236,7 @@ def shorten_event(event: Event) -> str:
     if event.kind == "incident":
         said = PID.sub("", without_id(text)).partition("; ")[0].removesuffix(".")
         said = said.removeprefix("incident ")  # the link of its row has this word
-        return said.partition(": no process grew")[0]
+        return TOOK.sub("", said.partition(": no process grew")[0])
     killed = KILLED_BY_KERNEL.fullmatch(text) if event.kind == "oom_kill" else None
     return f"OOM kill: {killed['name']}, {killed['size']}" if killed else without_id(text)
 
