@@ -438,7 +438,7 @@ def bars_of(section: str, snapshot: Snapshot) -> Cells:
     shares = {share.label: share.id for share in snapshot.shares}
     relations = {snapshot.relation(share): share.id for share in snapshot.shares}
     for bar in section.partition("<details")[0].split('<div class="device-bar ')[1:]:
-        caption = re.search(r'device-used">(.*?) of (.*?)(?: · .*?)?</span></p>', bar, re.DOTALL)
+        caption = re.search(r'device-used">(?:[^<]* (?=<b>))?(.*?) of (.*?)(?: · .*?)?</span></p>', bar, re.DOTALL)
         label = re.search(r'aria-label="(.*?): ', bar)
         assert caption, f"a bar has no figures: {bar}"
         assert label, f"a bar has no label: {bar}"
