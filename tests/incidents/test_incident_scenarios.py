@@ -31,9 +31,11 @@ from memwatch_monitor.loop import Monitor
 from memwatch_monitor.processes import GrowthWatch
 from memwatch_monitor.render.owners_json import OWNERS, GrowthTimes
 from memwatch_monitor.render.status_line import GROWTH_SECONDS, build_status_line
-from support.incident_player import Player, Scenario
+from scripts.reference import incident_samples
+from support.incident_player import COMPLETE_SECONDS, Player, Scenario
 from support.incident_scenarios import SCENARIOS
 from support.monitors import incidents
+from support.paths import ROOT
 
 SCRIPTS = {one.name: one for one in SCENARIOS}
 # The beginning of a script's name, and the title of its incident.
@@ -73,8 +75,6 @@ TITLES = {
 ASK_SECONDS = 5
 # Words are compared until so long after the end of a script.
 WORDS_SECONDS = 30.0
-# An incident is complete so long after the end of its script.
-AFTER_SECONDS = 240.0
 
 
 class EndedPlayer(Player):
@@ -137,7 +137,7 @@ class Played(Struct, frozen=True):
 @cache
 def played(name: str) -> Played:
     player = EndedPlayer(SCRIPTS[name])
-    return Played(player.play(AFTER_SECONDS), player.named, player.wrong)
+    return Played(player.play(COMPLETE_SECONDS), player.named, player.wrong)
 
 
 def ended_pids(script: Scenario, snapshot: Snapshot, second: float) -> set[int]:
@@ -187,6 +187,13 @@ def victim_of(one: Incident) -> int | str | None:
     if one.victim is None:
         return None
     return one.victim.pid if one.victim.pid is not None else one.victim.who
+
+
+def test_page_of_the_samples_is_up_to_date() -> None:
+    """It explains the same plays as the tests of this file, which take 5 s of CPU time."""
+    page = ROOT / "docs/reference/incident-samples.md"
+
+    assert page.read_text() == incident_samples.render(expected), "run: make reference"
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

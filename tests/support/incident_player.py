@@ -32,6 +32,8 @@ GIB = 1 << 30
 Points = tuple[tuple[float, float], ...]
 T = TypeVar("T", bound=tuple[Any, ...])
 BEGAN = 1_700_000_000.0
+# An incident is complete so long after the end of its script.
+COMPLETE_SECONDS = 240.0
 
 
 class Actor(Struct, frozen=True):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.incidents.words import write_summary, write_title
 from scripts.reference.markdown import page, prose
-from support.incident_player import Player, Scenario
+from support.incident_player import COMPLETE_SECONDS, Player, Scenario
 from support.incident_scenarios import SCENARIOS
 
 INTRO = """
@@ -24,14 +24,15 @@ HEADINGS = {
     "wedge": "No sample while memory is short",
 }
 EVIDENCE = "## Evidence of the first one\n"
+Explain = Callable[[Scenario], Incident]
 
 
 def explain(script: Scenario) -> Incident:
     """Play a script and return its incident; of several the one of the expected kind."""
-    return next(one for one in Player(script).play() if one.kind == script.truth.kind)
+    return next(one for one in Player(script).play(COMPLETE_SECONDS) if one.kind == script.truth.kind)
 
 
-def entries(kind: str) -> Iterator[str]:
+def entries(kind: str, explain: Explain) -> Iterator[str]:
     for script in SCENARIOS:
         if script.truth.kind == kind:
             found = explain(script)
@@ -39,7 +40,7 @@ def entries(kind: str) -> Iterator[str]:
             yield f"- **{prose(script.name)}** ({prose(script.source)})\\\n  {prose(text)}"
 
 
-def render() -> str:
-    sections = ("\n".join([f"## {heading}", "", *entries(kind)]) for kind, heading in HEADINGS.items())
+def render(explain: Explain = explain) -> str:
+    sections = ("\n".join([f"## {heading}", "", *entries(kind, explain)]) for kind, heading in HEADINGS.items())
     evidence = "\n".join([EVIDENCE, *(f"- {prose(one)}" for one in explain(SCENARIOS[0]).evidence)])
     return page("Incident samples", INTRO, *sections, evidence)
