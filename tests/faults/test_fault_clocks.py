@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def test_wall_clock_that_is_behind_after_a_reboot_extends_no_silence(tmp_path: P
                 silence(daemon, HOUR, "loading")
             (found,) = daemon.get("/api/v1/silences").json
             ends.append(found["until_unix"] - wall_seconds)
-            wait_until(lambda boot=boot: is_saved(state, boot))
+            wait_until(partial(is_saved, state, boot))
             os.kill(daemon.pid, signal.SIGKILL)
             daemon.process.wait(MAX_WAIT_SECONDS)
 
