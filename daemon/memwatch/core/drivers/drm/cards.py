@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from memwatch.core.drivers.drm.records import DrmCard, DrmRegion
-from memwatch.core.linux.files import Roots, read_once
-from memwatch.core.linux.pci import is_awake, is_card, is_pci_address
+from memwatch.core.linux.files import Roots, names_in, read_once
+from memwatch.core.linux.pci import bound_driver, is_awake, is_card, is_pci_address
 from memwatch.core.model import MAX_BYTES, Absent, Bytes, Words
 from memwatch.core.printable import decode, printable
 
@@ -39,7 +39,7 @@ def is_npu(name: str) -> bool:
     return _NPU.fullmatch(name) is not None
 
 
-def select_nodes(names: list[str]) -> tuple[str, ...]:
+def select_nodes(names: Iterable[str]) -> tuple[str, ...]:
     """Return the device files among the entries of a device's folder `drm` or `accel`."""
     return tuple(sorted(name for name in names if _NODE.fullmatch(name)))
 
@@ -119,7 +119,7 @@ def _text(raw: bytes) -> str:
 
 
 def card_names(sysfs: Path) -> list[str]:
-    return [name for name in _names(sysfs / "class/drm") if is_card(name)]
+    return [name for name in names_in(sysfs / "class/drm") if is_card(name)]
 
 
 def read_cards(roots: Roots) -> tuple[DrmCard, ...]:
@@ -129,7 +129,7 @@ def read_cards(roots: Roots) -> tuple[DrmCard, ...]:
 
 
 def npu_names(sysfs: Path) -> list[str]:
-    return [name for name in _names(sysfs / "class/accel") if is_npu(name)]
+    return [name for name in names_in(sysfs / "class/accel") if is_npu(name)]
 
 
 def read_npus(roots: Roots) -> tuple[DrmCard, ...]:
@@ -169,7 +169,7 @@ def is_asleep(sysfs: Path, card: DrmCard) -> bool:
 def _regions_elsewhere(roots: Roots, card: DrmCard) -> tuple[DrmRegion, ...]:
     if card.driver == "xe":
         folder = roots.sysfs / "kernel/debug/dri" / card.place
-        tiles = [name for name in _names(folder) if name.startswith("tile")]
+        tiles = [name for name in names_in(folder) if name.startswith("tile")]
         found = [parse_vram_mm(f"vram{tile[4:]}", read_once(folder / tile / "vram_mm")) for tile in tiles]
     else:
         found = [parse_lmem(read_once(roots.sysfs / "class/drm" / card.name / "lmem_total_bytes"))]
@@ -186,10 +186,10 @@ def _card_at(roots: Roots, name: str, kind: str = "drm") -> DrmCard:
     number = parse_id(read_once(device / "device")) if is_pci else Absent.NOT_SUPPORTED
     return DrmCard(
         name=name,
-        driver=_read_driver_name(device) or uevent.get("DRIVER") or Absent.NOT_AVAILABLE,
+        driver=printable(bound_driver(device)) or uevent.get("DRIVER") or Absent.NOT_AVAILABLE,
         place=place,
         pdev=place if is_pci else None,
-        nodes=select_nodes(_names(device / kind)) or (name,),
+        nodes=select_nodes(names_in(device / kind)) or (name,),
         vendor_id=vendor,
         device_id=number,
         compatible=select_compatible(uevent),
@@ -203,17 +203,3 @@ def _model(rootfs: Path, vendor: Words, device: Words) -> Words:
     lists = (read_once(rootfs / place) for place in PCI_IDS)
     found = (find_model(data, vendor, device) for data in lists if data is not None)
     return next(found, Absent.NOT_AVAILABLE)
-
-
-def _read_driver_name(device: Path) -> str:
-    try:
-        return printable(os.path.basename(os.readlink(device / "driver")))
-    except OSError:
-        return ""
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
