@@ -61,18 +61,19 @@ def test_growing_process_is_to_be_stopped_with_what_that_frees() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "reasons", "level"),
+    ("ratio", "reasons", "level", "outcome"),
     [
-        (0.89, (), Level.MEDIUM),
-        (0.87, (), Level.LOW),
-        (0.55, (), Level.LOW),
-        (1.09, (Reason("util", "109.0% used", Level.CRITICAL),), Level.HIGH),
+        (0.95, (), Level.MEDIUM, "→ 64.2%, medium"),
+        (0.89, (), Level.MEDIUM, "→ 58.2%, still medium"),
+        (0.87, (), Level.LOW, "→ 56.2%, OK"),
+        (0.55, (), Level.LOW, "→ 24.2%, OK"),
+        (1.09, (Reason("util", "109.0% used", Level.CRITICAL),), Level.HIGH, "→ 78.2%, still high"),
     ],
 )
 def test_level_that_follows_is_left_only_below_its_margin(
-    ratio: float, reasons: tuple[Reason, ...], level: Level
+    ratio: float, reasons: tuple[Reason, ...], level: Level, outcome: str
 ) -> None:
-    """58.2% after a stop was "OK", and medium for as long as it stayed: that ends below 57%."""
+    """58.2% after a stop is "still" medium for as long as it stays: that ends below 57%."""
     snapshot = spark()
     verdict = replace(
         snapshot.pressure[0],
@@ -86,6 +87,7 @@ def test_level_that_follows_is_left_only_below_its_margin(
 
     assert found.ratio_after == pytest.approx(ratio - 37 / 120)
     assert found.level_after is level
+    assert found.outcome == outcome
 
 
 @pytest.mark.parametrize(

@@ -395,8 +395,8 @@ def _list_actions(one: MemoryMap, drawing: Drawing, scene: Scene) -> Iterator[Bl
         if not spans:
             continue
         lines = [(words_of_it, ""), (f"−{action.freed.text}", "")]
-        if action.ratio_after is not None and action.level_after is not None:
-            lines.append((f"→ {words.ratio(action.ratio_after)}, {action.level_after.label}", ""))
+        if action.outcome:
+            lines.append((action.outcome, ""))
         yield Block(sum(spans[0]) / 2, tuple(lines), tuple(spans), link)
 
 

@@ -16,7 +16,7 @@ from memwatch.core.doc import Doc
 from memwatch.core.engines.records import Engine
 from memwatch.core.model import Absent, Bytes, PoolKind, Process, Share, ShareKind, known_or, sum_figures
 from memwatch.core.owners import find_home, is_qualified
-from memwatch.core.pressure.judge import level_after_fall
+from memwatch.core.pressure.judge import base_level, level_after_fall
 from memwatch.core.processes.growth import key_of
 from memwatch.core.snapshot import Level, Pressure, Snapshot
 from memwatch.reporting.render import words
@@ -48,8 +48,9 @@ class Action(Struct, frozen=True):
 
     `target`: the pool or limit where memory comes back. `command`: text to copy, None where none is certain.
     `ratio_after` and `level_after`: use of the target by at least `freed.low_bytes` less, None if it is not known.
-    The level is left only some points below its threshold. `on_gpus`: the number of GPUs with memory that it frees,
-    and all of that, if they are several: `freed` is a part of it.
+    The level is left only some points below its threshold; `is_held`: it is above that of the use for this reason.
+    `on_gpus`: the number of GPUs with memory that it frees, and all of that, if they are several: `freed` is a part
+    of it.
     """
 
     kind: Literal["stop", "option"]
@@ -65,6 +66,14 @@ class Action(Struct, frozen=True):
         int, Doc("Further processes that the command ends: those of the same container or service.")
     ] = 0
     on_gpus: tuple[int, Freed] | None = None
+    is_held: bool = False
+
+    @property
+    def outcome(self) -> str:
+        """Return what follows: "→ 61.7%, medium", "→ 93.8%, still critical". Empty if it is not known."""
+        if self.ratio_after is None or self.level_after is None:
+            return ""
+        return f"→ {words.ratio(self.ratio_after)}, {'still ' * self.is_held}{self.level_after.label}"
 
 
 def list_actions(snapshot: Snapshot, worst: Pressure | None, growing: Sequence[Process] = ()) -> tuple[Action, ...]:
@@ -214,7 +223,13 @@ def _build(
 ) -> Action:
     after = _ratio_after(worst, freed.low_bytes)
     level = None if after is None else _level_after(worst, after)
-    return Action(kind, subject, process, owner, command, worst.target, freed, after, level)
+    is_held = (
+        level is not None
+        and after is not None
+        and not isinstance(worst.thresholds, Absent)
+        and level > base_level(after, worst.thresholds)
+    )
+    return Action(kind, subject, process, owner, command, worst.target, freed, after, level, is_held=is_held)
 
 
 def _level_after(worst: Pressure, after: float) -> Level | None:
