@@ -212,7 +212,7 @@ def test_memory_of_an_npu_is_not_called_that_of_a_gpu() -> None:
     assert "of it GPU/NPU" in texts[0]
     assert ["GPU/NPU memory" in text for text in texts[1:]] == [True] * 2
     assert [re.findall(r"GPU 512.0 MiB", text) for text in texts] == [[]] * 3
-    assert "RSS + GPU/NPU memory as a range" in texts[1]
+    assert "plus GPU/NPU memory as a range" in texts[1]
 
     on_gpus = replace(now, processes=tuple(one for one in now.processes if one.name != "flm"))
     shares = tuple(one for one in now.shares if one.kind is not ShareKind.NPU_BUFFERS)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from memwatch.core import units
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Level, Pressure, Reason
+from memwatch.core.units import GIB
 from memwatch.reporting.render import words as wording
-
-GIB = 1 << 30
+from support.sample_parts import process
 
 
 @pytest.mark.parametrize(
@@ -215,3 +216,46 @@ def test_size_within_has_the_unit_of_the_whole(part: int, whole: int, text: str)
 @pytest.mark.parametrize(("seconds", "text"), [(7.9, "7 s"), (59.0, "59 s"), (200.4, "3 min 20 s")])
 def test_elapsed_time_is_in_whole_seconds(seconds: float, text: str) -> None:
     assert wording.elapsed(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("kinds", "text"),
+    [
+        ([], ""),
+        (["rss", "rss"], "Footprint = RSS (shared pages count in each process)."),
+        (["device"], "Footprint = at least GPU memory (the process is not visible from here)."),
+        (["phys_footprint"], "Footprint = phys_footprint."),
+        (
+            ["rss + device", "rss"],
+            "Footprint = RSS, plus GPU memory where a process has some (it is not part of RSS). "
+            "Shared pages count in each process.",
+        ),
+        (
+            ["device", "rss + device", "rss + device, unknown"],
+            "Footprint = RSS, plus GPU memory where a process has some (it is not part of RSS), plus the known GPU "
+            "memory where some is unknown, at least GPU memory where a process is not visible from here. "
+            "Shared pages count in each process.",
+        ),
+        (["pss", "rss"], "Footprint = RSS, pss. Shared pages count in each process."),
+    ],
+)
+def test_footprints_of_a_list_are_explained_in_one_order(kinds: list[str], text: str) -> None:
+    """ "A, or B" did not say of which processes, and changed places with the rows."""
+    found = [
+        replace(process(pid, "python3", "ada", GIB), footprint_basis=kind) for pid, kind in enumerate(kinds, 1)
+    ]
+
+    assert wording.bases(found) == wording.bases(found[::-1]) == text
+
+
+def test_memory_of_an_npu_has_its_name_in_the_words_of_a_list() -> None:
+    found = [
+        replace(process(1, "python3", "ada", GIB), footprint_basis="rss"),
+        replace(process(2, "flm", "ada", GIB, npu0=GIB), footprint_basis="rss + device"),
+    ]
+
+    assert "plus NPU memory where a process has some" in wording.bases(found)
+
+
+def test_each_basis_has_its_words_for_one_process_and_for_a_list() -> None:
+    assert [*wording.BASIS_PARTS] == sorted(wording.BASIS_WORDS, key=[*wording.BASIS_PARTS].index)

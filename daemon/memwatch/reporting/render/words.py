@@ -111,6 +111,15 @@ BASIS_WORDS = {
     "device": "at least GPU memory (the process is not visible from here)",
     "rss + device, unknown": "at least RSS + known GPU memory (some is unknown)",
 }
+# The same in a list of processes with several of them, in this order.
+BASIS_PARTS = {
+    "rss": "RSS",
+    "rss + device": "plus GPU memory where a process has some (it is not part of RSS)",
+    "rss + device, perhaps overlapping": "plus GPU memory as a range where some pages may count in both",
+    "rss + device, perhaps shared": "plus GPU memory as a range where its clients may share buffers",
+    "rss + device, unknown": "plus the known GPU memory where some is unknown",
+    "device": "at least GPU memory where a process is not visible from here",
+}
 
 
 def absent(reason: Absent) -> str:
@@ -427,9 +436,18 @@ def basis(word: str, places: Iterable[str] = ()) -> str:
     return BASIS_WORDS.get(word, word).replace("GPU", name_accelerators(places))
 
 
-def bases(processes: Iterable[Process]) -> list[str]:
-    """Describe each way in which the footprints of processes were calculated."""
+def bases(processes: Iterable[Process]) -> str:
+    """Describe how the footprints of a list were calculated, in an order that does not depend on its rows."""
     places: dict[str, list[str]] = {}
     for one in processes:
-        places.setdefault(one.footprint_basis, []).extend(one.device_bytes)
-    return [basis(word, held) for word, held in places.items()]
+        if one.footprint_basis:
+            places.setdefault(one.footprint_basis, []).extend(one.device_bytes)
+    if len(places) < 2:
+        return "".join(f"Footprint = {basis(word, held)}." for word, held in places.items())
+    known = {"rss", *places} if any(one.startswith("rss + ") for one in places) else places.keys()
+    parts = [
+        text.replace("GPU", name_accelerators(places.get(one, ()))) for one, text in BASIS_PARTS.items() if one in known
+    ]
+    others = sorted(places.keys() - BASIS_PARTS.keys())
+    shared = " Shared pages count in each process." * ("rss" in known)
+    return f"Footprint = {', '.join([*parts, *others])}.{shared}"
