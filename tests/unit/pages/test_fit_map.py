@@ -17,7 +17,7 @@ from memwatch.core.units import size
 from memwatch.planning.checkpoint import describe_config
 from memwatch.planning.huggingface import parse_config
 from memwatch.planning.named_machines import read_machine
-from memwatch.planning.request import Use, write_request
+from memwatch.planning.request import PARAMETERS, Use, write_request
 from memwatch.reporting.render.drawing import Box, width_of
 from memwatch.reporting.render.tower import MAX_CELLS
 from memwatch_web.pages.fit_page import FitForm, build_form, build_headline, fit, group_verdicts
@@ -255,6 +255,35 @@ def test_machine_without_a_plan_is_drawn_as_it_is(demo: str, query: dict[str, st
     assert form.sentence.startswith("Memory as it is now: ")
     assert form.landscape.towers
     assert not [one for _, view in list_views(form.landscape) for one in planned(view)]
+
+
+def test_placeholder_is_the_default_or_says_that_it_is_an_example() -> None:
+    """A reserve of "4 GiB" read as in force, beside defaults in the same grey."""
+    snapshot = machine("rtx4090")
+    page = Reader(Pages().fit(snapshot, build_form({}, snapshot)))
+    found = {one.get("name"): one.get("placeholder") for _, one in page.tags if one.get("placeholder")}
+
+    words = {"gpus": "fewest", "lora": "all weights", "reserve": "0 B", "model": "This model"}
+    for name in PARAMETERS.keys() & found.keys():
+        default = FitForm({}).plain(name)
+        is_example = str(found[name]).startswith("for example ")
+        assert found[name] == words.get(name, str(default)) or (is_example and default is None), name
+    assert {"bytes", "context", "hidden_size", *words} <= found.keys()
+
+
+@pytest.mark.parametrize(("demo", "is_shown"), [("dgx-spark", False), ("macbook", False), ("rtx4090", True)])
+def test_moves_to_ram_are_offered_where_it_is_another_memory(demo: str, is_shown: bool) -> None:
+    """On unified memory they free nothing. A query that has them keeps them."""
+    snapshot = machine(demo)
+    pages, model = Pages(), describe_config(parse_config(CONFIGS["Llama 3 8B"], ""))
+    given = write_request(model, Use()) | {"cpu_layers": "2", "offload_kv": "true"}
+
+    def names(fields: dict[str, str]) -> set[str | None]:
+        tags = Reader(pages.fit(snapshot, build_form(fields, snapshot))).tags
+        return {one.get("name") for _, one in tags} & {"cpu_layers", "offload_kv"}
+
+    assert bool(names({})) == is_shown
+    assert names(given) == {"cpu_layers", "offload_kv"}
 
 
 def test_growing_process_has_the_colour_of_its_holder() -> None:
