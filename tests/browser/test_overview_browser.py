@@ -351,3 +351,13 @@ def test_table_of_pools_above_ok_is_within_its_card_on_a_phone(visited_page: Pag
     assert head is not None
     assert table is not None
     assert table["x"] + table["width"] <= head["x"] + head["width"] + 0.5
+
+
+@pytest.mark.parametrize("width", [1920, 1600, 1440, 1280])
+def test_step_on_many_gpus_and_who_is_told_are_beside_each_other(visited_page: Page, width: int) -> None:
+    """With the memory of one GPU and of all, the link to the runbook lay over "Alerts go to:"."""
+    frame = next(islice(read_frames(path_of("h100x8-mig")), 260, None))
+    with visiting(visited_page, Site(frame), width=width):
+        last, told = (box(visited_page.locator(one)) for one in (".do-steps > li:last-child", ".do-told"))
+
+    assert last["x"] + last["width"] <= told["x"] or last["y"] + last["height"] <= told["y"]

@@ -445,9 +445,8 @@ def bases(processes: Iterable[Process]) -> str:
     if len(places) < 2:
         return "".join(f"Footprint = {basis(word, held)}." for word, held in places.items())
     known = {"rss", *places} if any(one.startswith("rss + ") for one in places) else places.keys()
-    parts = [
-        text.replace("GPU", name_accelerators(places.get(one, ()))) for one, text in BASIS_PARTS.items() if one in known
-    ]
+    named = ((text, name_accelerators(places.get(one, ()))) for one, text in BASIS_PARTS.items() if one in known)
+    parts = [text.replace("GPU", name) for text, name in named]
     others = sorted(places.keys() - BASIS_PARTS.keys())
     shared = " Shared pages count in each process." * ("rss" in known)
     return f"Footprint = {', '.join([*parts, *others])}.{shared}"
