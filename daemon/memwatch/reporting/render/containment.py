@@ -270,8 +270,8 @@ def _build_slices(one: MemoryMap, levels: Mapping[str, str]) -> Iterator[Node]:
 def _split_slice(found: Slice, limit: int, used: float) -> Iterator[Node]:
     """Yield what processes hold of a MIG instance, what is used without one, and what is free."""
     rest = found.unattributed
-    start, left = found.start, limit
-    for kind, name, part in (("devices", "used", used - rest), ("unattributed", "unattributed", rest)):
+    start, left, held = found.start, limit, "held" if rest else "used"
+    for kind, name, part in (("devices", held, used - rest), ("unattributed", "unattributed", rest)):
         size = min(left, round(limit * part))
         if size:
             yield Node(kind, start, found.width * part, size, name)
