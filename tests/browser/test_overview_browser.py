@@ -333,7 +333,7 @@ def test_words_of_a_kill_are_whole_at_any_age(visited_page: Page, age: float) ->
         words = visited_page.locator(".events-table tbody tr .event-text").inner_text().strip()
         cut = evaluate_at(visited_page, (390, 330, 320), CUT_CELLS)
 
-    assert words == "OOM kill: train.py, 39.9 GiB"
+    assert words == "OOM kill: train.py, 39.9 GiB anonymous"
     assert cut == {390: 0, 330: 0, 320: 0}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.reporting.incidents.cause import Finding, Rise, find_cause, find_rise, grown_part
 from memwatch.reporting.incidents.readings import HolderKey, Holding, Reading
@@ -187,10 +188,13 @@ def steady(begin: int, end: int, rate: int, drift: int = 0) -> list[Reading]:
     return [reading(float(second), 20 * GIB + size + drift * second, p10=size) for second, size in enumerate(sizes)]
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["on time", "late"])
 @pytest.mark.parametrize("drift", [0, 10 * MIB], ids=["alone", "beside a slow one"])
-def test_growth_has_one_beginning_at_its_foot(drift: int) -> None:
+def test_growth_has_one_beginning_at_its_foot(drift: int, late: bool) -> None:
     """An incident said "in 1 min 28 s", its evidence "after 1 min 32 s", and its red began 10 s before the flag."""
     readings = steady(20, 120, 400 * MIB, drift)
+    for number in (22, 23, 118) if late else ():  # figures of the second before
+        readings[number] = replace(readings[number - 1], boottime=float(number), unix=UNIX + number)
 
     found = find_cause(readings, 129.0, SIZE)
 

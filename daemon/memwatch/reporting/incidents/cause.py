@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,8 +29,8 @@ EXPLAINS, LEADS = 0.5, 2.0
 # Growth over an hour has other causes more often: it has to be larger, and to lead by more.
 LONG_RATIO, LONG_LEADS = 0.05, 3.0
 # A rise and the growth of a process are found without this part at each end. They reach from there as far as they
-# are steep, with this part of their rate.
-EDGE_RATIO, STEEP_RATIO = 0.05, 0.2
+# are steep, with this part of their rate, over pauses of this time.
+EDGE_RATIO, STEEP_RATIO, PAUSE_SECONDS = 0.05, 0.2, 5.0
 MAX_CANDIDATES = 4
 # Units with the processes of a whole session: not one program.
 BROAD_UNITS = ("user@", "session-", "user-", "init.scope")
@@ -141,22 +142,29 @@ def find_rise(readings: Sequence[Reading], until: float) -> Rise | None:
     last = next(place for place, one in enumerate(before) if place >= first and one.used >= nearly)
     points = [(one.boottime, one.used) for one in before]
     steep = STEEP_RATIO * _measure_rate(points[first], points[last])
-    while last + 1 < len(before) and _measure_rate(points[last], points[last + 1]) > steep:
-        last += 1
-    return Rise(before[find_foot(points, first, steep)], peak, before[last])
+    return Rise(before[follow(points, first, -1, steep)], peak, before[follow(points, last, 1, steep)])
 
 
-def find_foot(points: Sequence[tuple[float, int]], place: int, rate: float) -> int:
-    """Return from which point on times and bytes rise up to a place, by more than this rate and without a pause."""
-    while place and _measure_rate(points[place - 1], points[place]) > max(0.0, rate):
-        place -= 1
+def follow(points: Sequence[tuple[float, int]], place: int, step: Literal[-1, 1], rate: float) -> int:
+    """Return how far times and bytes rise by more than this rate, from a point on backward or forward.
+
+    A machine that is short of memory reads late: figures of before are no pause, for PAUSE_SECONDS at most.
+    """
+    other = place + step
+    while 0 <= other < len(points):
+        is_near = abs(points[other][0] - points[place][0]) <= PAUSE_SECONDS
+        if other != place + step and not is_near:
+            break
+        if _measure_rate(points[place], points[other]) > max(0.0, rate):
+            place = other
+        other += step
     return place
 
 
 def _measure_rate(one: tuple[float, int], other: tuple[float, int]) -> float:
     """Return the bytes per second between two points, 0 without time between them."""
     seconds = other[0] - one[0]
-    return (other[1] - one[1]) / seconds if seconds > 0 else 0.0
+    return (other[1] - one[1]) / seconds if seconds else 0.0
 
 
 def list_growths(
@@ -225,7 +233,7 @@ def _find_begin(readings: Sequence[Reading], rise: Rise, key: HolderKey, size: i
         points.append((reading.unix, holding.size))
         if holding.size > size + EDGE_RATIO * grown or reading.boottime > rise.peak.boottime:
             steep = STEEP_RATIO * _measure_rate(points[-2], points[-1])
-            return points[find_foot(points, len(points) - 2, steep)][0]
+            return points[follow(points, len(points) - 2, -1, steep)][0]
     return points[-1][0]
 
 
