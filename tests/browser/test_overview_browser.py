@@ -288,9 +288,18 @@ def test_table_of_holders_cuts_no_name_and_no_figure(visited_page: Page, demo: s
     frame = next(islice(read_frames(path_of(demo)), 280, None))
     with visiting(visited_page, Site(frame), height=900):
         cells = ".who-name a, .who-table td.number, .who-table summary"
-        cut = evaluate_at(visited_page, (390, 1280, 1440), CUT, cells)
+        cut = evaluate_at(visited_page, (320, 390, 1280, 1440), CUT, cells)
 
-    assert cut == {390: [], 1280: [], 1440: []}
+    assert cut == {320: [], 390: [], 1280: [], 1440: []}
+
+
+def test_service_of_a_holder_has_the_room_that_footprints_leave(visited_page: Page) -> None:
+    """It was "app-firefox.sco…" beside 90 free pixels."""
+    frame = next(islice(read_frames(path_of("rtx4090")), 280, None))
+    with visiting(visited_page, Site(frame), height=900):
+        cut = evaluate_at(visited_page, (1440, 1920), CUT, ".who-table .who-owner")
+
+    assert cut == {1440: [], 1920: []}
 
 
 def test_rows_of_instances_have_whole_names(visited_page: Page) -> None:

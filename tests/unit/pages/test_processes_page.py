@@ -130,6 +130,7 @@ def test_members_of_an_owner_have_their_id_in_brackets() -> None:
     text = view_by(many_owners(), "user")
 
     assert re.search(r"\w \(PID \d+\) \d+\.\d [KMG]iB", text)
+    assert "iB, " in text
 
 
 def test_empty_list_of_owners_explains_no_footprint() -> None:

@@ -10,7 +10,7 @@ from memwatch.core.linux.cgroups import parse_cgroup, parse_owners
 from memwatch.core.model import Absent, Bytes, Process, Share, ShareKind, Thresholds
 from memwatch.core.pressure.judge import base_level
 from memwatch.core.snapshot import Level, Pressure, Reason, Snapshot
-from memwatch.reporting.render.actions import Freed, find_command, list_actions, measure_held
+from memwatch.reporting.render.actions import Freed, describe_owner, find_command, list_actions, measure_held
 from memwatch.reporting.render.words import is_recovering
 from support.sample_parts import GIB, MEASURED, vram
 from support.sample_snapshots import container_with_limit, critical_gb10, discrete_gpu
@@ -322,3 +322,17 @@ def test_share_of_a_limited_size_counts_what_lies_within_it() -> None:
     snapshot = replace(spark(), shares=(limit,), processes=(holder,))
 
     assert list_actions(snapshot, verdict, [holder])[0].freed == Freed(20 * GIB, 20 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("unit", "user", "words"),
+    [
+        ("app-firefox.scope in user/1000", "ada", "ada, app-firefox"),
+        ("app-firefox.scope in user/1000", Absent.NOT_PERMITTED, "app-firefox.scope in user/1000"),
+        ("ollama.service in lxc/101", "ada", "ada, ollama.service in lxc/101"),
+        ("session-7.scope", "ada", "ada, session-7"),
+    ],
+)
+def test_service_of_a_user_does_not_repeat_the_user(unit: str, user: str | Absent, words: str) -> None:
+    """On the overview it was cut to "app-firefox.sco"."""
+    assert describe_owner(replace(TRAIN, unit=unit, user=user), critical_gb10()) == words

@@ -5,6 +5,7 @@ Data for any display. Pure functions. memwatchd performs none of them: it shows 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
@@ -23,6 +24,8 @@ from memwatch.reporting.render import words
 from memwatch.reporting.render.memory_map import GPU_MEMORY
 
 MAX_ACTIONS = 2
+# The manager of a user's services, as a unit has it: "train.service in user/1000".
+OF_USER = re.compile(r" in user/\d+$")
 INIT = 1
 # Unit of all jobs of Slurm: with cgroup v2 (cgroup.conf(5)), perhaps after the name of the node, and with v1, where
 # only other hierarchies than that of systemd have a folder for each job.
@@ -147,8 +150,13 @@ def find_command(process: Process, snapshot: Snapshot) -> tuple[str | None, Sequ
 
 
 def describe_owner(process: Process, snapshot: Snapshot) -> str:
-    """Return the user and the container or service of a process: "ada, session-7". Unknown parts are left out."""
+    """Return the user and the container or service of a process: "ada, session-7". Unknown parts are left out.
+
+    The manager of a service is that of the user who is named before it.
+    """
     home = find_home(process.unit, process.container, snapshot.container_names)
+    if isinstance(home, str) and isinstance(process.user, str):
+        home = OF_USER.sub("", home)
     known = [one for one in (process.user, home) if isinstance(one, str) and one]
     return ", ".join(one.removesuffix(".scope").removesuffix(".service") for one in known)
 
