@@ -529,7 +529,7 @@ def test_words_of_a_killed_process_are_whole(gib: int) -> None:
 
 
 def test_level_of_a_mig_instance_is_a_line_at_its_top_and_in_the_words_of_its_gpu() -> None:
-    """What it uses was in the colour of growth, and "◆ VRAM 7 56.3%" stood over an OK past."""
+    """Its memory was in the colour of growth, and "◆ VRAM 7 56.3%" stood over an OK past."""
     mig = mig_server()
     one = next(share for share in mig.shares if share.kind is ShareKind.MIG_INSTANCE)
     spare = tuple(vram(f"spare{n}", f"VRAM {n}", size=80 * GIB, used=GIB, reserved=0) for n in range(3))
