@@ -133,6 +133,4 @@ def test_memory_in_many_places_names_the_kinds_of_devices() -> None:
     held = {"gpu0.vram": GIB, "gpu0.gtt": GIB, "npu0.buffers": GIB}
 
     assert describe_device_memory(held, {}) == "3.0 GiB of GPU/NPU memory"
-    assert (
-        describe_device_memory({"npu0.buffers": GIB}, {"npu0.buffers": "NPU"}) == "1.0 GiB of NPU"
-    )
+    assert describe_device_memory({"npu0.buffers": GIB}, {"npu0.buffers": "NPU"}) == "1.0 GiB of NPU"
