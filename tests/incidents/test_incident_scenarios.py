@@ -23,6 +23,7 @@ from memwatch.core.snapshot import Snapshot
 from memwatch.core.snapshot_json import snapshot_from
 from memwatch.core.wire import to_bytes
 from memwatch.reporting.incidents import words
+from memwatch.reporting.incidents.cause import NO_PROCESS
 from memwatch.reporting.incidents.records import Incident
 from memwatch.reporting.incidents.words import incident_json
 from memwatch.reporting.render.json import snapshot_json
@@ -68,7 +69,7 @@ TITLES = {
     "leak": "node took 57.3 GiB of System RAM in 1 h so far",
     "the first container": "vllm filled System RAM in 15 s; the kernel killed comfyui",
     "undecided: two": "System RAM is critical; undecided between job-a and job-b",
-    "undecided: the driver": "System RAM is critical; no process grew",
+    "undecided: the driver": "System RAM is critical; memory of no process grew",
     "undecided: full": "System RAM is critical; no process grew",
 }
 # `memwatch top` asks for growth at this interval.
@@ -207,6 +208,15 @@ def test_scripted_incident_is_explained(name: str) -> None:
     if script.truth.victim is not None:
         assert victim_of(found) == script.truth.victim, found.sentence
     assert found.evidence
+
+
+def test_growth_before_a_long_creep_stays_explained() -> None:
+    """The driver's memory grows for 20 s, then vllm by a few MiB: it was "no process grew" after two minutes."""
+    (name,) = (one for one in SCRIPTS if "the driver's memory grows" in one)
+
+    found = expected(SCRIPTS[name])
+
+    assert [one.who for one in found.candidates][:1] == [NO_PROCESS]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

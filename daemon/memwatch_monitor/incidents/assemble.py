@@ -15,7 +15,7 @@ from memwatch.core.model import RAM, RAM_LABEL, Absent, PoolKind
 from memwatch.core.snapshot import Level
 from memwatch.core.units import duration, size
 from memwatch.reporting.history.last_run import UncleanShutdown
-from memwatch.reporting.incidents.cause import Finding, Members, Observed, find_cause
+from memwatch.reporting.incidents.cause import Finding, Members, Observed, find_cause, find_least
 from memwatch.reporting.incidents.killer import Death, choose_killer, is_member, mark_victims
 from memwatch.reporting.incidents.readings import FrameReader, Holding, Reading, read_ticks
 from memwatch.reporting.incidents.records import Entry, Incident, Killer, Sample, Suspect, Victim
@@ -144,7 +144,15 @@ def _find(one: OpenIncident, readings: Sequence[Reading]) -> Finding:
         recent = [reading for reading in readings if reading.boottime >= one.boottime - BEFORE_SECONDS]
         until = min(recent or readings, key=_available).boottime
     if not one.cgroup:
-        return find_cause(readings, until, one.size_bytes, observed, long=list(one.long.values()))
+        long, least = list(one.long.values()), find_least(one.size_bytes)
+        found = find_cause(readings, until, one.size_bytes, observed, long=long)
+        if found.cause is not None or one.deaths or (found.rise is not None and found.rise.taken >= least):
+            return found
+        # Use may creep for minutes after its rise: the worst moment is the last one, which no longer sees the rise.
+        near = min(map(_available, readings)) + least
+        first = next(reading.boottime for reading in readings if _available(reading) <= near)
+        earlier = find_cause(readings, first, one.size_bytes, observed, long=long)
+        return earlier if earlier.rise is not None and earlier.rise.taken >= least else found
 
     def belongs(holding: Holding) -> bool:
         return is_member(holding, one.cgroup)

@@ -107,7 +107,7 @@ def find_cause(
     rise = find_rise(readings, until)
     if rise is None:
         return Finding()
-    least = max(MIN_GROWTH_BYTES, int(size_bytes * MIN_GROWTH_RATIO))
+    least = find_least(size_bytes)
     growths = [one for one in list_growths(readings, rise, until, observed or {}) if one.grown >= least // 4]
     if members is not None:
         growths = [one for one in growths if members(one.holding)]
@@ -117,6 +117,11 @@ def find_cause(
     found = _conclude(growths, least, rise, needs=max(least, int(rise.taken * EXPLAINS)))
     is_slow = rise.taken < LONG_RATIO * size_bytes
     return _extend(found, long) if is_slow else found
+
+
+def find_least(size_bytes: int) -> int:
+    """Return the bytes from which a growth counts, in a target of this size."""
+    return max(MIN_GROWTH_BYTES, int(size_bytes * MIN_GROWTH_RATIO))
 
 
 def _extend(found: Finding, long: Sequence[Suspect]) -> Finding:

@@ -16,7 +16,7 @@ from memwatch.core.owners import describe_home
 from memwatch.core.snapshot import Level
 from memwatch.core.units import duration, size
 from memwatch.core.wire import Form, Json, Shape, Wire, parse_rfc3339, rfc3339
-from memwatch.reporting.incidents.cause import MIN_GROWTH_BYTES, MIN_GROWTH_RATIO, NO_PROCESS
+from memwatch.reporting.incidents.cause import NO_PROCESS, find_least
 from memwatch.reporting.incidents.killer import WORDS
 from memwatch.reporting.incidents.records import Entry, Incident, Killer, Sample, Suspect, Told, Victim
 
@@ -144,7 +144,7 @@ def _write_growth(one: Incident) -> str:
 
 def list_grown(one: Incident) -> list[Suspect]:
     """Return the candidates whose growth is worth a word."""
-    least = max(MIN_GROWTH_BYTES, int(MIN_GROWTH_RATIO * (one.size_bytes or 0)))
+    least = find_least(one.size_bytes or 0)
     return [each for each in one.candidates if each.growth_bytes >= least]
 
 
