@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fault_oracle import MIB, rss_bytes, survived
+from fault_oracle import MIB, survived
 
 from support.alert_machine import WEBHOOK
 from support.certificates import self_signed
-from support.daemon_process import WITHOUT_COVERAGE, descriptors, running_daemon
+from support.daemon_process import WITHOUT_COVERAGE, descriptors, rss_bytes, running_daemon
 from support.waiting import MAX_WAIT_SECONDS
 from support.webhook_samples import SECRET
 
@@ -99,11 +99,11 @@ def test_hundred_reloads_leak_nothing(tmp_path: Path) -> None:
         for number in (*range(10), 0, 1):
             reload(number)
         time.sleep(1.0)
-        before = (descriptors(daemon.pid), threads(daemon.pid), rss_bytes(daemon.pid))
+        before = (descriptors(daemon.pid), threads(daemon.pid), rss_bytes(daemon))
         for number in (*range(100), 1):  # the last but one is invalid
             reload(number)
         time.sleep(1.0)
-        after = (descriptors(daemon.pid), threads(daemon.pid), rss_bytes(daemon.pid))
+        after = (descriptors(daemon.pid), threads(daemon.pid), rss_bytes(daemon))
         with survived(daemon):
             pass
 
