@@ -37,7 +37,8 @@ def test_hog_is_critical_before_the_oom_kill(tmp_path: Path) -> None:
         if cgroup is None:
             check_simulated_hog(tmp_path)
             return
-        with running_daemon(tmp_path, config=CONFIG, watches_this_machine=True) as daemon:
+        # A forked daemon holds pages of the demos of other tests, and would be killed in place of the hog.
+        with running_daemon(tmp_path, config=CONFIG, watches_this_machine=True, installed=True) as daemon:
             cgroup.add(daemon.pid)
             daemon.wait_for("/api/v1/snapshot", lambda found: limit_of(found) == LIMIT)
             hog = cgroup.run(HOG, str(MIB_PER_SECOND), "1024")

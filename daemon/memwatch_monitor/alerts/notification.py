@@ -144,9 +144,13 @@ def strength(reason: Reason) -> int:
 def describe_news(reasons: Iterable[Reason]) -> str:
     """Return the new reasons of a firing alert, in their order: ", now also: 97.0% used". Empty without any.
 
-    Those that are over have their age at the end: "full in about 4 s at the current rate (26 s ago)".
+    Those that are over have their age at the end: "full in about 4 s at the current rate (26 s ago)". Beside an
+    event, such as a kill, they led to it, and are left out.
     """
-    pasts = [(why.text, PAST.fullmatch(why.text)) for why in reasons]
+    found = list(reasons)
+    has_event = any(why.signal in OF_EVENTS for why in found)
+    pasts = [(why.text, PAST.fullmatch(why.text)) for why in found]
+    pasts = [(text, past) for text, past in pasts if past is None or not has_event]
     texts = [text if past is None else f"{past['text']} ({past['age']} s ago)" for text, past in pasts]
     return f", now also: {'; '.join(texts)}" if texts else ""
 

@@ -87,8 +87,8 @@ class StatusLine(Struct, frozen=True):
     `notice`: the silence that mutes alerts about the level. `actions`: what frees memory where it is short.
     `others`: how many of many targets are above OK as well: "6 more high". Empty otherwise.
     `clears`: what follows if everything stays as it is, and when: "medium in 59 s". Empty if that is not known.
-    `beside`: why the headline is the use of a level above OK, not the time left; of a recovery, what ends the level
-    that follows: "OK after 30 s below 57%". Empty for other headlines.
+    `beside`: why the headline is the use of a level above OK, not the time left; of many GPUs, the time left of the
+    worst; of a recovery, what ends the level that follows: "OK after 30 s below 57%". Empty for other headlines.
     """
 
     level: str
@@ -139,6 +139,8 @@ def build_status_line(
 def _say_beside(snapshot: Snapshot, worst: Pressure, grows: bool) -> str:
     if words.is_recovering(worst):
         return next(filter(None, [words.way_out(one.text) for one in worst.reasons]), "")
+    if build_headline(snapshot, worst) == describe_alike(snapshot, worst):
+        return words.full(worst) or (_find_stated(worst) if grows else "")
     return explain_no_forecast(snapshot, worst, grows)
 
 
@@ -167,15 +169,22 @@ def explain_no_forecast(snapshot: Snapshot, worst: Pressure, grows: bool) -> str
         return ""
     if not grows:
         return "no forecast: no process grows"
-    stated = next(filter(None, [PAST.fullmatch(one.text) for one in worst.reasons if one.signal == "ttf"]), None)
+    stated = _find_stated(worst)
     if stated:
-        return _in_the_past("ttf", stated).removesuffix(" at the current rate")
+        return stated
     if worst.ratio < SURELY_STATED_FROM:
         return f"no forecast yet: most growth stops before {SURELY_STATED_FROM:.0%}"
     said, swap = "no forecast: no steady fall of available memory", snapshot.swap
     if worst.kind != PoolKind.SYSTEM_RAM.value or isinstance(swap, Absent) or not swap.used_bytes:
         return said
     return f"{said}; swap {words.ratio(swap.used_bytes / swap.size_bytes)} used"
+
+
+def _find_stated(worst: Pressure) -> str:
+    """Return the forecast that was stated a moment ago, with its age. Empty without one."""
+    pasts = (PAST.fullmatch(one.text) for one in worst.reasons if one.signal == "ttf")
+    past = next(filter(None, pasts), None)
+    return _in_the_past("ttf", past).removesuffix(" at the current rate") if past else ""
 
 
 def build_headline(snapshot: Snapshot, worst: Pressure | None) -> str:

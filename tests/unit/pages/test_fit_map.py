@@ -266,7 +266,7 @@ def test_placeholder_is_the_default_or_says_that_it_is_an_example() -> None:
     words = {"gpus": "fewest", "lora": "all weights", "reserve": "0 B", "model": "This model"}
     for name in PARAMETERS.keys() & found.keys():
         default = FitForm({}).plain(name)
-        is_example = str(found[name]).startswith("for example ")
+        is_example = str(found[name]).startswith("e.g. ")
         assert found[name] == words.get(name, str(default)) or (is_example and default is None), name
     assert {"bytes", "context", "hidden_size", *words} <= found.keys()
 

@@ -151,6 +151,8 @@ def test_growth_of_this_machine_is_that_in_the_pool_of_the_headline() -> None:
     assert find("gpu0", grown(java, 10.0), grown(rank, 20.0)) == HolderGrowth("rank", 8 * GIB / 20.0)
     assert find("ram", grown(java, 10.0), grown(rank, 20.0)) == HolderGrowth("java", 9 * GIB / 10.0)
     assert find("gpu1", grown(java, 10.0), grown(rank, 20.0)) is None
+    loading = replace(rank, rss_bytes=9 * GIB)
+    assert find("ram", grown(loading, 20.0)) is None
     assert find("gpu1", grown(both, 20.0)) == HolderGrowth("both", None)
     grows = machine(tick=tick(RAM, CARD, worst="gpu0"), growth=HolderGrowth("both", None))
     assert build_tile(grows).holder == "growing: both"
@@ -345,12 +347,13 @@ def test_memory_that_cpu_and_gpu_share_is_one_fit() -> None:
     """ "41.3 GiB RAM · 41.3 GiB GPU" read as twice as much. Two machines, or two pools, are two memories."""
     room = {"headroom": GIB, "headroom_after_reclaim": 30 * GIB, "headroom_of": "GB10"}
     shared, apart = (machine(tick=tick(*pools, **room)) for pools in ((RAM,), (RAM, CARD)))
+    with_carve_out, apart = apart, machine(tick=tick(RAM, CARD, **(room | {"headroom_after_reclaim": 29 * GIB})))
     larger = replace(apart, name="c", tick=tick(replace(RAM, available=50 * GIB), CARD))
 
     def texts(*machines: Machine) -> list[str]:
         return [one.text for one in list_fits(machines)]
 
-    assert texts(shared) == ["b, CPU or GPU"]
+    assert texts(shared) == texts(with_carve_out) == ["b, CPU or GPU"]
     assert texts(apart) == ["b RAM", "b GPU"]
     assert texts(shared, larger) == ["c RAM", "b GPU"]
 

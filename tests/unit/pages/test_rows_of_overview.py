@@ -75,6 +75,11 @@ def test_incident_that_lasts_has_the_events_until_now() -> None:
             "alert still firing: VRAM 2 high (rule) (now OK), now also: full in about 20 s at the current rate",
             "alert of VRAM 2, now also: full in about 20 s",
         ),
+        (
+            "alert",
+            "alert firing: System RAM critical, now also: full in about 5 s at the current rate (20 s ago)",
+            "alert of System RAM, now also: full in about 5 s (20 s ago)",
+        ),
         ("alert", "alert firing: VRAM 1 critical", "alert firing: VRAM 1 critical"),
         ("late", "1 sample missed: the machine was too busy", "1 sample missed"),
         ("alert", "alert resolved: System RAM critical (now OK)", "alert resolved: System RAM critical"),

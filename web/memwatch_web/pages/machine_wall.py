@@ -194,12 +194,15 @@ def list_fits(machines: Iterable[Machine]) -> Iterator[Fit]:
         if tick.headroom_after_reclaim is not None and tick.headroom_of not in {pool.label for pool in tick.pools}
     ]
     ram, device = (max(fits, key=lambda one: one.size_bytes, default=None) for fits in (in_ram, on_device))
-    is_one = ram is not None and device is not None and ram.machine == device.machine and ram.is_one_memory
-    if ram and device and is_one:
-        if units.size(ram.size_bytes) == units.size(device.size_bytes):
+    if ram and device and ram.machine == device.machine:
+        # A GPU with a carve-out allocates from System RAM as well: then both are that.
+        if ram.size_bytes == device.size_bytes or (
+            ram.is_one_memory and units.size(ram.size_bytes) == units.size(device.size_bytes)
+        ):
             yield replace(ram, place=", CPU or GPU")
             return
-        device = replace(device, place=" GPU, of the same memory")
+        if ram.is_one_memory:
+            device = replace(device, place=" GPU, of the same memory")
     yield from filter(None, (ram, device))
 
 
@@ -316,7 +319,10 @@ def has_several(tick: Tick) -> bool:
 
 
 def find_growth(grown: Iterable[ProcessGrowth], snapshot: Snapshot, tick: Tick) -> HolderGrowth | None:
-    """Return the process of this machine that grows fastest in the pool of the headline."""
+    """Return the process of this machine that grows fastest in the pool of the headline.
+
+    None in System RAM if it holds memory of a GPU too, which is what grows while a model loads.
+    """
     pool = find_pool(tick)
     mine = next((one for one in snapshot.pools if pool and one.id == pool.id), None)
     fastest = find_grower(grown, mine, snapshot) if mine else None
@@ -324,6 +330,8 @@ def find_growth(grown: Iterable[ProcessGrowth], snapshot: Snapshot, tick: Tick) 
         return None
     held, inside = fastest.process.device_bytes, find_places(snapshot, mine.id).names
     is_elsewhere = any(size for place, size in held.items() if place not in inside)
+    if is_elsewhere and mine.kind is PoolKind.SYSTEM_RAM:
+        return None
     return HolderGrowth(fastest.process.title, None if is_elsewhere else fastest.bytes_per_second)
 
 

@@ -243,7 +243,7 @@ def shorten_event(event: Event) -> str:
 
 def _shorten_news(about: str, reason: str) -> str:
     """Return a further reason of an alert that fired before: "alert of System RAM, now also: OOM kill"."""
-    short = "OOM kill" if reason.startswith("OOM killer: ") else reason.removesuffix(" at the current rate")
+    short = "OOM kill" if reason.startswith("OOM killer: ") else reason.replace(" at the current rate", "")
     return f"alert of {about}, now also: {short}"
 
 

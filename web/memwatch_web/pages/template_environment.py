@@ -285,6 +285,7 @@ WORDS = (
     "architecture",
     "bases",
     "basis",
+    "by_age",
     "celsius",
     "change",
     "clock",

@@ -316,9 +316,15 @@ def stated(pressure: Pressure) -> tuple[Reason, ...]:
     """Return the reasons, without a forecast that is over if use explains the level: it has not come true."""
     by_use = pressure.base_level >= pressure.level
     by_use = by_use or any(one.signal == "util" and HELD.search(one.text) for one in pressure.reasons)
-    return tuple(
+    return by_age(
         one for one in pressure.reasons if not (by_use and one.signal == "ttf" and PAST.fullmatch(one.text))
     )
+
+
+def by_age(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+    """Return reasons in their order, those that are over last and the newest of them first."""
+    pasts = [(one, PAST.fullmatch(one.text)) for one in reasons]
+    return tuple(one for one, _ in sorted(pasts, key=lambda pair: int(pair[1]["age"]) if pair[1] else -1))
 
 
 def full(pressure: Pressure) -> str:
