@@ -451,9 +451,10 @@ def test_outline_of_what_came_back_stands_on_what_is_used(name: str, form: str) 
     whole = next(box for box in drawing.boxes if box.depth == 0)
 
     assert one.victim is not None
+    assert one.came_back_bytes
     after = [y for x, y in used.points if x > ghost.points[0][0] + 30]
     assert bottom == pytest.approx(min(after), abs=0.6)
-    assert (bottom - top) / (one.came_back_bytes or 0) == pytest.approx(whole.height / whole.size_bytes, rel=0.02)
+    assert (bottom - top) / one.came_back_bytes == pytest.approx(whole.height / whole.size_bytes, rel=0.02)
 
 
 @pytest.mark.parametrize(
