@@ -41,11 +41,12 @@ class EngineHost:
         uid: int = 1000,
         start: int = 77,
         resident_bytes: int = 20480,
+        name: str = "x",
     ) -> Path:
         folder = self.proc / str(pid)
         (folder / "fd").mkdir(parents=True)
         (folder / "net").mkdir()
-        columns = [pid, "(x)", "S", parent, pid, pid, 0, -1, 0x400100, *[0] * 10, 20, 0]
+        columns = [pid, f"({name})", "S", parent, pid, pid, 0, -1, 0x400100, *[0] * 10, 20, 0]
         columns += [start, 999, resident_bytes // mmap.PAGESIZE, *[0] * 28]
         (folder / "stat").write_text(" ".join(map(str, columns)) + "\n")
         (folder / "status").write_text(

@@ -12,6 +12,7 @@ import mmap
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,15 @@ MAX_MEMBERS = 256
 SERVER_DEPTH = 3
 # /proc is listed at least this often, once a minute.
 LISTED_TURNS = 12
+# In this many turns each process that is no server is looked at for another program, 8 µs each. On a large machine
+# it takes more, as a turn looks at MAX_AGAIN at most.
+AGAIN_TURNS = 6
+MAX_AGAIN = 200
+
+
+def holds_memory(pages: int) -> bool:
+    """Return True if these resident pages are more than those of an idle interpreter."""
+    return pages * mmap.PAGESIZE >= MIN_HELD_BYTES
 
 
 class ServerProcess(Struct):
@@ -81,7 +91,7 @@ class ServerProcess(Struct):
 
     @property
     def holds_memory(self) -> bool:
-        return self.held_pages * mmap.PAGESIZE >= MIN_HELD_BYTES
+        return holds_memory(self.held_pages)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -92,7 +102,8 @@ class EngineProcesses:
     """Servers that run now. Reads only processes that are new since the last call.
 
     A process belongs to a server if its parent does. A process that was found before its execve(2) is read again
-    once.
+    once, and later when its name changes or it begins to hold memory: a script that loads a model may end with
+    execve, which keeps the PID. No command line is read for that, as it may be swapped out.
     """
 
     def __init__(self, folder: int, accounts: Accounts, budget: Budget | None = None) -> None:
@@ -102,6 +113,7 @@ class EngineProcesses:
         self._new = NewProcessCheck(folder)
         self._seen: set[int] = set()
         self._young: set[int] = set()
+        self._others: dict[int, tuple[bytes, bool]] = {}  # name, and whether it holds memory, by PID
         self._servers: dict[int, ServerProcess] = {}
         self._server_of: dict[int, ServerProcess] = {}
         self._beyond: set[int] = set()
@@ -124,7 +136,8 @@ class EngineProcesses:
             self._drop(server)
         if ended or self._turn % LISTED_TURNS == 0:
             self._seen -= self._beyond
-        if self._new.has_changed() or ended or self._young or self._turn % LISTED_TURNS == 0:
+        has_changed = self._find_changed()
+        if self._new.has_changed() or ended or self._young or has_changed or self._turn % LISTED_TURNS == 0:
             self._drop_ended_members()
             self._scan()
         self._turn += 1
@@ -138,42 +151,55 @@ class EngineProcesses:
         self._ranks = {pid: depth for pid, depth in self._ranks.items() if pid in present}
         for server in self._servers.values():
             server.uncounted &= present
-        again, self._young = self._young & present, set()
+        again = self._young & present
         # Parents before their children, unless the ids have wrapped around: the second look finds those.
-        for pid in sorted(again | (present - self._seen))[:MAX_NEW]:
+        looked = sorted(again | (present - self._seen))[:MAX_NEW]
+        self._young = again.difference(looked)
+        for pid in looked:
             is_new = pid not in self._seen
             self._seen.add(pid)
-            if not self._look_at(pid) and is_new:
+            other = self._look_at(pid)
+            if other is not None and is_new:
                 self._young.add(pid)
+            elif other is not None:
+                self._others[pid] = _mark(other)
         self._join_ranks()
 
-    def _look_at(self, pid: int) -> bool:
-        """Sort a process. Return True if it needs no second look."""
-        if pid in self._server_of:
-            return True
-        try:
-            stat = parse_stat(read_at(self._folder, f"{pid}/stat", STAT_BYTES) or b"")
-        except ParseError:  # it has ended
-            return True
-        if stat is None:  # a kernel thread
-            return True
+    def _find_changed(self) -> bool:
+        """Forget the processes that run another program now. Return True if there are some."""
+        count = min(MAX_AGAIN, math.ceil(len(self._others) / AGAIN_TURNS))
+        has_changed = False
+        for pid in list(islice(self._others, count)):
+            known, stat = self._others.pop(pid), self._read_stat(pid)
+            if stat is not None and _mark(stat) == known:
+                self._others[pid] = known
+            else:
+                self._seen.discard(pid)
+                has_changed = has_changed or stat is not None
+        return has_changed
+
+    def _look_at(self, pid: int) -> Stat | None:
+        """Sort a process. Return its state if it may become another program, None if it was sorted."""
+        stat = None if pid in self._server_of else self._read_stat(pid)
+        if stat is None:  # sorted before, ended, or a kernel thread
+            return None
         command = read_command(self._folder, pid)
         kind, parent = find_kind(command), self._server_of.get(stat.parent)
         if parent is not None and (kind is None or kind is not parent.kind or kind.name != "llama.cpp"):
             self._join(stat, parent, command if kind or is_runner(command) else Command())
-            return True
+            return None
         if kind is None:
-            return self._keep_rank(pid, command)
+            return None if self._keep_rank(pid, command) else stat
         status = read_at(self._folder, f"{pid}/status", STATUS_BYTES) or b""
         account = self._accounts.of(parse_real_uid(status))
-        if not self._has_room(account, stat.rss_pages * mmap.PAGESIZE >= MIN_HELD_BYTES):
+        if not self._has_room(account, holds_memory(stat.rss_pages)):
             self._beyond.add(pid)
             self._budget.refuse((pid, stat.start_ticks), account)
-            return True
+            return None
         self._beyond.discard(pid)
         server = ServerProcess(pid, stat.start_ticks, parse_uid(status), kind, command, account, stat.rss_pages)
         self._servers[pid] = self._server_of[pid] = server
-        return True
+        return None
 
     def _keep_rank(self, pid: int, command: Command) -> bool:
         """Return True for a rank that is no child of its server. It may have started before it."""
@@ -267,6 +293,11 @@ class EngineProcesses:
         with contextlib.suppress(ParseError):
             return parse_stat(read_at(self._folder, f"{pid}/stat", STAT_BYTES) or b"")
         return None
+
+
+def _mark(stat: Stat) -> tuple[bytes, bool]:
+    """Return what differs if a process runs another program, most of the time."""
+    return stat.name, holds_memory(stat.rss_pages)
 
 
 def looked_at(budget: Budget, account: Account) -> int:
