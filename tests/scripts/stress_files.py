@@ -65,10 +65,7 @@ Results = dict[str, FileRuns]
 
 
 def add(results: Results, file: str, row: Row) -> None:
-    """Add a run of a file. One without tests of the lane is left out."""
-    if row.reason == NO_TESTS:
-        results.pop(file, None)
-        return
+    """Add a run of a file."""
     runs = results.setdefault(file, FileRuns())
     failed = dict(row.failed) or ({file: row.reason} if row.reason else {})
     day = row.time[:10]
@@ -118,22 +115,31 @@ class Runner:
     """Threads that run files until the time is over or nothing is left."""
 
     def __init__(self, results: Results, files: Sequence[str], times: int, end: float) -> None:
-        self._results, self._files, self._times, self._end = results, files, times, end
+        self._results, self._files, self._times, self._end = results, set(files), times, end
         self._lock, self._running = threading.Lock(), set[str]()
 
     def run(self, group: CpuCgroup) -> None:
         """Run one file after another in this group."""
-        while file := self._take():
+        while file := self.take():
             row = Stress(ROOT, Plan([file], marks=LANE, limit=MAX_SECONDS)).run_once(group, None)
             with self._lock:
-                self._running.remove(file)
-                add(self._results, file, row)
+                self.finish(file, row)
                 write(self._results, self._times)
             print(_progress(file, row), flush=True)
 
-    def _take(self) -> str | None:
+    def finish(self, file: str, row: Row) -> None:
+        """Add the run of a file. One without tests of the lane is left out, and not taken again."""
+        self._running.remove(file)
+        if row.reason == NO_TESTS:
+            self._files.remove(file)
+            self._results.pop(file, None)
+        else:
+            add(self._results, file, row)
+
+    def take(self) -> str | None:
+        """Return the file to run next, None if the time is over or none is left."""
         with self._lock:
-            free = [file for file in self._files if file not in self._running]
+            free = self._files - self._running
             file = next_file(self._results, free, self._times) if time.monotonic() < self._end else None
             if file:
                 self._running.add(file)

@@ -1,7 +1,9 @@
 """Runs of each file of the process lane under load."""
 
+import math
+
 from scripts.stress import NO_TESTS, Row
-from scripts.stress_files import FileRuns, Results, add, list_files, next_file, render
+from scripts.stress_files import FileRuns, Results, Runner, add, list_files, next_file, render
 
 
 def row(failed: dict[str, str] | None = None, reason: str = "") -> Row:
@@ -27,10 +29,13 @@ def test_run_that_does_not_end_is_a_failure_of_its_file() -> None:
 
 
 def test_file_without_tests_of_the_lane_is_left_out() -> None:
+    """It has the fewest passes, and would be the next one for ever."""
     results: Results = {"a": FileRuns()}
-    add(results, "a", row(reason=NO_TESTS))
-
+    runner = Runner(results, ["a"], 20, math.inf)
+    assert runner.take() == "a"
+    runner.finish("a", row(reason=NO_TESTS))
     assert results == {}
+    assert runner.take() is None
 
 
 def test_files_with_the_fewest_passes_and_the_shorter_ones_come_first() -> None:
