@@ -2,21 +2,23 @@
 
 Files with the fewest passes come first. Results are added to those of earlier commits in tests/stress_runs.json,
 from which docs/quality/stress.md is written. A file that fails starts over: write the cause to the entry of the
-failure. Two files run at a time, each in a separate group.
+failure. Two runs at a time, each in a separate group, take several files each, as pytest's start takes ten seconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from scripts.stress import BUSY_LOOPS, CORES, LANE, MAX_SECONDS, NO_TESTS, TIMES, Plan, Row, Stress, busy_loops
 from support.cpu_cgroup import CpuCgroup, cpu_cgroup
@@ -29,6 +31,8 @@ PAGE = ROOT / "docs/quality/stress.md"
 FOLDERS = ("tests/integration", "tests/browser", "tests/deploy", "tests/faults")
 GROUPS = 2
 MAX_MINUTES = 60.0
+# Files of one run: not more than these, and none more after so many seconds, as far as their durations are known.
+MAX_FILES, FULL_SECONDS = 12, 200.0
 
 HEAD = """# Tests under load
 
@@ -111,44 +115,65 @@ def _row(failed: Failed) -> str:
     return f"| `{failed.test}` | {failed.date}, {failed.commit} | {message} | {failed.cause or 'not known yet'} |"
 
 
+def split(row: Row, files: Iterable[str]) -> Iterator[tuple[str, Row]]:
+    """Yield the part of each file in a run of several. The duration is shared by numbers of tests."""
+    count = max(1, len(row.passed) + len(row.failed))
+    for file in files:
+        passed = [test for test in row.passed if test.startswith(f"{file}::")]
+        failed = {test: message for test, message in row.failed.items() if test.startswith(f"{file}::")}
+        seconds = row.seconds * (len(passed) + len(failed)) / count
+        reason = row.reason or ("" if passed or failed else NO_TESTS)
+        yield file, replace(row, tests=[file], seconds=seconds, passed=passed, failed=failed, reason=reason)
+
+
 class Runner:
     """Threads that run files until the time is over or nothing is left."""
 
     def __init__(self, results: Results, files: Sequence[str], times: int, end: float) -> None:
         self._results, self._files, self._times, self._end = results, set(files), times, end
-        self._lock, self._running = threading.Lock(), set[str]()
+        self._lock, self._running, self._alone = threading.Lock(), set[str](), set[str]()
 
     def run(self, group: CpuCgroup) -> None:
-        """Run one file after another in this group."""
-        while file := self.take():
-            row = Stress(ROOT, Plan([file], marks=LANE, limit=MAX_SECONDS)).run_once(group, None)
+        """Run some files after others in this group."""
+        while files := self.take():
+            row = Stress(ROOT, Plan(files, marks=LANE, limit=MAX_SECONDS)).run_once(group, None)
             with self._lock:
-                self.finish(file, row)
+                self.finish(files, row)
                 write(self._results, self._times)
-            print(_progress(file, row), flush=True)
+            print(_progress(files, row), flush=True)
 
-    def finish(self, file: str, row: Row) -> None:
-        """Add the run of a file. One without tests of the lane is left out, and not taken again."""
-        self._running.remove(file)
-        if row.reason == NO_TESTS:
-            self._files.remove(file)
-            self._results.pop(file, None)
-        else:
-            add(self._results, file, row)
+    def finish(self, files: Sequence[str], row: Row) -> None:
+        """Add a run; if it did not end, its files run alone. A file without tests of the lane is left out."""
+        self._running.difference_update(files)
+        if len(files) > 1 and row.reason not in ("", NO_TESTS):
+            self._alone.update(files)
+            return
+        for file, part in split(row, files):
+            if part.reason == NO_TESTS:
+                self._files.remove(file)
+                self._results.pop(file, None)
+            else:
+                add(self._results, file, part)
 
-    def take(self) -> str | None:
-        """Return the file to run next, None if the time is over or none is left."""
+    def take(self) -> list[str]:
+        """Return the files to run next: none if the time is over or nothing is left."""
         with self._lock:
-            free = self._files - self._running
-            file = next_file(self._results, free, self._times) if time.monotonic() < self._end else None
-            if file:
+            taken, seconds = list[str](), 0.0
+            while len(taken) < MAX_FILES and seconds < FULL_SECONDS and time.monotonic() < self._end:
+                free = self._files - self._running - (self._alone if taken else set())
+                file = next_file(self._results, free, self._times)
+                if file is None:
+                    break
+                taken.append(file)
                 self._running.add(file)
-            return file
+                runs = self._results.get(file, FileRuns())
+                seconds += math.inf if file in self._alone else runs.seconds / max(1, runs.runs)
+            return taken
 
 
-def _progress(file: str, row: Row) -> str:
+def _progress(files: Sequence[str], row: Row) -> str:
     counts = f"{len(row.passed)} passed, {len(row.failed)} failed"
-    return f"{file}: {counts}, {row.seconds:.0f} s; {row.reason or row.load}"
+    return f"{' '.join(files)}: {counts}, {row.seconds:.0f} s; {row.reason or row.load}"
 
 
 def write(results: Results, times: int) -> None:
@@ -173,7 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="stress_files", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=MAX_MINUTES, help="begin no run later (%(default)s)")
     parser.add_argument("--times", type=int, default=TIMES, help="runs of each file (%(default)s)")
-    parser.add_argument("--groups", type=int, default=GROUPS, help="files at a time (%(default)s)")
+    parser.add_argument("--groups", type=int, default=GROUPS, help="runs at a time (%(default)s)")
     parser.add_argument("--busy-loops", type=int, default=BUSY_LOOPS, help="beside them (%(default)s)")
     asked = parser.parse_args()
     files = list_files()

@@ -2,8 +2,20 @@
 
 import math
 
+from msgspec.structs import replace
+
 from scripts.stress import NO_TESTS, Row
-from scripts.stress_files import FileRuns, Results, Runner, add, list_files, next_file, render
+from scripts.stress_files import (
+    FULL_SECONDS,
+    MAX_FILES,
+    FileRuns,
+    Results,
+    Runner,
+    add,
+    list_files,
+    next_file,
+    render,
+)
 
 
 def row(failed: dict[str, str] | None = None, reason: str = "") -> Row:
@@ -32,10 +44,38 @@ def test_file_without_tests_of_the_lane_is_left_out() -> None:
     """It has the fewest passes, and would be the next one for ever."""
     results: Results = {"a": FileRuns()}
     runner = Runner(results, ["a"], 20, math.inf)
-    assert runner.take() == "a"
-    runner.finish("a", row(reason=NO_TESTS))
+    assert runner.take() == ["a"]
+    runner.finish(["a"], row(reason=NO_TESTS))
     assert results == {}
-    assert runner.take() is None
+    assert runner.take() == []
+
+
+def test_run_of_several_files_counts_for_each() -> None:
+    results: Results = {}
+    runner = Runner(results, ["a", "b", "c"], 20, math.inf)
+    assert runner.take() == ["a", "b", "c"]
+    run = row({"b::x": "no"})
+    runner.finish(["a", "b", "c"], replace(run, passed=["a::x", "a::y", "b::y"], seconds=8.0))
+    assert {file: (runs.runs, runs.passes, runs.seconds) for file, runs in results.items()} == {
+        "a": (1, 1, 4.0),
+        "b": (1, 0, 4.0),
+    }
+    assert runner.take() == ["b", "a"]
+
+
+def test_files_of_a_run_that_did_not_end_run_alone() -> None:
+    results: Results = {}
+    runner = Runner(results, ["a", "b"], 20, math.inf)
+    runner.finish(runner.take(), row(reason="timed out"))
+    assert results == {}
+    assert [runner.take(), runner.take(), runner.take()] == [["a"], ["b"], []]
+
+
+def test_run_takes_files_until_it_is_full() -> None:
+    names = [f"file{number:02}" for number in range(MAX_FILES + 1)]
+    assert len(Runner({}, names, 20, math.inf).take()) == MAX_FILES
+    known = {name: FileRuns(1, 1, FULL_SECONDS / 2) for name in names}
+    assert len(Runner(known, names, 20, math.inf).take()) == 2
 
 
 def test_files_with_the_fewest_passes_and_the_shorter_ones_come_first() -> None:
