@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from memwatch.build_info import REVISION, __version__
 from memwatch.core.budget import EVENT_STREAMS
 from memwatch.core.clock import SystemClock
@@ -30,6 +32,7 @@ from memwatch.reporting.doctor.checks import check_collectors
 from memwatch_monitor.feature import Feature
 from memwatch_monitor.history_recorder import HistoryRecorder
 from memwatch_monitor.loop import Monitor
+from memwatch_monitor.neighbours.book import NeighbourBook
 from memwatch_web.asgi.access import WebOptions
 from memwatch_web.asgi.auth import FailedLogins
 from memwatch_web.asgi.broker import Broker
@@ -37,7 +40,7 @@ from memwatch_web.asgi.caller import CallerLookup
 from memwatch_web.metrics.endpoint import LatestScrape
 from memwatchd import wiring
 from memwatchd.config_keeper import ConfigKeeper
-from memwatchd.features import FEATURES, STARTED_BY_RELOADS, Reload
+from memwatchd.features import FEATURES, STARTED_BY_RELOADS, Alerting, Reload
 from memwatchd.liveness import find_ill
 from memwatchd.sd_notify import Notifier
 from memwatchd.settings.credentials import load_certificate
@@ -252,6 +255,16 @@ class Daemon:
             self._ticking.join(timeout=1.0)
         while self._close_watches and not self._ticking.is_alive():
             self._close_watches.pop(0)()
+
+    def rename(self, host: str) -> None:
+        """Use another name of the machine in snapshots, in alerts, and among neighbours."""
+        composer = self.monitor.composer
+        composer.identity = replace(composer.identity, host=host)
+        self._host = host
+        web = wiring.effective_web(self.settings.web, self._started.web)
+        self.live = replace(self.live, sender=wiring.build_sender(self.settings, web, host))
+        self.monitor.features.get(Alerting).sender = self.live.sender
+        self.monitor.features.get(NeighbourBook).host = host
 
     def _end_collectors(self) -> None:
         if self._ticking.is_alive():  # it may still run those without a thread

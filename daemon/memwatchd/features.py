@@ -13,6 +13,7 @@ from msgspec import Struct
 from memwatch.core.linux.files import Roots
 from memwatch.core.linux.key_owner import KeyOwners
 from memwatch.core.linux.process_ends import ProcessEnds
+from memwatch.core.reading.identity import read_host
 from memwatch.core.snapshot import Snapshot
 from memwatch.reporting.recording import RecordingError
 from memwatch_monitor.alert_states import Alerts
@@ -41,11 +42,15 @@ from memwatchd.wiring import LiveSettings
 
 if TYPE_CHECKING:
     from memwatch_web.metrics.families import Exporter
+    from memwatchd.recording.player import Player
 
 log = logging.getLogger(__name__)
 
 # By then every collector has delivered, even one whose helper had to be restarted.
 SETTLED_SECONDS = 60.0
+
+# Time between two looks at the name of the machine.
+HOST_NAME_SECONDS = 60.0
 
 # (setting as shown in the warning, target) → events of the receiver; empty for pressure targets, which are pools or
 # shares.
@@ -68,6 +73,9 @@ class Parts(Protocol):
     problems: list[str]
     ends: ProcessEnds | None
     passed: dict[str, int]
+    player: Player | None
+
+    def rename(self, host: str) -> None: ...
 
     def exporter(self) -> Exporter: ...
 
@@ -135,6 +143,27 @@ def create_receiver(receiver: ReceiverSection, outbox: Outbox, channel: Channel)
     return Receiver(receiver.name, channel, outbox.queue(receiver.name), wanted)
 
 
+class HostName(Feature):
+    """Look for another name of the machine: DHCP and cloud-init set it after the start, hostnamectl at any time.
+
+    A recording keeps the name with which it was made.
+    """
+
+    name = "name of the machine"
+
+    def __init__(self, read: Callable[[], str], rename: Callable[[str], object]) -> None:
+        self._read, self._rename = read, rename
+        self._due = 0.0
+
+    def on_publish(self, snapshot: Snapshot) -> None:
+        if snapshot.monotonic < self._due:
+            return
+        self._due, host = snapshot.monotonic + HOST_NAME_SECONDS, self._read()
+        if host != snapshot.host:
+            log.info("this machine is named %s now, no longer %s", host, snapshot.host)
+            self._rename(host)
+
+
 class UnknownTargetCheck(Feature):
     """Check of configured targets, one minute after the first tick and, for new ones, after each reload."""
 
@@ -180,6 +209,10 @@ def wanted_by(settings: Settings) -> WantedTargets:
         for target in receiver.targets:
             wanted[f'receiver "{receiver.name}" lists the target "{target}"', target] = tuple(receiver.events)
     return wanted
+
+
+def follow_host_name(daemon: Parts) -> Feature | None:
+    return None if daemon.player else HostName(partial(read_host, daemon.roots), daemon.rename)
 
 
 def follow_neighbours(daemon: Parts, live: LiveSettings | None = None) -> Feature | None:
@@ -262,6 +295,7 @@ FEATURES: Sequence[Callable[[Parts], Feature | None]] = (
     GuardianReports.create,
     NeighbourBook.create,
     Alerting.create,
+    follow_host_name,
     UnknownTargetCheck.create,
     follow_neighbours,
     discover,

@@ -62,7 +62,8 @@ class NeighbourBook(Feature):
 
     def __init__(self, host: str, clock: Clock, budget: Budget | None = None) -> None:
         self.run: str = secrets.token_hex(4)
-        self._host, self._clock = host, clock
+        self.host: str = host
+        self._clock = clock
         self._neighbours: dict[str, Neighbour] = {}
         self.found: FoundMachines = FoundMachines(budget=budget, account_of=Peers().account)
         self._read_at = float("-inf")
@@ -179,7 +180,7 @@ class NeighbourBook(Feature):
     def _is_first(self, others: Sequence[tuple[str, Tick, str]]) -> bool:
         """Return True if no machine that follows the neighbour as well comes before this one by name."""
         first = min([(tick.host, tick.run) for _, tick, _ in others], default=None)
-        return first is None or (self._host, self.run) < first
+        return first is None or (self.host, self.run) < first
 
     def _view(self, status: NeighbourStatus, one: Neighbour) -> MachineView:
         words = None if status.state == "up" else one.last_words()

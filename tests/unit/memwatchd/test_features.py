@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import generate_latest
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
@@ -27,6 +28,7 @@ from memwatch_web.asgi.lazy_app import AppLoader, LazyApp
 from memwatchd import features
 from memwatchd.daemon import Daemon
 from support.monitors import ALWAYS, create_monitor, history
+from support.sample_snapshots import calm_workstation
 from support.settings_sample import settings_from
 
 OFF = (
@@ -64,6 +66,30 @@ class Counting(Feature):
 
     def routes(self) -> Mapping[str, Callable[[], object]]:
         return {"/api/v1/counted": lambda: {"ticks": self.ticks}}
+
+
+def test_name_of_the_machine_is_followed_once_a_minute() -> None:
+    """DHCP and cloud-init set it after the start of the daemon."""
+    reads, renamed = iter(["localhost", "edge-7"]), list[str]()
+    feature = features.HostName(lambda: next(reads), renamed.append)
+    snapshot = replace(calm_workstation(), host="localhost")
+    for seconds in (0.0, 59.0, 60.0, 119.0):
+        feature.on_publish(replace(snapshot, monotonic=1000.0 + seconds))
+    assert renamed == ["edge-7"]
+
+
+@pytest.mark.process
+def test_new_name_of_the_machine_is_in_snapshots_and_alerts(tmp_path: Path) -> None:
+    settings = settings_from(tmp_path, "[web]\nlisten = ['127.0.0.1:6360']\n")
+    daemon = Daemon(settings, lambda _: settings)
+    before = daemon.monitor.tick()
+    daemon.rename("edge-7")
+    after = daemon.monitor.tick()
+    senders = daemon.live.sender, daemon.monitor.features.get(features.Alerting).sender
+    daemon.stop()
+    assert before.host != "edge-7"
+    assert (after.host, after.boot_id) == ("edge-7", before.boot_id)
+    assert [one.instance for one in senders] == ["edge-7:6360"] * 2
 
 
 @pytest.mark.process

@@ -22,14 +22,18 @@ class Identity(Struct, frozen=True):
     cpu: str = ""
 
 
+def read_host(roots: Roots) -> str:
+    """Return the name of the machine from procfs, else that of this process's host. It may change at any time."""
+    return _word(roots, "sys/kernel/hostname") or printable(socket.gethostname())
+
+
 def read_identity(roots: Roots) -> Identity:
     """Return host name, boot id and kernel from procfs, else the host name and CPU of this process.
 
     Linux has `arch` since 6.1.
     """
-    host = _word(roots, "sys/kernel/hostname") or printable(socket.gethostname())
     return Identity(
-        host,
+        read_host(roots),
         read_boot_id(roots.procfs) or UNKNOWN_BOOT,
         kernel=_word(roots, "sys/kernel/osrelease"),
         cpu=_word(roots, "sys/kernel/arch") or platform.machine(),
