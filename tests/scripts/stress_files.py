@@ -31,7 +31,7 @@ PAGE = ROOT / "docs/quality/stress.md"
 FOLDERS = ("tests/integration", "tests/browser", "tests/deploy", "tests/faults")
 GROUPS = 2
 MAX_MINUTES = 60.0
-# Files of one run: not more than these, and none more after so many seconds, as far as their durations are known.
+# Files of one run: not more than these, and none more after that many seconds, as far as their durations are known.
 MAX_FILES, FULL_SECONDS = 12, 200.0
 
 HEAD = """# Tests under load
