@@ -286,6 +286,21 @@ def test_nodes_that_all_fail_are_an_error(tmp_path: Path) -> None:
     collector.close()
 
 
+def test_protection_of_zones_follows_memory_that_is_added(tmp_path: Path) -> None:
+    """A virtual machine that grows protects more of its low memory. The file is read again after ten minutes."""
+    (tmp_path / "buddyinfo").write_text("Node 0, zone    DMA32 0 0 0 0 0 0 0 0 0 0 100\n")
+    zones = "Node 0, zone    DMA32\n        protection: (0, 0, {}, 0)\n"
+    (tmp_path / "zoneinfo").write_text(zones.format(100))
+    collector = buddyinfo.Collector(Roots(tmp_path, tmp_path, tmp_path), 4096)
+    (before,) = collector.collect().nodes
+    (tmp_path / "zoneinfo").write_text(zones.format(500_000))
+    found = [collector.collect().nodes[0] for _ in range(buddyinfo.PROTECTION_TURNS)]
+    collector.close()
+    large = 100 * 4 << 20
+    assert {before.free_large_blocks_bytes, *(one.free_large_blocks_bytes for one in found[:-1])} == {large}
+    assert found[-1].free_large_blocks_bytes == 0
+
+
 def test_nodes_of_two_collectors_are_merged() -> None:
     """The size from sysfs and the free blocks from buddyinfo are merged, for every node of a machine."""
     roots = machine_folder("numa-server-2tib").roots

@@ -123,6 +123,10 @@ def _word(text: bytes) -> str:
     return text.decode("ascii", "replace")
 
 
+# The file is large on large machines, and protection changes with hot-plugged memory only: read every ten minutes.
+PROTECTION_TURNS = 120
+
+
 class Collector(BaseCollector):
     name = "buddyinfo"
     period_seconds: float = 5.0
@@ -130,8 +134,9 @@ class Collector(BaseCollector):
     def __init__(self, roots: Roots, page_size: int) -> None:
         self._file = kept_file(roots.procfs / "buddyinfo", 2048)
         self._page_size = page_size
-        # Read once: the file is large on large machines, and protection changes only with hot-plugged memory.
-        self._protection = read_protection(roots.procfs / "zoneinfo")
+        self._zoneinfo = roots.procfs / "zoneinfo"
+        self._protection: Mapping[Zone, int] | Absent = {}
+        self._turn = 0
 
     @classmethod
     def create(cls, host: Host) -> Collector:
@@ -139,6 +144,9 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         zones = parse_buddyinfo(self._file.read())
+        if self._turn % PROTECTION_TURNS == 0:
+            self._protection = read_protection(self._zoneinfo)
+        self._turn += 1
         return Findings(nodes=build_nodes(zones, self._protection, self._page_size))
 
     def close(self) -> None:
