@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,10 @@ MAX_AHEAD_SECONDS = 0.5
 COLLECTORS = frozenset({"processes", "nvml", "tegra", "nvmap", "amdgpu", "amdsmi", "amd_cli", "drm", "dmem"})
 # btime of /proc/stat is in whole seconds and varies by one.
 SAME_START_SECONDS = 3.0
+# A clock that moved by this against that of the boot was set, or slewed for long.
+CLOCK_SET_SECONDS = 1.0
+# Times of the boot that a process in an answer of the daemon may have: NTP sets a clock twice within a minute.
+MAX_BOOT_TIMES = 3
 
 
 class DaemonAnswer(NamedTuple):
@@ -126,12 +131,38 @@ class Known(NamedTuple):
     comm: str = ""
 
 
+def clock_offset() -> float:
+    """Return the time of the boot by the clock of now, from the boot's own clock: no file is read."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class BootTimes:
+    """The time of the boot by the machine's clock, and those before the clock was set.
+
+    Boards without a battery boot in 1970 and set their clock later, as most machines do by some seconds. All start
+    times of processes move with it, those in the daemon's answers within a minute.
+    """
+
+    def __init__(self, procfs: Path, offset: Callable[[], float] = clock_offset) -> None:
+        self._file, self._offset = procfs / "stat", offset
+        self._offset_then = offset()
+        self._times: tuple[float, ...] = (parse_boot_time(self._file.read_bytes()),)
+
+    def read(self) -> tuple[float, ...]:
+        """Return them, the current one first. The file is read only after the clock was set."""
+        offset = self._offset()
+        if abs(offset - self._offset_then) >= CLOCK_SET_SECONDS:
+            self._times = (parse_boot_time(self._file.read_bytes()), *self._times)[:MAX_BOOT_TIMES]
+            self._offset_then = offset
+        return self._times
+
+
 class Machine:
     """The candidates. Opening raises OSError and ParseError."""
 
-    def __init__(self, procfs: Path) -> None:
+    def __init__(self, procfs: Path, offset: Callable[[], float] = clock_offset) -> None:
         self._folder = os.open(procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._boot_time = parse_boot_time((procfs / "stat").read_bytes())
+        self._boot_times = BootTimes(procfs, offset)
         self._ticks = os.sysconf("SC_CLK_TCK")
         self._page = os.sysconf("SC_PAGE_SIZE")
         self.start_ticks: Mapping[ProcessKey, int] = {}
@@ -169,7 +200,8 @@ class Machine:
             return None
         if stat is None or isinstance(process.start_time, Absent):
             return None
-        began = self._boot_time + stat.start_ticks / self._ticks
+        starts = [boot_time + stat.start_ticks / self._ticks for boot_time in self._boot_times.read()]
+        began = min(starts, key=partial(_distance, process.start_time))
         if abs(began - process.start_time) > SAME_START_SECONDS:
             return None
         columns = (read_at(self._folder, f"{prefix}statm", 160) or b"").split()
@@ -177,6 +209,10 @@ class Machine:
         paths = parse_cgroup(read_at(self._folder, f"{prefix}cgroup", 4096) or b"")
         cgroup = paths.get("", paths.get("name=systemd", Absent.NOT_AVAILABLE))
         return Known(stat.start_ticks, began, shared, cgroup, stat.name.decode("utf-8", "replace"))
+
+
+def _distance(one: float, other: float) -> float:
+    return abs(one - other)
 
 
 def build_candidate(
