@@ -14,7 +14,8 @@ from playwright.sync_api import CDPSession, Page, Route, expect
 from memwatch.core.model import Absent
 from memwatch.core.snapshot import Level
 from support.browsing import SharedBrowser, wait_for_frames
-from support.live_page import resize, showing, wait_for_ticks
+from support.demo_frames import moments_of
+from support.live_page import resize, showing, visiting, wait_for_ticks
 from support.sample_site import Site
 from support.sample_snapshots import calm_workstation, critical_gb10, hostile_names, many_owners
 
@@ -25,6 +26,29 @@ LINES_OF_BOUNDS = """(() => {
 })()"""
 CUT_NAMES = """[...document.querySelectorAll(".who-table .who-name a")]
     .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.innerText)"""
+
+# Figures whose unit is on another line, with the words around them.
+TORN = r"""(() => {
+  const found = [], nodes = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  for (let node; (node = nodes.nextNode()); ) {
+    if (!node.parentElement.checkVisibility() || node.parentElement.closest("svg, pre, .unseen")) continue;
+    for (const match of node.data.matchAll(/\d[ \u00a0](?:[KMGTPE]iB|B|ms|s|min|h|d|W|°C)(?![\w])/g)) {
+      const range = document.createRange();
+      range.setStart(node, match.index);
+      range.setEnd(node, match.index + match[0].length);
+      const boxes = [...range.getClientRects()].filter((box) => box.width);
+      if (new Set(boxes.map((box) => Math.round(box.top))).size > 1) found.push(node.data.trim());
+    }
+  }
+  return found;
+})()"""
+# Words of a process beside another one without room for a point between them, and points in the words themselves.
+LOOSE_POINTS = """[...document.querySelectorAll(".narrow")].filter((words) => words.innerText.includes("·")
+    || [...words.children].some((one, at, all) => {
+      const [box, before] = [one, all[at - 1] ?? words].map((element) => element.getBoundingClientRect());
+      return at && box.top === before.top ? box.left - before.right < 10
+        : box.left > words.getBoundingClientRect().left;
+    })).map((words) => words.innerText)"""
 
 
 def test_patterns_respect_the_security_policy(browser: SharedBrowser) -> None:
@@ -263,3 +287,23 @@ def test_hostile_names_run_no_script(browser: SharedBrowser) -> None:
 
         expect(page.locator(".who-table tbody th a").first).to_have_text("<script>alert(1)</script>")
         assert dialogs == []
+
+
+@pytest.mark.parametrize("demo", ["dgx-spark", "h100x8-mig"])
+def test_no_figure_is_parted_from_its_unit(visited_page: Page, demo: str) -> None:
+    """At any width from that of a small phone on, at the moment with the most memory in use."""
+    torn = {}
+    for path in ("/", "/devices", "/alerts"):
+        with visiting(visited_page, Site(moments_of(demo).fullest), path):
+            for width in (*range(320, 480, 6), 1240):
+                resize(visited_page, width)
+                torn[path, width] = visited_page.evaluate(TORN)
+
+    assert {key: found for key, found in torn.items() if found} == {}
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_words_of_a_process_have_points_only_between_them(visited_page: Page, width: int) -> None:
+    with visiting(visited_page, Site(moments_of("h100x8-mig").fullest), "/processes", width=width):
+        assert visited_page.locator(".narrow").count() > 1
+        assert visited_page.evaluate(LOOSE_POINTS) == []

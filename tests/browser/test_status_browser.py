@@ -34,6 +34,12 @@ CUT = """() => [...document.querySelectorAll(".state-block *")].filter((one) => 
   && !one.closest("svg, .why-text") && (one.getBoundingClientRect().right > innerWidth + 1
     || (getComputedStyle(one).overflowX === "hidden" && one.scrollWidth > one.clientWidth)))
   .map((one) => one.textContent.trim().slice(0, 60))"""
+# The boxes of what to do and of who is told, which a sample does not have, and the lines of its receivers.
+TOLD_BESIDE = """() => {
+  const told = document.querySelector(".do-told");
+  told.innerHTML = '<span>Alerts go to: <b>operations-webhook, chat</b></span> <button>Silence 1 h</button>';
+  const boxes = [document.querySelector(".do-steps"), told].map((one) => one.getBoundingClientRect().toJSON());
+  return [...boxes, told.querySelector("b").getClientRects().length]; }"""
 BOTTOMS = """() => [...document.querySelectorAll(".pair > .card")].map((card) => {
   const rows = card.querySelectorAll("tbody tr");
   return card.getBoundingClientRect().bottom - rows[rows.length - 1].getBoundingClientRect().bottom; })"""
@@ -125,6 +131,17 @@ def test_reasons_of_a_recovery_widen_no_phone(visited_page: Page, width: int) ->
     with visiting(visited_page, Site(recovering()), width=width, height=900):
         assert "Recovering" in visited_page.locator(".status-level").inner_text()
         assert visited_page.evaluate("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.parametrize("width", [1280, 1440])
+def test_who_is_told_is_one_line_beside_the_reasons_of_a_recovery(visited_page: Page, width: int) -> None:
+    """A kill brings reasons, which are cut: they made "Alerts go to" two lines, and all below it moved."""
+    with visiting(visited_page, Site(recovering()), width=width, height=900):
+        steps, told, lines = visited_page.evaluate(TOLD_BESIDE)
+
+    assert lines == 1
+    assert told["height"] <= 32
+    assert steps["right"] <= told["x"]
 
 
 def test_growing_process_is_one_line_beside_the_reason_of_no_forecast(visited_page: Page) -> None:
