@@ -71,11 +71,16 @@ class Running(Struct):
         self.machine.clock.now += seconds
 
     def flush(self) -> None:
-        """Have the writer's thread write the rows that are not on disk yet: only it may write to the files."""
-        with self.keeper._changed:
-            self.keeper._flush_now = True
-            self.keeper._changed.notify_all()
-        wait_until(lambda: self.keeper._next[0] == history(self.monitor).tiers.tiers[0].added)
+        """Have the writer's thread write the rows that are not on disk yet: only it may write to the files.
+
+        It takes a second request after it has written all of the first.
+        """
+        for _ in range(2):
+            with self.keeper._changed:
+                self.keeper._flush_now = True
+                self.keeper._changed.notify_all()
+            wait_until(lambda: not self.keeper._flush_now)
+        assert self.keeper._next[0] == history(self.monitor).tiers.tiers[0].added
 
     def kill(self) -> None:
         """Leave the files as after SIGKILL, in their current state. The machine continues with these."""
