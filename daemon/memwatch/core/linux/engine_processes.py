@@ -27,6 +27,7 @@ from memwatch.core.linux.process_files import (
     STAT_BYTES,
     STATUS_BYTES,
     Stat,
+    one_walk,
     parse_real_uid,
     parse_stat,
     parse_uid,
@@ -125,6 +126,7 @@ class EngineProcesses:
         """Return the number of servers that are not looked at. They are counted again once a minute."""
         return len(self._beyond)
 
+    @one_walk()
     def find(self) -> list[ServerProcess]:
         """Return the servers. Their workers are checked only if processes started or once a minute."""
         ended = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -232,6 +233,23 @@ class Passwd:
             changed = self._path.stat().st_mtime_ns
             if changed != self._changed:
                 self._names, self._changed = parse_passwd(read_regular(self._path)), changed
+
+
+# A thread that reads a file releases the interpreter's lock. Two that read one of each process hand it over at each
+# read: on a machine with 5,000 processes 330 times a second, for a minute after the start (December 2026).
+_WALK = threading.Lock()
+MAX_WALK_WAIT_SECONDS = 1.0
+
+
+@contextlib.contextmanager
+def one_walk() -> Iterator[None]:
+    """Have one thread at a time read all processes. One that hangs delays another by a second."""
+    held = _WALK.acquire(timeout=MAX_WALK_WAIT_SECONDS)
+    try:
+        yield
+    finally:
+        if held:
+            _WALK.release()
 
 
 @contextlib.contextmanager

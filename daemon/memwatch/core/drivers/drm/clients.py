@@ -20,7 +20,14 @@ from msgspec import Struct, field
 from memwatch.core.drivers.drm.records import Basis, DrmClient
 from memwatch.core.linux.files import kept_folder
 from memwatch.core.linux.pci import is_pci_address
-from memwatch.core.linux.process_files import KERNEL_THREAD, STAT_BYTES, find_living_thread, open_folder, read_at
+from memwatch.core.linux.process_files import (
+    KERNEL_THREAD,
+    STAT_BYTES,
+    find_living_thread,
+    one_walk,
+    open_folder,
+    read_at,
+)
 from memwatch.core.printable import printable
 
 # Two regular expressions find the relevant lines among the 40 of a client in 25 µs. A loop over the lines took
@@ -238,6 +245,7 @@ class ClientScanner:
         self._known: dict[str, _ProcessState] = {}
         self._round = 0
 
+    @one_walk()
     def scan(self, asleep: Collection[str] = ()) -> Scan:
         """Scan all processes. `asleep`: nodes whose clients are not read, because that would wake the device."""
         self._round += 1
