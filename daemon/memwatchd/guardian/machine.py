@@ -145,8 +145,8 @@ class BootTimes:
 
     def __init__(self, procfs: Path, offset: Callable[[], float] = clock_offset) -> None:
         self._file, self._offset = procfs / "stat", offset
-        self._offset_then = offset()
-        self._times: tuple[float, ...] = (parse_boot_time(self._file.read_bytes()),)
+        self._offset_then, self._times = -inf, tuple[float, ...]()
+        self.read()
 
     def read(self) -> tuple[float, ...]:
         """Return them, the current one first. The file is read only after the clock was set."""
