@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from compileall import compile_dir
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from sysconfig import get_path
 
 from bench_machines import SETTLE_SECONDS, daemon_on, machine_of
 from bench_rest import STRETCH_SECONDS
@@ -92,7 +93,9 @@ def bench_start(sheet: Sheet) -> None:
         ways = {"with byte code": Path(folder, "with"), "without byte code of memwatchd": Path(folder, "without")}
         for copied in ways.values():
             copy_product(copied)
-        compile_product(ways["with byte code"])
+        for package in PACKAGES:
+            compile_beside(ways["with byte code"] / package)
+        compile_beside(Path(get_path("purelib")))  # where the tests keep it elsewhere, libraries have none there
         found: dict[str, list[Started]] = {name: [] for name in ways}
         for _ in range(STARTS):
             for name, copied in ways.items():
@@ -113,12 +116,11 @@ def copy_product(folder: Path) -> None:
     write_compiled(compiled)
 
 
-def compile_product(folder: Path) -> None:
-    """Write byte code beside the sources."""
+def compile_beside(folder: Path) -> None:
+    """Write byte code beside the sources, where the programs of this measurement look for it."""
     prefix, sys.pycache_prefix = sys.pycache_prefix, None
     try:
-        for package in PACKAGES:
-            compile_dir(folder / package, quiet=2)
+        compile_dir(folder, quiet=2)
     finally:
         sys.pycache_prefix = prefix
 

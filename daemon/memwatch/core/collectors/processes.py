@@ -22,6 +22,7 @@ from memwatch.core.linux.process_files import (
     Passwd,
     ProcessOwners,
     Stat,
+    one_walk,
     open_folder,
     parse_boot_time,
     parse_command,
@@ -235,6 +236,7 @@ class Collector(BaseCollector):
         lists = host.gpu_pids.driver_lists
         return cls(host.roots, scan.top, scan.period_seconds, host.page_size, ticks, wanted, commands, lists)
 
+    @one_walk()
     def collect(self) -> Findings:
         self._turn += 1
         tally = self._table.scan()  # before any open: it closes files if the limit was lowered

@@ -50,10 +50,10 @@ MAX_MEMBERS = 256
 SERVER_DEPTH = 3
 # /proc is listed at least this often, once a minute.
 LISTED_TURNS = 12
-# In this many turns each process that is no server is looked at for another program, 8 µs each. On a large machine
-# it takes more, as a turn looks at MAX_AGAIN at most.
-AGAIN_TURNS = 6
-MAX_AGAIN = 200
+# In this many turns, five minutes, each process that is no server is looked at for another program. More of them in
+# a turn wake other threads. On a large machine it takes more turns, as one looks at MAX_AGAIN at most.
+AGAIN_TURNS = 30
+MAX_AGAIN = 50
 
 
 def holds_memory(pages: int) -> bool:

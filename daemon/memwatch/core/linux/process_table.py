@@ -26,7 +26,6 @@ from memwatch.core.linux.process_files import (
     STATUS_BYTES,
     ProcessOwners,
     find_living_thread,
-    one_walk,
     parse_stat,
     parse_statm,
     read_at,
@@ -156,7 +155,6 @@ class ProcessTable:
         """Iterate over the processes of the last scan, without kernel threads."""
         return iter(self._processes)
 
-    @one_walk()
     def scan(self) -> ScanResult:
         """Scan all processes and update their pages."""
         self._make_room()
